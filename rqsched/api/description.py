@@ -31,7 +31,7 @@ class Description:
     """The spec in words."""
     timezone: str
     """IANA name, of cron expressions that name none."""
-    overlap_policy: str
+    overlap: str
     """What a fire does while an earlier run is unfinished; see OverlapPolicy."""
     policies: dict[str, Any]
     """All policies in their JSON form."""
@@ -51,11 +51,11 @@ class Description:
     """`rq` or `external`."""
     priority: int
     """Above 0, runs go to the front of their queue."""
-    jitter_seconds: float
-    """The most a fire is delayed."""
+    jitter: float
+    """Seconds that a fire is delayed at most."""
     max_runs: int | None
     """How many runs may start in all; None is no limit."""
-    remaining_actions: int | None
+    remaining_runs: int | None
     """How many runs may still start; None is no limit."""
     labels: dict[str, str]
     """Short texts to filter by, copied to each run."""
@@ -87,7 +87,7 @@ class Description:
     """Occurrences that were skipped."""
     missed_count: int
     """Occurrences that passed without a fire."""
-    buffered_actions: int
+    buffered_count: int
     """Runs that wait for the run ahead of them, those of backfills included."""
     last_skip_reason: str | None
     """Why the newest skipped occurrence was skipped."""
@@ -99,8 +99,8 @@ class Description:
     """The workflow that is told of failures, its own or the workflow's."""
     on_recovery: str | None
     """The workflow that is told of the first success after them."""
-    expect_success_within_seconds: float | None
-    """Without a success for so long it is overdue; None expects nothing."""
+    expect_success_within: float | None
+    """Seconds without a success after which it is overdue; None expects nothing."""
     overdue_since: datetime | None
     """Since when it has been without a success for as long as allowed; None when it is not."""
     last_success_at: datetime | None

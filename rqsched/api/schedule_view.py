@@ -83,7 +83,7 @@ class ScheduleView(ABC):
         return self.state.version
 
     @property
-    def n(self) -> int:
+    def position(self) -> int:
         """The position in the chain of links."""
         return self.state.n
 
@@ -123,14 +123,14 @@ class ScheduleView(ABC):
         return self.state.consecutive_failures
 
     @property
-    def remaining(self) -> int | None:
+    def remaining_runs(self) -> int | None:
         """How many runs may still start; None without `max_runs`."""
         return self.state.remaining
 
     @property
-    def buffer_depth(self) -> int:
-        """How many runs wait for the run ahead of them, those of backfills apart."""
-        return self.state.buffer_depth
+    def buffered_count(self) -> int:
+        """How many runs wait for the run ahead of them, those of backfills included."""
+        return self.state.buffer_depth + self.state.backfill_waiting
 
     @property
     def skipped_count(self) -> int:

@@ -78,7 +78,6 @@ Note = Annotated[str | None, typer.Option("--note", help="Free text kept with th
 Overlap = Annotated[
     str | None,
     typer.Option(
-        "--overlap-policy",
         "--overlap",
         help=f"What to do while an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
         autocompletion=lambda: list(OverlapPolicy),

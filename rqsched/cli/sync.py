@@ -33,7 +33,6 @@ _log = logging.getLogger(__name__)
 _ALIASES = {
     "schedule_id": "id",
     "every": "interval",
-    "overlap_policy": "overlap",
     "search_attribute": "search_attributes",
     "environment": "environments",
 }

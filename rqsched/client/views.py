@@ -152,7 +152,7 @@ class ScheduleView:
     version = Shown[int](
         "description.version", "Changes with every change a user makes; `update(if_version=...)` compares it."
     )
-    n = Shown[int]("description.position", "The position in the chain of links.")
+    position = Shown[int]("description.position", "The position in the chain of links.")
     due_at = Shown[datetime | None](
         "description.due_at", "When the next occurrence may fire: nominal plus jitter, or later after a failed fire."
     )
@@ -163,11 +163,11 @@ class ScheduleView:
     success_count = Shown[int]("description.success_count", "How many runs have succeeded.")
     error_count = Shown[int]("description.error_count", "How many attempts have failed.")
     consecutive_failures = Shown[int]("description.consecutive_failures", "How many runs have failed in a row.")
-    remaining = Shown[int | None](
-        "description.remaining_actions", "How many runs may still start; None without `max_runs`."
+    remaining_runs = Shown[int | None](
+        "description.remaining_runs", "How many runs may still start; None without `max_runs`."
     )
-    buffer_depth = Shown[int](
-        "description.buffered_actions", "How many runs wait for the run ahead of them, those of backfills apart."
+    buffered_count = Shown[int](
+        "description.buffered_count", "How many runs wait for the run ahead of them, those of backfills included."
     )
     skipped_count = Shown[int]("description.skipped_count", "How many occurrences were skipped.")
     missed_count = Shown[int]("description.missed_count", "How many occurrences passed without a fire.")

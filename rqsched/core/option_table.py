@@ -263,7 +263,7 @@ class CommonOptions(TypedDict, total=False):
     overlap: Annotated[
         OverlapPolicy | str,
         Option(Kind.CHOICE, "What a fire does while an earlier run is unfinished.", POLICY, OverlapPolicy.SKIP.value,
-               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy), flags=("--overlap-policy", "--overlap")),
+               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy)),
     ]  # fmt: skip
     buffer_limit: Annotated[
         int | None,

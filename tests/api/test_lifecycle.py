@@ -78,8 +78,8 @@ def test_max_runs_lowered_to_what_has_started_ends_the_schedule(any_env: Env) ->
     any_env.run_due()
     any_env.run_due()
 
-    assert schedule.update(max_runs=3).remaining == 1
-    assert schedule.update(max_runs=None).remaining is None
+    assert schedule.update(max_runs=3).remaining_runs == 1
+    assert schedule.update(max_runs=None).remaining_runs is None
     assert schedule.update(max_runs=2).status == "done"
 
 
@@ -156,7 +156,7 @@ def test_restart_revives_a_done_schedule_from_zero(any_env: Env) -> None:
 
     schedule.restart(note="again")
 
-    assert (schedule.status, schedule.run_count, schedule.remaining, schedule.note) == ("active", 0, 1, "again")
+    assert (schedule.status, schedule.run_count, schedule.remaining_runs, schedule.note) == ("active", 0, 1, "again")
     any_env.run_due()
     assert statuses(schedule) == ["succeeded", "succeeded"]
     assert last(schedule, "Resumed")["reason"] == "restart"

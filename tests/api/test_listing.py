@@ -99,12 +99,12 @@ def test_describe_says_everything_as_plain_values(any_env: Env) -> None:
     described = schedule.describe().to_dict()
 
     assert described["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York"}
-    assert (described["timing"], described["overlap_policy"]) == ("cron 0 2 * * * America/New_York", "skip")
+    assert (described["timing"], described["overlap"]) == ("cron 0 2 * * * America/New_York", "skip")
     assert (described["labels"], described["memo"], described["search_attributes"]) == (
         {"team": "billing"}, {"origin": "test"}, {"tenant": 42},
     )  # fmt: skip
-    assert (described["max_runs"], described["remaining_actions"], described["run_count"]) == (9, 8, 1)
-    assert (described["jitter_seconds"], described["note"]) == (30, "n")
+    assert (described["max_runs"], described["remaining_runs"], described["run_count"]) == (9, 8, 1)
+    assert (described["jitter"], described["note"]) == (30, "n")
     assert (described["description"], described["owner"]) == ("nightly", "ann")
     assert described["latest_instance_id"] == newest(schedule).instance_id
     assert (described["last_run_at"], described["next_run_at"]) == ("2026-01-15T12:00:00Z", "2026-01-16T07:00:00Z")

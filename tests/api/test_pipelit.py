@@ -128,7 +128,7 @@ def test_pausing_keeps_the_counts_and_resuming_waits_one_interval(any_env: Env) 
     schedule.resume()
 
     assert schedule.next_run_at == NOON + 17 * MINUTE
-    assert f"sched-{schedule.uid}-n{schedule.n}-rc0" != link, "a link from before the pause is stale"
+    assert f"sched-{schedule.uid}-n{schedule.position}-rc0" != link, "a link from before the pause is stale"
     any_env.run_due(5 * MINUTE)
     assert any_env.run_due(5 * MINUTE)[0]["occurrence_time"] == "2026-01-15T12:22:00Z"
 

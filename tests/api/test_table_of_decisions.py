@@ -91,14 +91,14 @@ def _(env: Env) -> None:
 @row("positions")
 def _(env: Env) -> None:
     schedule = env.create()
-    positions = [schedule.n]
+    positions = [schedule.position]
     old = f"sched-{schedule.uid}-n0-rc0"
     for step in (env.tick, schedule.pause, schedule.resume, lambda: schedule.update(spec=Every("3m"))):
         step()
-        positions.append(schedule.refresh().n)
+        positions.append(schedule.refresh().position)
     assert positions == [0, 1, 2, 3, 4]
     schedule.update(queue="high")
-    assert schedule.n == 4, "neither status nor next time changed"
+    assert schedule.position == 4, "neither status nor next time changed"
     env.advance(HOUR)
     assert [fired.outcome for fired in fire(env.runtime, [old])] == ["stale"]
     assert len(statuses(schedule)) == 1
@@ -273,7 +273,7 @@ def _(env: Env) -> None:
     deleted = env.create("deleted", max_runs=1, on_exhausted="delete")
     schedule.backfill(NOON - MINUTE, NOON)
     schedule.trigger()
-    assert schedule.remaining == 1
+    assert schedule.remaining_runs == 1
     env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
     assert deleted.refresh().status == "deleted"

@@ -42,7 +42,7 @@ def test_a_dry_run_prints_what_would_start_and_writes_nothing(cli: Cli, handle: 
 
 
 def test_a_backfill_prints_a_table_and_a_summary(cli: Cli, handle: ScheduleHandle) -> None:
-    lines = cli("backfill", "a", *RANGE, "--overlap-policy", "skip").out.splitlines()
+    lines = cli("backfill", "a", *RANGE, "--overlap", "skip").out.splitlines()
     assert lines[1].split()[:2] == ["2025-01-01T00:00:00Z", "started"]
     assert lines[-1] == "Backfill of a: 1 started, 2 buffered."
 

@@ -79,8 +79,8 @@ def test_a_skipped_trigger_is_exit_code_4_with_its_reason(cli: Cli, handle: Sche
 
 def test_trigger_with_another_policy_starts_beside_or_waits(cli: Cli, handle: ScheduleHandle) -> None:
     cli("trigger", "a")
-    assert cli("trigger", "a", "--overlap-policy", "allow_all", "-o", "json").json["outcome"] == "triggered"
-    waiting = cli("trigger", "a", "--overlap-policy", "buffer_one", "-o", "json").json
+    assert cli("trigger", "a", "--overlap", "allow_all", "-o", "json").json["outcome"] == "triggered"
+    waiting = cli("trigger", "a", "--overlap", "buffer_one", "-o", "json").json
     assert (waiting["outcome"], waiting["buffer_depth"]) == ("buffered", 1)
 
 

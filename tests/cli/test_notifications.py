@@ -32,7 +32,7 @@ def signing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 def described(cli: Cli) -> dict[str, Any]:
     found: dict[str, Any] = cli("describe", "told", "-o", "json").json
-    names = "on_failure", "on_recovery", "expect_success_within_seconds", "notifications"
+    names = "on_failure", "on_recovery", "expect_success_within", "notifications"
     return {name: found[name] for name in names}
 
 
@@ -42,7 +42,7 @@ def test_every_option_is_stored_changed_and_unset(signing: Cli) -> None:
     assert described(cli) == {
         "on_failure": HELLO,
         "on_recovery": HELLO,
-        "expect_success_within_seconds": 93600.0,
+        "expect_success_within": 93600.0,
         "notifications": {
             "webhook": "https://example.com/...",
             "heartbeat": "https://hc-ping.com/...",
@@ -53,7 +53,7 @@ def test_every_option_is_stored_changed_and_unset(signing: Cli) -> None:
     changed = described(cli)
     assert changed["notifications"]["heartbeat"] == "https://other.example.com/..."
     assert changed["notifications"]["webhook"] == "https://example.com/..."
-    assert changed["expect_success_within_seconds"] == 3600.0
+    assert changed["expect_success_within"] == 3600.0
 
     blank = [word for name in ("on-failure", "on-recovery", "expect-success-within") for word in ("--unset", name)]
     cli("update", "told", *blank, "--unset", "notifications")

@@ -53,7 +53,7 @@ def test_help_names_every_exit_code(env: Mapping[str, str]) -> None:
 
 
 def test_a_shell_completes_the_words_of_an_option(env: Mapping[str, str]) -> None:
-    words = "rqsched trigger a --overlap-policy "
+    words = "rqsched trigger a --overlap "
     asked = {"_RQSCHED_COMPLETE": "complete_bash", "COMP_CWORD": "4", "COMP_WORDS": words}
     assert run({**env, **asked}).stdout.split() == list(OverlapPolicy)
 

@@ -44,7 +44,7 @@ INVALID = {
     "args beyond the limit": ([*HOURLY, "--args", json.dumps(["x" * 300_000])], "limit"),
     "a label without value": ([*HOURLY, "--label", "team"], "--label"),
     "a memo that is no object": ([*HOURLY, "--memo", "3"], "--memo"),
-    "an unknown overlap policy": ([*HOURLY, "--overlap-policy", "maybe"], "overlap"),
+    "an unknown overlap policy": ([*HOURLY, "--overlap", "maybe"], "overlap"),
     "an unknown missed policy": ([*HOURLY, "--missed", "maybe"], "missed"),
     "a limit without its policy": ([*HOURLY, "--buffer-limit", "3"], "buffer_limit"),
     "a jitter that is none": ([*HOURLY, "--jitter", "-5s"], "--jitter"),

@@ -20,7 +20,7 @@ EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
     "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30",
     "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow", "--timeout", "10m", "--priority", "5",
-    "--overlap-policy", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--catch-up-window", "PT2H",
+    "--overlap", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--catch-up-window", "PT2H",
     "--catch-up-limit", "9", "--catch-up", "once", "--max-runs", "12", "--on-exhausted", "delete",
     "--total-repeats", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
     "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
@@ -45,15 +45,15 @@ def test_every_option_of_create_is_stored(cli: Cli) -> None:
     wanted = {
         "status": "paused",
         "timezone": "America/New_York",
-        "jitter_seconds": 30.0,
+        "jitter": 30.0,
         "args": ["eu"],
         "kwargs": {"deep": {"x": 1}},
         "queue": "slow",
         "timeout": 600,
         "priority": 5,
-        "overlap_policy": "buffer_all",
+        "overlap": "buffer_all",
         "max_runs": 12,
-        "remaining_actions": 12,
+        "remaining_runs": 12,
         "labels": {"team": "ops", "tier": "1"},
         "memo": {"m": [1]},
         "search_attributes": {"count": 3, "city": "Rome"},
@@ -163,7 +163,7 @@ def test_unset_makes_an_option_blank(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
     cli("update", "all", "--unset", "max-runs", "--unset", "labels", "--unset", "jitter", "--unset", "retry")
     described = cli("describe", "all", "-o", "json").json
-    assert (described["max_runs"], described["labels"], described["jitter_seconds"]) == (None, {}, 0.0)
+    assert (described["max_runs"], described["labels"], described["jitter"]) == (None, {}, 0.0)
     assert described["policies"]["retry"]["max_retries"] == 3
 
 

@@ -21,7 +21,7 @@ timeout = "10m"
 target_timeout = 60
 args = ["eu"]
 jitter = "30s"
-overlap_policy = "buffer_one"
+overlap = "buffer_one"
 labels = {{ team = "ops" }}
 note = "from a file"
 
@@ -71,8 +71,8 @@ def test_a_toml_file_becomes_schedules(cli: Cli, file: Path) -> None:
     assert synced == {"created": names, "updated": [], "unchanged": [], "removed": []}
     nightly = cli.scheduler.get("nightly").describe()
     assert (nightly.timeout, nightly.policies["target_timeout"]) == (600, 60)
-    assert (nightly.timezone, nightly.args, nightly.jitter_seconds) == ("Europe/Berlin", ["eu"], 30.0)
-    assert (nightly.overlap_policy, nightly.labels, nightly.note) == ("buffer_one", {"team": "ops"}, "from a file")
+    assert (nightly.timezone, nightly.args, nightly.jitter) == ("Europe/Berlin", ["eu"], 30.0)
+    assert (nightly.overlap, nightly.labels, nightly.note) == ("buffer_one", {"team": "ops"}, "from a file")
     assert (nightly.policies["retry"]["max_retries"], nightly.policies["retry"]["base"]) == (5, 10.0)
     often = cli.scheduler.get("often").describe()
     assert (often.status, often.timing) == ("paused", "every 30m; every 1h from 2026-01-01T00:00:00Z")

@@ -102,7 +102,17 @@ NAMES = {
 }
 """Classes, functions, parameters, metrics, JSON keys and log actions, with what replaced them."""
 
+_OF_OTHER_DOCUMENTS = {
+    "buffered_actions": "buffered_count",
+    "expect_success_within_seconds": "expect_success_within",
+    "overlap_policy": "overlap",
+    "remaining_actions": "remaining_runs",
+}
 IN_FOLDER = {
+    "rqsched/api": _OF_OTHER_DOCUMENTS,
+    "rqsched/cli": _OF_OTHER_DOCUMENTS,
+    "rqsched/client": _OF_OTHER_DOCUMENTS,
+    "rqsched/http/native": _OF_OTHER_DOCUMENTS,
     "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
     "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker"},
     "rqsched/transport": {

@@ -129,8 +129,8 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     assert policies["target_retry"] == {"max_retries": 2, "base": 5.0, "factor": 2.0, "cap": None, "jitter": 0.0}
     assert found["targets"] == policies["targets"] == "note"
     assert (policies["target_timeout"], policies["max_parallel"]) == (20, 8)
-    same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap_policy": "buffer_all"}
-    same |= {"jitter_seconds": 30.0, "max_runs": 9, "timeout": 60, "queue": "high", "priority": 1, "status": "paused"}
+    same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap": "buffer_all"}
+    same |= {"jitter": 30.0, "max_runs": 9, "timeout": 60, "queue": "high", "priority": 1, "status": "paused"}
     same |= {"labels": {"team": "billing"}, "memo": {"a": 1}, "search_attributes": {"tier": 2}, "owner": "ann"}
     same |= {"description": "all of it", "note": "made by a test", "executor": "rq", "next_run_at": None}
     assert {name: found[name] for name in same} == same

@@ -29,7 +29,7 @@ TOLD: dict[str, Any] = {
 SHOWN: dict[str, Any] = {
     "on_failure": "alert",
     "on_recovery": "calm",
-    "expect_success_within_seconds": 93600.0,
+    "expect_success_within": 93600.0,
     "notifications": {
         "webhook": "https://hooks.example.com/...",
         "events": ["RunFailed"],
@@ -57,7 +57,7 @@ def test_every_option_can_be_created_replaced_changed_and_taken_away(web: Web) -
     assert shown(web.create(**TOLD)) == SHOWN
 
     changed = web("PATCH", at(), {"expect_success_within": 60, "on_recovery": None}).json()
-    assert shown(changed) == SHOWN | {"expect_success_within_seconds": 60.0, "on_recovery": None}
+    assert shown(changed) == SHOWN | {"expect_success_within": 60.0, "on_recovery": None}
 
     replaced = web("PUT", at(), MINUTELY | {"notifications": {"sentry": None}}).json()
     assert shown(replaced) == dict.fromkeys(SHOWN) | {"notifications": {}}

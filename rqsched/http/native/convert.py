@@ -28,7 +28,6 @@ DEFAULTS: Mapping[str, Any] = {
 """What null means in a change; a policy of retries is changed field by field."""
 _ALIASES = {
     "kwargs": "trigger_payload",
-    "overlap": "overlap_policy",
     "timeout": "timeout_seconds",
     "owner": "user_profile_id",
     "workflow": "workflow_id",

@@ -263,7 +263,6 @@ class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made f
     workflow_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} workflow.")
     trigger_node_id: Name | None = Field(default=None, description="Kept for the caller (Pipelit document).")
     trigger_payload: JsonObject | None = Field(default=None, description=f"{_PIPELIT} kwargs.")
-    overlap_policy: Name | None = Field(default=None, description="The same as overlap.")
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")

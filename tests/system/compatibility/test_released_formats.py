@@ -115,7 +115,7 @@ def test_every_schedule_is_read_as_it_was_declared(env: Env) -> None:
         {"a": [1]},
         9,
     )
-    assert (cron.describe().note, cron.describe().overlap_policy) == ("kept", "allow_all")
+    assert (cron.describe().note, cron.describe().overlap) == ("kept", "allow_all")
     assert {handle.schedule_id: handle.status for handle in env.scheduler.iter()} == {
         "retrying": "active",
         "waiting": "active",
