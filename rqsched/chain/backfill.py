@@ -6,6 +6,8 @@ so a process that continues after a crash starts exactly where the last commit e
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,11 +24,18 @@ from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow, decide_backfill, decide_stop_backfill, preview_backfill
-from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
+from rqsched.errors import (
+    BackendUnavailableError,
+    BackfillNotFoundError,
+    InvalidInputError,
+    InvalidLimitError,
+    ScheduleNotFoundError,
+)
 from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 
+_log = logging.getLogger(__name__)
 CHUNK = 500
 """The most occurrences of one transaction."""
 DEFAULT_BOUND = 10_000
@@ -36,6 +45,8 @@ PAUSE = timedelta(milliseconds=110)
 that skipped the locked schedule. Without it a backfill is a tight writer, and live fires get their turn by luck."""
 Pause = Callable[[], object]
 """Called between two chunks, when nothing is locked."""
+_CONTINUING = threading.BoundedSemaphore(2)
+"""How many backfills this process continues at once in the background; further ones wait."""
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
 """How many occurrences a dry run looks at together."""
@@ -305,3 +316,20 @@ def resume(
     if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
     return iterate(runtime, backfill, pause=pause, skip_locked=skip_locked)
+
+
+def continue_later(runtime: Runtime, uid: str) -> None:
+    """Fire the rest of a backfill in a thread of its own, after a response was sent."""
+    threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
+
+
+def _continue(runtime: Runtime, uid: str) -> None:
+    """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
+    try:
+        with _CONTINUING:
+            for _ in resume(runtime, uid):
+                pass
+    except BackendUnavailableError as error:
+        _log.warning("backfill %s continues later: %s", uid, error, extra={"action": "backfill_interrupted"})
+    except Exception:  # noqa: BLE001 - a thread's boundary
+        _log.exception("backfill %s continues later", uid, extra={"action": "backfill_interrupted"})

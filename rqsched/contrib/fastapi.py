@@ -76,7 +76,7 @@ def add_error_handlers(app: FastAPI) -> None:
     Retry-After (docs/http.md lists them all), as problem details (RFC 9457). A handler of your own for one of these
     classes takes precedence. Needs the `http` extra.
     """
-    from rqsched.http.native.errors import answer_error  # noqa: PLC0415 - an optional extra
+    from rqsched.http.native.router import answer_error  # noqa: PLC0415 - an optional extra
 
     app.add_exception_handler(RqschedError, answer_error)
 

@@ -21,7 +21,6 @@ from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
-from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import require_role
 from rqsched.store import changes
 
@@ -85,7 +84,7 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
         return f"{count} occurrence(s) lie in that range. Nothing was started."
     done, _ = next(iter(handle.iter_backfill(wanted)))
     if not done.is_done:
-        continue_later(visit.scheduler.runtime, done.uid)
+        backfill.continue_later(visit.scheduler.runtime, done.uid)
         return f"{done.attempted} done so far; it continues, and its progress is shown below."
     return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
 

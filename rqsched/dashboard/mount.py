@@ -21,11 +21,10 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.routes import routes
 from rqsched.dashboard.session import sessions
 from rqsched.errors import ConfigError
-from rqsched.http.auth import Authenticator, Principal, Tokens
+from rqsched.http.auth import Authenticator, Principal, Tokens, TrustedProxies
 from rqsched.http.dependencies import Wiring
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import Guard
-from rqsched.http.proxies import TrustedProxies
 from rqsched.http.surface import DEFAULT
 
 if TYPE_CHECKING:

@@ -20,19 +20,16 @@ from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
-from rqsched.http import durable_workflow, health, native, ojs, openapi, reference
-from rqsched.http.auth import Authenticate, Authenticator, Tokens, is_loopback
-from rqsched.http.conditional import Conditional, allowed_methods
+from rqsched.http import durable_workflow, health, native, ojs, openapi
+from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxies, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics import endpoint
-from rqsched.http.middleware import Guard, render_error
-from rqsched.http.proxies import TrustedProxies
+from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
 from rqsched.http.request_bodies import Knows, knows_nobody
-from rqsched.http.server import serve_visibly
+from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
-from rqsched.http.workers import serve_with_workers
 from rqsched.store.database import Patience
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
@@ -72,7 +69,7 @@ def create_app(
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
     pages, knows = _dashboard(scheduler, authenticator)
     app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
-    app.router.routes += [*_surface_routes(), reference.route(app), *pages]
+    app.router.routes += [*_surface_routes(), openapi.docs_route(app), *pages]
     models = [refused.model for refused in _REFUSED]
     openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
     app.add_middleware(Conditional)

@@ -23,7 +23,7 @@ from rqsched.core.notifications import refused_url
 from rqsched.core.option_table import is_id, require_id
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
-from rqsched.http.errors import ForbiddenError
+from rqsched.http.errors import ForbiddenError, MalformedError
 from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.collector import Meter
@@ -168,22 +168,36 @@ def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
         raise InvalidInputError(f"notifications.{name}", reason)
 
 
-def allow(role: Role) -> Callable[..., Awaitable[Call]]:
-    """Return the dependency that requires a role. A foreign namespace is 404 before a missing role is 403."""
+def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitable[Call]]:
+    """Return the dependency that requires a role. A foreign namespace is 404 before a missing role is 403.
+
+    Where conditions are not honoured they are refused: a caller believes that a condition held which is ignored.
+    """
 
     async def admit(request: Request, principal: SignedIn, namespace: Namespace) -> Call:
         require_role(principal, role)
+        for name in () if takes_conditions else _CONDITIONS:
+            if name in request.headers:
+                raise MalformedError(
+                    f"{name} is not honoured here, and nothing was done. Omit it; PATCH, DELETE, pause, resume and "
+                    "restart of a schedule take If-Match."
+                )
         return Call(get_scheduler(request), principal, namespace, tag_of(request).request_id)
 
     return admit
 
 
+_CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
 Read = Annotated[Call, Depends(allow(Role.READ))]
 """A call that requires the role `read`."""
 Operate = Annotated[Call, Depends(allow(Role.OPERATE))]
-"""A call that requires the role `operate`."""
+"""A call that requires the role `operate`, and reads the conditions itself."""
+OperateAlways = Annotated[Call, Depends(allow(Role.OPERATE, takes_conditions=False))]
+"""A call that requires the role `operate`, and refuses conditions."""
 Admin = Annotated[Call, Depends(allow(Role.ADMIN))]
-"""A call that requires the role `admin`."""
+"""A call that requires the role `admin`, and reads the conditions itself."""
+AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))]
+"""A call that requires the role `admin`, and refuses conditions."""
 
 bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; not required when none is configured.")
 """For the OpenAPI document; `principal_of` does the work."""

@@ -1,10 +1,12 @@
-"""The guard around every request: request id, body size, surface, security headers, and the form of every error.
+"""The layers around every request, plain ASGI: they also cover errors before routing, and leave streams alone.
 
-Plain ASGI, so that it also covers errors before routing and leaves streams alone.
+The guard: request id, body size, surface, security headers, and the form of every error. Inside it: HEAD wherever GET
+is, ETag and If-None-Match on reads, and Allow with every method of a path.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import uuid
@@ -18,12 +20,12 @@ from anyio.lowlevel import RunVar
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rqsched.http.auth import PRINCIPAL, Authenticator, Principal
+from rqsched.http.auth import PRINCIPAL, Authenticator, Principal, TrustedProxies
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
-from rqsched.http.proxies import TrustedProxies
 from rqsched.http.request_bodies import Bodies, Knows
 from rqsched.http.surface import Surface, surface_of
 
@@ -211,3 +213,80 @@ class _Sender:
     def _added(self) -> dict[str, str]:
         more: dict[str, str] = self._connection.scope.get(ADDED_HEADERS, {})
         return _SECURITY | dict(self._tag.surface.headers(self._connection)) | more
+
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_KEPT = frozenset({"etag", "cache-control", "content-location", "date", "expires", "vary", "location"})
+"""The headers of a 304 (RFC 9110, 15.4.5)."""
+
+
+class Conditional:
+    """Turns HEAD into GET without a body, and answers 304 where the reader has the same bytes already."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
+            await self._app(scope, receive, send)
+            return
+        is_head = scope["method"] == "HEAD"
+        known = Headers(scope=scope).get("if-none-match")
+        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard's own copy: what is noted in it reaches the guard
+        await self._app(scope, receive, _Tagging(send, known, is_head=is_head))
+
+
+class _Tagging:
+    def __init__(self, send: Send, known: str | None, *, is_head: bool) -> None:
+        self._send = send
+        self._known = known
+        self._is_head = is_head
+        self._start: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if self._start is not None:
+            start, self._start = self._start, None
+            if not more and start["status"] == 200 and self._tag(start, body):
+                body = b""
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": b"" if self._is_head else body, "more_body": more})
+
+    def _tag(self, start: Message, body: bytes) -> bool:
+        """Add the ETag of a whole response; returns whether the reader has it already, and makes it a 304 then."""
+        headers = MutableHeaders(scope=start)
+        if headers.get("content-type", "").startswith("text/event-stream"):
+            return False
+        own = headers.get("etag", "").strip('"')
+        digest = hashlib.sha256(body).hexdigest()[:16]
+        tag = headers["ETag"] = f'"{own}-{digest}"' if own else f'"{digest}"'
+        if not _names(self._known, tag):
+            return False
+        start["status"] = 304
+        start["headers"] = [pair for pair in start["headers"] if pair[0].decode().lower() in _KEPT]
+        return True
+
+
+def _names(known: str | None, tag: str) -> bool:
+    """Return whether If-None-Match names an ETag, by the weak comparison (RFC 9110, 13.1.2)."""
+    if known is None:
+        return False
+    return known.strip() == "*" or tag in {part.strip().removeprefix("W/") for part in known.split(",")}
+
+
+def allowed_methods(request: Request) -> str:
+    """Return every method of the request's path, for Allow: the router names those of one route only."""
+    routes = request.app.router.routes
+    found = [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join(["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found)

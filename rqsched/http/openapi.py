@@ -1,14 +1,21 @@
-"""The parts of the OpenAPI document that FastAPI cannot derive: errors, in each surface's own form."""
+"""The OpenAPI document: the parts that FastAPI cannot derive (errors, in each surface's own form), and its page.
+
+The page at `/docs` shows the operations as plain HTML, without scripts or other hosts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
@@ -126,3 +133,101 @@ def complete(
         return app.openapi_schema or generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+"""What the page may load: its own style."""
+_METHODS = ("get", "put", "post", "patch", "delete")
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+h2 { margin-top: 2.5rem } summary { cursor: pointer; padding: .3rem 0; overflow-wrap: anywhere }
+code { font: .9em ui-monospace, monospace } details { border-bottom: 1px solid #8884 }
+table { border-collapse: collapse; margin: .5rem 0 1rem; display: block; overflow-x: auto }
+th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0 }
+b { display: inline-block; min-width: 4.5rem }
+"""
+
+
+def docs_route(app: FastAPI) -> Route:
+    """Return the route of the page."""
+
+    def page(request: Request) -> Response:
+        root = str(request.scope.get("root_path", ""))
+        return HTMLResponse(render(app.openapi(), root), headers={"Content-Security-Policy": POLICY})
+
+    return Route("/docs", page, methods=["GET"], include_in_schema=False)
+
+
+def render(document: Mapping[str, Any], root: str = "") -> str:
+    """Return the page of an OpenAPI document."""
+    title = escape(f"{document['info']['title']} {document['info']['version']}")
+    body = "".join([*_operations(document["paths"]), "<h2>Schemas</h2>", *_schemas(document["components"]["schemas"])])
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+    link = f'<p><a href="{escape(root)}/openapi.json">openapi.json</a> is the same for programs.</p>'
+    return (
+        f'<!doctype html><html lang="en"><head>{head}<title>{title}: HTTP API</title></head>'
+        f"<body><h1>{title}: HTTP API</h1>{link}{body}</body></html>"
+    )
+
+
+def _operations(paths: Mapping[str, Any]) -> Iterator[str]:
+    groups: dict[str, list[str]] = {}
+    for path, methods in paths.items():
+        for method in _METHODS:
+            if operation := methods.get(method):
+                shared = [*methods.get("parameters", ()), *operation.get("parameters", ())]
+                group = next(iter(operation.get("tags", ())), "Other")
+                groups.setdefault(group, []).append(_operation(method, path, operation, shared))
+    for group, operations in groups.items():
+        yield f"<h2>{escape(group)}</h2>{''.join(operations)}"
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any], parameters: list[Mapping[str, Any]]) -> str:
+    rows = [_parameter(one) for one in parameters]
+    content = operation.get("requestBody", {}).get("content", {})
+    bodies = [(kind, _type(one.get("schema", {}))) for kind, one in content.items()]
+    answers = [(status, one.get("description", "")) for status, one in operation.get("responses", {}).items()]
+    return (
+        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> {escape(operation.get('summary', ''))}"
+        f"</summary><p>{escape(operation.get('description', ''))}</p>"
+        f"{_table(rows)}{_table(bodies)}{_table(answers)}</details>"
+    )
+
+
+def _parameter(one: Mapping[str, Any]) -> tuple[str, ...]:
+    kind = _type(one.get("schema", {}))
+    return one["name"], one["in"], kind, "required" if one.get("required") else "", one.get("description", "")
+
+
+def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
+    for name, schema in sorted(schemas.items()):
+        required = schema.get("required", ())
+        rows = [
+            (field, _type(one), "required" if field in required else "", one.get("description", ""))
+            for field, one in schema.get("properties", {}).items()
+        ]
+        values = ", ".join(str(value) for value in schema.get("enum", ()))
+        yield (
+            f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
+            f"<p>{escape(schema.get('description', ''))} {escape(values)}</p>{_table(rows)}</details>"
+        )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>" if rows else ""
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Return how a type is said in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    for kind in ("anyOf", "oneOf", "allOf"):
+        if kind in schema:
+            return " or ".join(_type(one) for one in schema[kind])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if "enum" in schema or "const" in schema:
+        return " | ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
+    return " ".join(str(part) for part in (schema.get("type", "any"), schema.get("format", "")) if part)

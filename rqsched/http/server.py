@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -13,8 +15,10 @@ from typing import Any
 
 import uvicorn
 
+from rqsched.config import Settings
 from rqsched.http.connections import HEAD_SECONDS, Connection, Connections, Listening, most_connections
-from rqsched.processes.vital_signs import Systemd
+from rqsched.processes.supervisor import Progress, Role, Supervisor, Watch
+from rqsched.processes.vital_signs import Systemd, run_visibly
 
 _GRACE = 30
 """Seconds that requests have to end when the server stops."""
@@ -101,3 +105,61 @@ def close_streams(app: Any) -> None:
 def close_scheduler(app: Any) -> None:
     """Close the scheduler of an application that `create_app` made and that will not be served."""
     app.state.rqsched.scheduler.close()
+
+
+SILENCE = 30.0
+"""Seconds without a turn of its event loop after which a child is replaced."""
+
+MakeConfig = Callable[[bool], uvicorn.Config]
+"""Makes what one child serves; the argument says whether it is the one that recovers at boot."""
+
+
+def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) -> int:
+    """Serve in `count` processes until SIGTERM or SIGINT; returns the exit code.
+
+    The first signal lets requests end, a second one cuts them off, a third kills.
+    """
+    config = make_config(False)
+    config.load()  # what cannot be served ends this process, not each child anew
+    close_scheduler(config.app)
+    listening = bind(config)
+    listening.listen(config.backlog)
+    watch = _WebWatch(listening)
+    roles = [
+        Role(
+            f"web-{number}",
+            partial(_be_worker, make_config=partial(make_config, number == 1), listening=listening),
+            SILENCE,
+            watch=watch,
+        )
+        for number in range(1, count + 1)
+    ]
+    try:
+        return run_visibly(Supervisor(roles), "web", settings.run_dir)
+    finally:
+        listening.close()
+        if config.uds is not None:
+            Path(config.uds).unlink(missing_ok=True)
+
+
+class _WebWatch(Watch):
+    """Ends a child as uvicorn understands it, and lets nobody connect to a server that is ending."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+
+    def end(self, pid: int, *, is_urgent: bool) -> None:
+        """Let the child's requests end; urgently, cut them off."""
+        self._listening.close()  # else a caller would wait for an answer that nobody gives
+        os.kill(pid, signal.SIGINT if is_urgent else signal.SIGTERM)
+
+
+def _be_worker(progress: Progress, *, make_config: Callable[[], uvicorn.Config], listening: socket.socket) -> None:
+    """Serve until SIGTERM; each second the event loop shows that it turns."""
+
+    async def turn() -> None:
+        progress.turn()
+
+    config = make_config()
+    config.callback_notify, config.timeout_notify = turn, 1
+    run_server(config, sockets=[listening])

@@ -33,7 +33,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ): "alembic costs 0.1 s of import that a current schema need not pay",
     ("rqsched.store.database", "rqsched.store.postgres"): "the postgres extra is optional",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
-    ("rqsched.contrib.fastapi", "rqsched.http.native.errors.answer_error"): "the http extra is optional",
+    ("rqsched.contrib.fastapi", "rqsched.http.native.router.answer_error"): "the http extra is optional",
     ("rqsched.dev.run", "rqsched.dashboard.routes"): "the dashboard extra is optional",
     ("rqsched.dev.run", "rqsched.http.create_app"): "the http extra is optional",
     ("rqsched.dev.run", "rqsched.http.run_server"): "the http extra is optional",

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import Range, continue_later
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
@@ -20,7 +20,6 @@ from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
-from rqsched.http.backfills import continue_later
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.durable_workflow import convert, query, requests, responses
 from rqsched.http.durable_workflow.convert import command_context
@@ -28,7 +27,7 @@ from rqsched.http.durable_workflow.errors import ReasonError, TriggerFailedError
 from rqsched.http.durable_workflow.requests import Versioned
 from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
-from rqsched.http.strict_json import StrictRoute
+from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 

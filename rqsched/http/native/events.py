@@ -18,7 +18,7 @@ from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCursor, event_fields, open_stream
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
-from rqsched.http.strict_json import StrictRoute
+from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import event_queries
 from rqsched.store.event_queries import SETTLING
 

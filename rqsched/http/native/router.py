@@ -1,25 +1,24 @@
-"""The router of the native surface: schedules, runs and backfills, and the workflows that schedules may name."""
+"""The native surface: its router, and the form of its errors (problem details, RFC 9457)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 from fastapi import APIRouter, Depends
 from fastapi.dependencies.models import Dependant
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from rqsched.core.did_you_mean import did_you_mean
-from rqsched.core.ids import iso_utc
-from rqsched.core.payload import loads
-from rqsched.errors import InvalidInputError
-from rqsched.http.dependencies import Call, Read, SignedIn
-from rqsched.http.native import bulk, events, runs, schedules, sync, usage
-from rqsched.http.native.responses import WorkflowsResponse
+from rqsched.errors import InvalidInputError, ScheduleStateError
+from rqsched.http.dependencies import SignedIn
+from rqsched.http.errors import Problem
+from rqsched.http.middleware import Tag, render_tagged, request_id_of
+from rqsched.http.native import events, namespace, runs, schedules
 from rqsched.http.openapi import ANY, PROBLEM
-from rqsched.http.strict_json import StrictRoute
-from rqsched.store import registered_workflows
+from rqsched.http.request_bodies import StrictRoute
+from rqsched.http.surface import Surface, render_problem
 
 
 def _refuse_unknown_parameters(request: Request, principal: SignedIn) -> None:
@@ -43,6 +42,26 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
         yield from _query_names(inner)
 
 
+_BAD_REQUEST = frozenset({"pause", "resume"})
+"""Operations whose wrong status is 400 instead of 409."""
+
+
+def render(problem: Problem, request_id: str) -> Response:
+    """Render problem details; a pause or resume in the wrong status is 400, as the Pipelit document says."""
+    error = problem.error
+    if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
+        problem = replace(problem, status=400)
+    return render_problem(problem, request_id)
+
+
+SURFACE = Surface("/api/v1", render=render, has_slash=True)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error of rqsched in an application of somebody else's as this surface answers it."""
+    return render_tagged(Tag(request_id_of(request.headers), SURFACE), error)
+
+
 router = APIRouter(
     prefix="/api/v1",
     route_class=StrictRoute,
@@ -50,37 +69,6 @@ router = APIRouter(
     dependencies=[Depends(_refuse_unknown_parameters)],
 )
 router.include_router(schedules.router)
-router.include_router(bulk.router)
-router.include_router(sync.router)
-router.include_router(usage.router)
+router.include_router(namespace.router)
 router.include_router(runs.router)
 router.include_router(events.router)
-
-_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery", "targets")
-"""What is shown of a workflow; where its code lives stays with the workers."""
-
-
-@router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
-def list_workflows(call: Read) -> Response:
-    """List the workflows that some process registered, by name, with their defaults.
-
-    Who may see all namespaces sees all of them, others those that schedules of the namespace use.
-    """
-    runtime = call.scheduler.runtime
-    recorded = runtime.database.read(registered_workflows.read_all)
-    here = {known.name: {"name": known.name, **known.defaults} for known in runtime.registered()}
-    merged = here | recorded
-    shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
-    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
-
-
-def _in_use(call: Call) -> frozenset[str]:
-    database = call.scheduler.runtime.database
-    return database.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
-
-
-def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
-    registered_at = workflow.get("registered_at")
-    known = {**loads(workflow.get("options") or "{}"), **workflow}
-    shown = {name: known.get(name) for name in _SHOWN}
-    return shown | {"registered_at": registered_at and iso_utc(registered_at)}

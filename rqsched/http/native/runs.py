@@ -20,9 +20,7 @@ from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidLimitError
-from rqsched.http.backfills import continue_later
-from rqsched.http.dependencies import Call, Read
-from rqsched.http.native.conditions import OperateAlways
+from rqsched.http.dependencies import Call, OperateAlways, Read
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
@@ -53,7 +51,7 @@ from rqsched.http.native.responses import (
     targets_response,
 )
 from rqsched.http.openapi import PROBLEM
-from rqsched.http.strict_json import StrictRoute
+from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import backfills, changes, event_queries, run_queries
 from rqsched.store.backfills import Backfill
 from rqsched.store.pages import PAGE_CHARACTERS
@@ -268,7 +266,7 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
         return JSONResponse(backfill_response(first, rows))
-    continue_later(call.scheduler.runtime, first.uid)
+    backfill.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
     return JSONResponse(backfill_response(first), 202, {"Location": location})
 

@@ -1,14 +1,20 @@
-"""Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger."""
+"""Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger.
+
+And of many at once: one operation on every schedule that matches a filter, and a declared set that is brought about.
+"""
 
 from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from rqsched.api import declarations
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import operations
 from rqsched.chain.operations import Named
@@ -18,13 +24,14 @@ from rqsched.core.option_table import require_id
 from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import dies_by_default
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError
-from rqsched.http.dependencies import Admin, Call, Operate, Read, require_allowed_hosts
-from rqsched.http.native.conditions import AdminAlways, OperateAlways, version_of
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
+from rqsched.http.dependencies import Admin, AdminAlways, Call, Operate, OperateAlways, Read, require_allowed_hosts
+from rqsched.http.errors import MalformedError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
     ID,
     BatchDeleteRequest,
+    BulkRequest,
     CreateRequest,
     Cursor,
     DeclareRequest,
@@ -38,18 +45,22 @@ from rqsched.http.native.requests import (
     ResumeRequest,
     ScheduleId,
     ShownFields,
+    SyncedScheduleRequest,
+    SyncRequest,
     TriggerRequest,
     UpdateRequest,
 )
 from rqsched.http.native.responses import (
+    BulkResponse,
     ScheduleResponse,
     SchedulesResponse,
     TriggerResponse,
+    bulk_response,
     schedule_response,
     trigger_response,
 )
-from rqsched.http.openapi import PROBLEM
-from rqsched.http.strict_json import StrictRoute
+from rqsched.http.openapi import PROBLEM, Schema
+from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import idempotency, schedule_queries
 from rqsched.store.database import Connection
 from rqsched.store.pages import PAGE_CHARACTERS
@@ -57,10 +68,10 @@ from rqsched.store.run_queries import LatestRun, latest_runs
 from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
-router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
+router = APIRouter(route_class=StrictRoute, tags=["schedules"])
 
 
-@router.get("/", response_model=SchedulesResponse)
+@router.get("/schedules/", response_model=SchedulesResponse)
 def list_schedules(
     call: Read,
     status: Annotated[
@@ -124,7 +135,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-@router.post("/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
+@router.post("/schedules/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
 def create(
     call: AdminAlways, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -176,7 +187,7 @@ def require_registered(call: Call, declaration: Declaration) -> None:
     require_allowed_hosts(call.scheduler, options.get("notifications"))
 
 
-@router.get("/{schedule_id}/", response_model=ScheduleResponse)
+@router.get("/schedules/{schedule_id}/", response_model=ScheduleResponse)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     schedule, latest = call.schedule_and_run(schedule_id)
@@ -184,7 +195,7 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
 
 
 @router.put(
-    "/{schedule_id}/",
+    "/schedules/{schedule_id}/",
     response_model=ScheduleResponse,
     responses={201: {"model": ScheduleResponse}, **PROBLEM.of(409)},
 )
@@ -207,7 +218,7 @@ def upsert(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, req
     return response
 
 
-@router.patch("/{schedule_id}/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+@router.patch("/schedules/{schedule_id}/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
 def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
     """Change the given fields only; the next time moves only with the timing. 412 when If-Match does not match."""
     handle = call.schedule(schedule_id)
@@ -226,7 +237,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
     return _respond(call, handle)
 
 
-@router.delete("/{schedule_id}/", status_code=204, responses=PROBLEM.of(412))
+@router.delete("/schedules/{schedule_id}/", status_code=204, responses=PROBLEM.of(412))
 def delete(
     call: Admin,
     schedule_id: ScheduleId,
@@ -241,7 +252,7 @@ def delete(
     return Response(status_code=204)
 
 
-@router.post("/batch-delete/", status_code=204)
+@router.post("/schedules/batch-delete/", status_code=204)
 def batch_delete(call: AdminAlways, body: BatchDeleteRequest) -> Response:
     """Delete several schedules; ids that do not exist are ignored."""
     wanted = [*(body.schedule_ids or ()), *(body.ids or ())]
@@ -251,6 +262,19 @@ def batch_delete(call: AdminAlways, body: BatchDeleteRequest) -> Response:
         with suppress(ScheduleNotFoundError):
             call.schedule(schedule_id).delete(context=call.context)
     return Response(status_code=204)
+
+
+def version_of(schedule: Schedule, condition: str | None) -> int | None:
+    """Read If-Match: an ETag of ours, a bare version, or `*`; raises VersionConflictError for another incarnation."""
+    if condition is None or condition.strip() == "*":
+        return None
+    text, _, _ = condition.strip().removeprefix("W/").strip('"').partition("-")  # a read adds what its content is
+    uid, _, version = text.rpartition(".")
+    if not version.isascii() or not version.isdigit() or len(version) > 18:
+        raise MalformedError("If-Match must be the ETag of a schedule or a version.")
+    if uid and uid != schedule.uid:
+        raise VersionConflictError(schedule.schedule_id, int(version), schedule.version)
+    return int(version)
 
 
 def _tagged(schedule: Schedule) -> dict[str, str]:
@@ -267,7 +291,7 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
     return JSONResponse(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
 
 
-@router.post("/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+@router.post("/schedules/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
 def pause(
     call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None, if_match: IfMatch = None
 ) -> Response:
@@ -277,7 +301,7 @@ def pause(
     return _respond(call, handle.pause(given.note, reason=given.reason, context=call.context, if_version=version))
 
 
-@router.post("/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+@router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
 def resume(
     call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
 ) -> Response:
@@ -287,7 +311,7 @@ def resume(
     return _respond(call, handle.resume(given.catch_up, note=given.note, context=call.context, if_version=version))
 
 
-@router.post("/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+@router.post("/schedules/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
 def restart(
     call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None, if_match: IfMatch = None
 ) -> Response:
@@ -297,7 +321,7 @@ def restart(
     return _respond(call, handle.restart(note=body.note if body else None, context=call.context, if_version=version))
 
 
-@router.post("/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
+@router.post("/schedules/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
 def trigger(
     call: OperateAlways,
     schedule_id: ScheduleId,
@@ -315,3 +339,76 @@ def trigger(
         context=call.context,
     )
     return JSONResponse(trigger_response(result))
+
+
+BulkOperation = Annotated[Literal["pause", "resume", "trigger"], Path(description="What is done to each.")]
+
+
+@router.post("/bulk/{operation}/", response_model=BulkResponse)
+def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Response:
+    """Pause, resume or trigger every schedule that matches, each in a transaction of its own.
+
+    More than `bound` is 422, and nothing is done. Sent again it goes on: what was paused is not active any more.
+    """
+    rows = call.scheduler.bulk(
+        operation,
+        reason=body.reason,
+        note=body.note,
+        catch_up=body.catch_up,
+        overlap=body.overlap,
+        idempotency_key=body.idempotency_key,
+        dry_run=body.dry_run,
+        bound=body.bound,
+        context=call.context,
+        namespace=call.namespace,
+        status=body.status,
+        outcome=body.outcome,
+        workflow=body.workflow,
+        owner=body.owner,
+        labels=body.labels,
+        text=body.q,
+        overdue=body.overdue,
+    )
+    return JSONResponse(bulk_response(rows))
+
+
+class SyncResponse(Schema):
+    """What a sync did, as schedule ids."""
+
+    created: list[str]
+    """New ones."""
+    updated: list[str]
+    """Known ones that were declared differently."""
+    unchanged: list[str]
+    """Known ones as declared."""
+    removed: list[str]
+    """Deleted by prune."""
+
+
+@router.post("/sync/", response_model=SyncResponse)
+def sync(call: AdminAlways, body: SyncRequest) -> Response:
+    """Create or replace the definitions of a declared set; with `prune`, delete what earlier syncs made and it lacks.
+
+    All of it is checked before anything is written. Sent again it does the rest.
+    """
+    declared = [_declared(call, one) for one in body.schedules]
+    bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)
+    done = bring_about(declared, prune=body.prune, keep=body.keep, namespace=call.namespace)
+    return JSONResponse(asdict(done))
+
+
+def _declared(call: Call, body: SyncedScheduleRequest) -> declarations.Declaration:
+    try:
+        declaration = declaration_of(body)
+        require_registered(call, declaration)
+    except InvalidInputError as error:
+        error.add_note(f"in the declaration of {body.schedule_id!r}")
+        raise
+    return declarations.Declaration(
+        body.schedule_id,
+        declaration.workflow or "",
+        declaration.spec or {},
+        declaration.options,
+        body.note,
+        body.paused,
+    )

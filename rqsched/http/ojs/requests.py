@@ -15,7 +15,7 @@ from starlette.requests import Request
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
-from rqsched.http.strict_json import json_body
+from rqsched.http.request_bodies import json_body
 from rqsched.spec.zones import require_timezone
 
 

@@ -1,0 +1,78 @@
+"""What a namespace holds and what its quota allows, and the workflows that its schedules may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from rqsched.core.ids import iso_utc
+from rqsched.core.payload import loads
+from rqsched.core.quota import RESOURCES
+from rqsched.http.dependencies import Call, Read
+from rqsched.http.native.responses import WorkflowsResponse
+from rqsched.http.openapi import Schema
+from rqsched.http.request_bodies import StrictRoute
+from rqsched.store import registered_workflows
+
+router = APIRouter(route_class=StrictRoute)
+
+
+class ResourceResponse(Schema):
+    """How much of something a namespace holds."""
+
+    used: int
+    """What it holds now."""
+    limit: int | None
+    """What it may hold; null is no limit."""
+
+
+class UsageResponse(Schema):
+    """What a namespace holds."""
+
+    namespace: str
+    """The namespace."""
+    schedules: ResourceResponse
+    """Schedules that are not deleted."""
+    bytes: ResourceResponse
+    """The bytes they declare: timing, arguments, memo, labels and the rest of their options."""
+
+
+@router.get("/usage/", response_model=UsageResponse, tags=["usage"])
+def read_usage(call: Read) -> Response:
+    """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
+    usage = call.scheduler.usage(namespace=call.namespace)
+    pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
+    return JSONResponse({"namespace": usage.namespace, **pairs})
+
+
+_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery", "targets")
+"""What is shown of a workflow; where its code lives stays with the workers."""
+
+
+@router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
+def list_workflows(call: Read) -> Response:
+    """List the workflows that some process registered, by name, with their defaults.
+
+    Who may see all namespaces sees all of them, others those that schedules of the namespace use.
+    """
+    runtime = call.scheduler.runtime
+    recorded = runtime.database.read(registered_workflows.read_all)
+    here = {known.name: {"name": known.name, **known.defaults} for known in runtime.registered()}
+    merged = here | recorded
+    shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
+    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
+
+
+def _in_use(call: Call) -> frozenset[str]:
+    database = call.scheduler.runtime.database
+    return database.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
+
+
+def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
+    registered_at = workflow.get("registered_at")
+    known = {**loads(workflow.get("options") or "{}"), **workflow}
+    shown = {name: known.get(name) for name in _SHOWN}
+    return shown | {"registered_at": registered_at and iso_utc(registered_at)}
