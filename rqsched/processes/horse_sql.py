@@ -12,11 +12,9 @@ import json
 import logging
 import os
 import pickle
-import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +24,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.processes.work_horse import undisturbed
 from rqsched.store.database import Patience
 
 _log = logging.getLogger(__name__)
@@ -191,14 +190,3 @@ class HorseSide:
                 raise ConnectionError("the worker is gone")
             found += more
         return found
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back the alarm by which RQ's worker looks after its horse: it raises in whatever code it interrupts."""
-    left = signal.alarm(0)
-    try:
-        yield
-    finally:
-        if left:
-            signal.alarm(left)

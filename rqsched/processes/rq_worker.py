@@ -2,21 +2,21 @@
 
 RQ's own worker quits on most errors of Redis, so that nothing ends the job that executes in time; and its client waits
 415 s for an answer. Here no call waits longer than 6 s, one that failed is made again over a new connection, and what
-still fails is left for the next turn of RQ's loop. RQ's per-job commands are sent less often: a run of a few
-milliseconds would spend most of them on three heartbeats and three looks whether workers are suspended.
+still fails is left for the next turn of RQ's loop.
+
+A run of a few milliseconds would spend most of its time on RQ's commands. So the three heartbeats and the three looks
+whether workers are suspended are sent once a second, and our own jobs are deleted without a look for them in RQ's
+registries. Other jobs are treated as RQ does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
-import select
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, update_wrapper
 from multiprocessing import parent_process
 from multiprocessing.util import register_after_fork
 from typing import Any, cast
@@ -27,39 +27,73 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
 from rq.exceptions import StopRequested
+from rq.executions import ExecutionRegistry
 from rq.job import Job, JobStatus
+from rq.results import Result
 from rq.utils import now as now_in_utc
 from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 
-from rqsched.chain import settling
-from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.time_limit import OVERDUE, Lose
+from rqsched.chain.time_limit import OVERDUE
 from rqsched.config import Settings
-from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
-from rqsched.fork_guard import ForkGuard
+from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
+from rqsched.fork_guard import ForkGuard, call_in_this_process
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.rq_job import is_ours, make_job_class
 from rqsched.processes.supervisor import Progress, die_with_parent
+from rqsched.processes.work_horse import DIED, Deadline, horse_died, wait_for_end
 from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, QUIET_SECONDS, AskingPubSub, connect, limit_waiting
-from rqsched.transport.redelivery import mark_failed
 from rqsched.transport.transport import is_transient
 
 _log = logging.getLogger(__name__)
 
-DIED = "its work horse died"
-"""The error of a run whose work horse died for an unknown reason."""
 STOPPED = "stopped by RQ's command"
 """The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
 """How long an idle worker waits for a job before its loop turns."""
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
+_OURS = "rqsched.jobs."
 _REVIVE_SECONDS = 15.0
 """How often a worker looks whether RQ's scheduler lives or its lock is free, and whether RQ still lists the worker."""
-_LOOK_SECONDS = 1.0
-"""How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
+
+
+class _GuardedJob(Job):
+    """A mixin before RQ's job class: a process that a job's function forks ends with its call.
+
+    A job of ours that has succeeded is deleted in the pipeline of its end, with its one execution. RQ reads its status
+    and each of its executions first, in eight round trips.
+    """
+
+    @property
+    def func(self) -> Any:
+        """The job's function under its own name, guarded against forks; None without one."""
+        function = super().func
+        return None if function is None else update_wrapper(partial(call_in_this_process, function), function)
+
+    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
+        """Delete the job."""
+        if pipeline is None or remove_from_queue or delete_dependents or self.group_id or not is_ours(self):
+            super().delete(pipeline, remove_from_queue, delete_dependents)
+            return
+        registry = ExecutionRegistry(self.id, self.connection).key
+        pipeline.delete(self.key, self.dependents_key, self.dependencies_key, Result.get_key(self.id), registry)
+
+
+def make_job_class(base: type[Job]) -> type[Job]:
+    """Return RQ's job class, or the application's own, as our workers take jobs from the queue."""
+    return base if issubclass(base, _GuardedJob) else type(f"{base.__name__}OfRun", (_GuardedJob, base), {})
+
+
+def is_ours(job: Job) -> bool:
+    """Return whether a job is one that rqsched has put on the queue itself."""
+    parsers: tuple[Callable[[str], object], ...] = (parse_run_job_id, parse_target_job_id, parse_delivery_job_id)
+    if not any(parse(job.id) for parse in parsers):
+        return False
+    try:
+        return str(job.func_name).startswith(_OURS)
+    except Exception:  # noqa: BLE001 - it cannot be read; RQ reports that in a work horse
+        return False
 
 
 class PatientWorker(BaseWorker):
@@ -399,101 +433,3 @@ def _die_with_worker(worker: Any) -> None:
     parent = parent_process()  # at the moment of the fork: the worker may have died since
     if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)
-
-
-def horse_died(
-    runtime: Runtime,
-    job: Job,
-    reason: str = DIED,
-    *,
-    token: str | None = None,
-    is_stopped: bool = False,
-) -> None:
-    """Settle at once a run or target whose process was seen to die; one that has ended already is left alone.
-
-    With a `token`, only the attempt that was claimed under it. One that a person stopped by RQ's command is terminated.
-    With SQL away it is left to reconcile: an error here would end RQ's worker.
-    """
-    died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
-    try:
-        if isinstance(died, RunJobId):
-            settle = settling.stop_run if is_stopped else settling.lose_run
-            change = settle(runtime, died, reason, token=token)
-            if settling.has_failed_finally(change, died.uid):
-                mark_failed(job)
-        elif isinstance(died, TargetJobId):
-            lose_target(runtime, died, reason, token=token, is_final=is_stopped)
-    except Exception:  # noqa: BLE001
-        _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
-    finally:
-        runtime.database.close()  # a work horse inherits no connection: SQLite loses track of its locks in a fork
-
-
-class Deadline:
-    """When the application's code in a work horse has taken far too long, in memory that worker and horse share."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 8)
-
-    @contextmanager
-    def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
-        """Be over when the block takes longer; called in the horse. The worker then kills the horse, and settles."""
-        del lose
-        pid = os.getpid()
-        self._set(time.monotonic() + seconds)
-        try:
-            yield
-        finally:
-            if os.getpid() == pid:
-                self.clear()
-
-    def clear(self) -> None:
-        """Remove the deadline: another horse begins, or the code has ended."""
-        self._set(0.0)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the code still executes, and has taken far too long."""
-        at: float = struct.unpack_from("d", self._memory)[0]
-        return 0.0 < at < time.monotonic()
-
-    def _set(self, at: float) -> None:
-        struct.pack_into("d", self._memory, 0, at)
-
-
-def wait_for_end(
-    pid: int, beside: Callable[[], Mapping[int, Callable[[], object]]], look: Callable[[], object]
-) -> None:
-    """Wait until a child has ended, and leave it to its parent to reap; `look` is called each second.
-
-    `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
-    """
-    try:
-        child = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        child = -1  # no such process, or a kernel without such descriptors
-    try:
-        while True:
-            calls = dict(beside())
-            if child < 0 and _has_ended(pid):
-                return
-            look()
-            poll = select.poll()  # unlike `select` it takes any number of files
-            for descriptor in [*calls, *([] if child < 0 else [child])]:
-                poll.register(descriptor, select.POLLIN)
-            ready = [descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)]
-            if ready == [child]:
-                return
-            for descriptor in ready:
-                if descriptor != child:
-                    calls[descriptor]()
-    finally:
-        if child >= 0:
-            os.close(child)
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True

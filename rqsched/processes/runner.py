@@ -1,7 +1,7 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
 It is an RQ worker under a name of its own. Runs, targets and notifications are executed in its own process; any other
-job of RQ gets a work horse, forked by a process that has executed nothing (`horse_starter`). Its slot names what it
+job of RQ gets a work horse, forked by a process that has executed nothing (`HorseStarter`). Its slot names what it
 executes before that is claimed, so that the runner that takes its place settles what died with it, and RQ's job of it,
 before it takes a job itself.
 """
@@ -35,11 +35,10 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.time_limit import Lose
-from rqsched.processes.horse_starter import HorseStarter, RunHorse
-from rqsched.processes.rq_job import is_ours
-from rqsched.processes.rq_worker import PatientWorker, horse_died, take_over_name
+from rqsched.processes.rq_worker import PatientWorker, is_ours, take_over_name
 from rqsched.processes.runner_slot import Cause, Job, Slot
 from rqsched.processes.supervisor import Progress
+from rqsched.processes.work_horse import HorseStarter, RunHorse, horse_died
 
 _log = logging.getLogger(__name__)
 

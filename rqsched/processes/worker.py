@@ -34,7 +34,6 @@ from rqsched.chain.runtime import Runtime, import_workflows, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError
-from rqsched.processes.horse_starter import HorseStarter, RunHorse
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -49,6 +48,7 @@ from rqsched.processes.runner_slot import RunnerWatch, Slot
 from rqsched.processes.supervisor import DISPATCHER_SILENCE, DONE, FORK, RENEW, Progress, Role, Supervisor, python
 from rqsched.processes.vital_signs import run_visibly
 from rqsched.processes.warm_up import warm_up
+from rqsched.processes.work_horse import HorseStarter, RunHorse
 from rqsched.store import schema_version
 from rqsched.transport.client import connect
 

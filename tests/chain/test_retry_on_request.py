@@ -19,7 +19,7 @@ from rqsched.core import audit
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import RunNotFoundError, RunStateError
-from rqsched.processes import rq_worker
+from rqsched.processes.work_horse import horse_died
 from rqsched.store import run_queries
 from tests.support.damage import started
 from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, events, newest, run_job_id, statuses
@@ -338,7 +338,7 @@ def test_job_of_a_killed_work_horse_is_marked_and_can_be_requeued(any_env: Env) 
     job = any_env.job(run_job_id(run))
     present(execution.claim_run(any_env.runtime, present(parse_run_job_id(job.id))))
     any_env.redis.delete(f"rq:queue:{QUEUE}")
-    rq_worker.horse_died(any_env.runtime, job)
+    horse_died(any_env.runtime, job)
     failed_jobs(any_env).add(job, ttl=60)
     assert run.refresh().status == "lost"
     failed_jobs(any_env).requeue(job.id)

@@ -22,7 +22,7 @@ from tests.http.conftest import make_web, web
 from tests.support.web import Web, at
 
 __all__ = ["make_web", "web"]
-WORKERS = {"processes/rq_worker.py", "processes/runner.py", "processes/rq_job.py", "transport/redelivery.py"}
+WORKERS = {"processes/rq_worker.py", "processes/runner.py", "transport/redelivery.py"}
 """Parts of RQ's own workers, whose clients are opened for them alone."""
 
 

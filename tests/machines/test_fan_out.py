@@ -19,7 +19,7 @@ from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_
 from rqsched.core.policy import Exhausted
 from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
-from rqsched.processes.rq_worker import horse_died
+from rqsched.processes.work_horse import horse_died
 from rqsched.store import fan_out_targets, target_attempts
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows

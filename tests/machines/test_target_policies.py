@@ -20,7 +20,7 @@ from rqsched.core.ids import BatchJobId, RetryLinkId, TargetJobId, new_uid, pars
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
-from rqsched.processes.rq_worker import horse_died
+from rqsched.processes.work_horse import horse_died
 from rqsched.store import fan_out_targets, target_attempts
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows

@@ -23,7 +23,7 @@ from rqsched.core.model import Run
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.processes import horse_sql
 from rqsched.processes.horse_sql import LONGEST, HorseSide, WorkerSide
-from rqsched.processes.rq_worker import wait_for_end
+from rqsched.processes.work_horse import wait_for_end
 from rqsched.store.database import Database
 from tests.support.children import FORK, in_children
 from tests.support.env import ONCE, Env, MakeEnv, job_id

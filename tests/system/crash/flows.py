@@ -22,7 +22,7 @@ from rqsched.chain import retrying as retrying_on_request
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.policy import Exhausted, OverlapPolicy
 from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.rq_worker import wait_for_end
+from rqsched.processes.work_horse import wait_for_end
 from rqsched.store import metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows

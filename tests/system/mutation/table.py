@@ -233,7 +233,7 @@ FENCES = (
     ),
     _edit(
         "code in a horse may go on beyond its timeout",
-        "processes/rq_worker.py",
+        "processes/work_horse.py",
         "return 0.0 < at < time.monotonic()",
         "return False",
         _ACCEPTANCE + "overrun.py::test_code_beyond_its_timeout_is_killed_by_who_watches_it_and_its_run_is_lost"
@@ -241,7 +241,7 @@ FENCES = (
     ),
     _edit(
         "the end of an attempt has no longer than its code",
-        "processes/rq_worker.py",
+        "processes/work_horse.py",
         "            if os.getpid() == pid:\n                self.clear()",
         "            pass",
         _ACCEPTANCE + "overrun.py::test_silence_of_sql_while_the_end_is_written_is_no_overrun[fork]",
