@@ -22,8 +22,8 @@ from typing import Any, Literal
 from rqsched.api.async_scheduler import AsyncRunHandle, AsyncScheduleHandle, AsyncScheduler, run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import operations, upserting
-from rqsched.chain.operations import Named, Request
+from rqsched.chain import creating, option_checks
+from rqsched.chain.creating import Named, Request
 from rqsched.core.model import Schedule
 from rqsched.core.model import ScheduleStatus as Status
 from rqsched.core.option_table import is_id, require_id
@@ -156,8 +156,8 @@ async def schedule_workflow(
 
 def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]) -> str:
     scheduler = _scheduler()
-    defaults = operations.workflow_defaults(scheduler.runtime, named.workflow)
-    operations.require_queue(scheduler.runtime, defaults.get("queue"))
+    defaults = option_checks.workflow_defaults(scheduler.runtime, named.workflow)
+    option_checks.require_queue(scheduler.runtime, defaults.get("queue"))
     schedule_id, _ = _find(named)
     options = {**options, "kwargs": {**_defaults_of_run(scheduler, named.workflow), **options["kwargs"]}}
     names = {"workflow": named.workflow, "schedule": named.schedule}
@@ -165,7 +165,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
     )
     request = Request(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
-    upserting.upsert(scheduler.runtime, request)
+    creating.upsert(scheduler.runtime, request)
     return schedule_id
 
 

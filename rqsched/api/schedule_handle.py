@@ -23,7 +23,7 @@ from rqsched.api.caller_transaction import (
 from rqsched.api.description import DeliveryDescription, Description
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
 from rqsched.api.schedule_view import ScheduleView
-from rqsched.chain import backfill, operations, triggering
+from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -31,7 +31,7 @@ from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import require_delivery_status
 from rqsched.core.ids import is_uid, new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
-from rqsched.core.option_table import require_note
+from rqsched.core.option_table import require_key, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
@@ -275,11 +275,11 @@ class ScheduleHandle(ScheduleView):
         if spec is not None:
             timing, given = unfold(spec, given)
         name, defaults = self._named_workflow(workflow, given)
-        operations.require_connection(self._runtime, given.get("connection"))
-        operations.require_notifications(self._runtime, {**(defaults or {}), **given})
-        given = operations.with_named_targets(self._runtime, given)
+        option_checks.require_connection(self._runtime, given.get("connection"))
+        option_checks.require_notifications(self._runtime, {**(defaults or {}), **given})
+        given = option_checks.with_named_targets(self._runtime, given)
         wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
-        operations.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
+        option_checks.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
 
         def decide(connection: Any, schedule: Schedule, operation: str) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
@@ -300,7 +300,7 @@ class ScheduleHandle(ScheduleView):
             return None, None
         name = self._runtime.name_of(workflow)
         is_external = options.get("executor", self._schedule.definition.executor) == "external"
-        return name, {} if is_external else operations.workflow_defaults(self._runtime, name)
+        return name, {} if is_external else option_checks.workflow_defaults(self._runtime, name)
 
     def delete(
         self,
@@ -348,7 +348,7 @@ class ScheduleHandle(ScheduleView):
         A paused schedule refuses unless `force`. The same `idempotency_key` returns the same run again.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
-        key = None if idempotency_key is None else operations.require_key(idempotency_key)
+        key = None if idempotency_key is None else require_key(idempotency_key)
         self._schedule, outcome = triggering.trigger(
             self._runtime,
             self.uid,

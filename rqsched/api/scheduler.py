@@ -26,9 +26,9 @@ from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
-from rqsched.chain import operations, quotas, retrying, upserting
+from rqsched.chain import creating, option_checks, quotas, retrying
 from rqsched.chain.caller_transaction import read_in
-from rqsched.chain.operations import Named, Request
+from rqsched.chain.creating import Named, Request
 from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, is_importing_workflows
 from rqsched.clock import Clock
@@ -249,7 +249,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         within, given = split_transaction(options, session)
         said = {"note": note, "paused": paused, "context": context, "key": idempotency_key}
         request = self.create_request(self._named(namespace, schedule_id), workflow, spec, given, **said)
-        return self._handle(operations.create(self.runtime, request, within=within))
+        return self._handle(creating.create(self.runtime, request, within=within))
 
     def create_request(
         self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
@@ -281,18 +281,18 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         within, given = split_transaction(options, session)
         definition = self._define(workflow, spec, given)
         request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
-        schedule, outcome = upserting.upsert(self.runtime, request, within=within)
+        schedule, outcome = creating.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
 
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
         name = self.runtime.name_of(workflow)
         spec, options = unfold(when, given)
-        operations.require_connection(self.runtime, options.get("connection"))
-        defaults = {} if options.get("executor") == "external" else operations.workflow_defaults(self.runtime, name)
-        operations.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
-        operations.require_notifications(self.runtime, {**defaults, **options})
+        option_checks.require_connection(self.runtime, options.get("connection"))
+        defaults = {} if options.get("executor") == "external" else option_checks.workflow_defaults(self.runtime, name)
+        option_checks.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
+        option_checks.require_notifications(self.runtime, {**defaults, **options})
         return define(
-            None, operations.with_named_targets(self.runtime, options), workflow=name, spec=spec, defaults=defaults
+            None, option_checks.with_named_targets(self.runtime, options), workflow=name, spec=spec, defaults=defaults
         )
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:

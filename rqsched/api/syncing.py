@@ -9,8 +9,8 @@ from typing import Any
 
 from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import quotas, upserting
-from rqsched.chain.operations import Request
+from rqsched.chain import creating, quotas
+from rqsched.chain.creating import Request
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import require_note
@@ -56,7 +56,7 @@ class Syncing:
             if progress is not None:
                 progress(schedule.schedule_id, outcome)
 
-        upserting.upsert_batches(self.runtime, _batches(requests), report)
+        creating.upsert_batches(self.runtime, _batches(requests), report)
         if prune:
             done["removed"] = self._prune(_ids(requests, keep), namespace, context)
         return Synced(**done)
@@ -73,7 +73,7 @@ class Syncing:
         requests = self._requests(declarations, namespace, None)
         done = _nothing_done()
         for batch in _batches(requests):
-            for request, outcome in zip(batch, upserting.preview_upserts(self.runtime, batch), strict=True):
+            for request, outcome in zip(batch, creating.preview_upserts(self.runtime, batch), strict=True):
                 done[outcome].append(request.named.schedule_id)
         if prune:
             done["removed"] = [handle.schedule_id for handle in self._undeclared(_ids(requests, keep), namespace)]

@@ -138,6 +138,13 @@ def require_note(value: object, field: str = "note") -> str | None:
     return value
 
 
+def require_key(key: str) -> str:
+    """Check an idempotency key: 1 to 255 printable characters; raises InvalidInputError."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidInputError("idempotency_key", "must be 1 to 255 printable characters")
+    return key
+
+
 def timeout_seconds(value: SpanLike | None, field: str = "timeout") -> int | None:
     """Return the seconds of a timeout, a length as every other; None stays None.
 

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
-from rqsched.chain import operations
+from rqsched.chain import option_checks
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import Notifications, hidden
 from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
@@ -328,7 +328,7 @@ def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
 
 
 def _require_registered(visit: Visit, field: str, name: str) -> None:
-    if not operations.is_registered(visit.scheduler.runtime, name):
+    if not option_checks.is_registered(visit.scheduler.runtime, name):
         raise InvalidInputError(field, f"no workflow named {name[:64]!r} is registered; choose one of the list")
 
 
@@ -342,6 +342,6 @@ def _workflows(visit: Visit) -> list[str]:
 
 def _registered(visit: Visit, name: str) -> str:
     """Refuse workflows that would be imported by path: over HTTP only registered names run."""
-    if not operations.is_registered(visit.scheduler.runtime, name):
+    if not option_checks.is_registered(visit.scheduler.runtime, name):
         raise UnknownWorkflowError(name, f"no workflow named {name[:64]!r} is registered; choose one of the list.")
     return name

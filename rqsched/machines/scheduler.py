@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from statemachine import StateChart
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import operations
+from rqsched.chain import option_checks
 from rqsched.core.ids import new_uid
 from rqsched.core.option_table import require_id
 from rqsched.errors import InvalidInputError
@@ -186,8 +186,8 @@ class MachineScheduler:
         runtime = scheduler.runtime
         runtime.require_own_redis()
         workflow = runtime.workflows.resolve(known.workflow(event))
-        operations.require_queue(runtime, queue or workflow.queue)
-        operations.require_connection(runtime, workflow.connection)
+        option_checks.require_queue(runtime, queue or workflow.queue)
+        option_checks.require_connection(runtime, workflow.connection)
         now = runtime.now()
         batch = Batch(
             run_uid=new_uid(now),

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import operations
+from rqsched.chain import option_checks
 from rqsched.chain.backfill import Range, continue_later
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
@@ -108,7 +108,7 @@ def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
 
 def _executor(call: Call, workflow: str) -> str:
     """Return the executor: a type that no process registered waits for an external worker, never imported."""
-    return "rq" if operations.is_registered(call.scheduler.runtime, workflow) else "external"
+    return "rq" if option_checks.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
 @router.get("/{schedule_id}", response_model=responses.DetailResponse)

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api import declarations
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import operations
-from rqsched.chain.operations import Named
+from rqsched.chain import creating, option_checks
+from rqsched.chain.creating import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id
@@ -155,7 +155,7 @@ def create(
         answer=lambda made: dumps({"version": made.version, "body": schedule_response(made)}),
     )
     runtime = call.scheduler.runtime
-    schedule = operations.create(runtime, asked)
+    schedule = creating.create(runtime, asked)
     answer = {"version": schedule.version, "body": None}
     if (key := idempotency_key) is not None:
         kept = runtime.database.read(lambda c: idempotency.answer_of(c, call.namespace, key, schedule.uid))
@@ -181,7 +181,7 @@ def require_registered(call: Call, declaration: Declaration) -> None:
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
     for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
-        if isinstance(name, str) and not operations.is_registered(call.scheduler.runtime, name):
+        if isinstance(name, str) and not option_checks.is_registered(call.scheduler.runtime, name):
             reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists those you may see."
             raise UnknownWorkflowError(name, reason)
     require_allowed_hosts(call.scheduler, options.get("notifications"))

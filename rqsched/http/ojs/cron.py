@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import operations
+from rqsched.chain import option_checks
 from rqsched.core.payload import loads
 from rqsched.errors import ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.auth import Role
@@ -87,7 +87,7 @@ def _options(call: Call, name: str, registration: Registration) -> Any:
 
 def _executor(call: Call, job_type: str) -> str:
     """Return the executor: a type that no process registered waits for a worker of any language, never imported."""
-    return "rq" if operations.is_registered(call.scheduler.runtime, job_type) else "external"
+    return "rq" if option_checks.is_registered(call.scheduler.runtime, job_type) else "external"
 
 
 @router.get("", response_model=responses.CronsResponse)

@@ -1,4 +1,4 @@
-"""Upserts: schedules are created, or changed to what is declared, many in one transaction; Redis follows."""
+"""Creates and upserts: schedules are created, or changed to what is declared; many upserts take one transaction."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from rqsched.chain.caller_transaction import despite_others, operate_in
-from rqsched.chain.operations import Request, created, open_runs
-from rqsched.chain.quotas import require_room_for
+from rqsched.chain.operations import open_runs
+from rqsched.chain.quotas import quota_of, require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
+from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import combined
-from rqsched.core.ids import new_uids
+from rqsched.core.ids import new_uid, new_uids
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
+from rqsched.core.option_table import require_key
+from rqsched.errors import RqschedError, ScheduleExistsError
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes
+from rqsched.store import changes, idempotency, one_change
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
+from rqsched.store.idempotency import Key
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +36,119 @@ RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
 _Done = list[tuple[Change, str]]
 """What was decided of each schedule, and whether it was `created`, `updated` or is `unchanged`."""
+
+
+class Named(NamedTuple):
+    """Which schedule a caller means."""
+
+    namespace: str
+    """The namespace it lives in."""
+    schedule_id: str
+    """Its id there, unique among schedules that are not deleted."""
+
+
+class Request(NamedTuple):
+    """What `create` and `upsert` are asked to bring about."""
+
+    named: Named
+    """Which schedule."""
+    definition: Definition
+    """What its owner declares."""
+    note: str | None = None
+    """Text for people; None leaves a known schedule's note as it is."""
+    paused: bool | None = None
+    """None leaves a known schedule's status as it is, and creates an active one."""
+    context: CommandContext | None = None
+    """Who asks and why, for the audit event; None says nothing."""
+    keep_next: bool = False
+    """Keep the next time even when the timing changed (Waymark)."""
+    must_have_future: bool = True
+    """Refuse a new schedule that would never fire."""
+    key: str | None = None
+    """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
+    answer: Callable[[Schedule], str] | None = None
+    """What a surface answers a create with a key: kept with the key, so that a repetition is answered alike."""
+    shared: Definition | None = None
+    """The definition without its arguments, where many requests share that very object; None when it is its own."""
+
+
+def create(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> Schedule:
+    """Write a new schedule; raises ScheduleExistsError when its id is taken.
+
+    Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
+    WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    """
+    runtime.require_own_redis()
+    uid = new_uid(runtime.now())
+    if within is None and (made := _create_alone(runtime, request, uid)) is not None:
+        return made
+    key = _key_of(request)
+
+    def work(connection: Connection) -> Change:
+        namespace, schedule_id = request.named.namespace, request.named.schedule_id
+        # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
+        known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
+        made = key and idempotency.made_by(connection, key, runtime.now())
+        if made and (earlier := changes.find(connection, made)) is not None:
+            return unchanged(earlier)
+        if known is not None and known.uid == uid:
+            return Change(known, known)
+        if known is not None:
+            raise ScheduleExistsError(schedule_id, namespace)
+        change = created(request, uid, runtime.now())
+        require_room_for(runtime, connection, namespace, [change])
+        if key is not None:
+            answer = request.answer and request.answer(change.after)
+            idempotency.hold(connection, key, uid, runtime.now(), answer)
+        runtime.notifier.write(connection, [change])
+        return change
+
+    return operate_in(within, runtime, work, lambda change: [change], creates=1).after
+
+
+def _create_alone(runtime: Runtime, request: Request, uid: str) -> Schedule | None:
+    """Create a schedule by one statement where nothing but its id must be asked; returns None where it did not."""
+    limits = quota_of(runtime, request.named.namespace)
+    if request.key is not None or not limits.is_unlimited or not runtime.database.takes_single_statements:
+        return None
+    try:
+        change = created(request, uid, runtime.now())
+    except RqschedError:  # but that the id is taken is said first
+        return None
+    if runtime.notifier.owed([change]):
+        return None
+    if not runtime.database.transact_alone(lambda connection: one_change.create_alone(connection, change)):
+        return None
+    runtime.publish([change])
+    return change.after
+
+
+def _key_of(request: Request) -> Key | None:
+    """Digest what the owner said, without what we add, to tell two requests under the same key apart."""
+    if request.key is None:
+        return None
+    said = asdict(replace(request.definition, defaults="{}"))
+    said["jitter"] = request.definition.jitter.total_seconds()
+    if request.definition.notifications == "{}":
+        del said["notifications"]  # the release before has no such field, and its keys live for a day
+    digest = idempotency.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
+    return Key(request.named.namespace, require_key(request.key), digest)
+
+
+def created(request: Request, uid: str, now: datetime) -> Change:
+    """Decide to create what a request asks for; raises InvalidSpecError for what never fires, where that matters."""
+    if request.must_have_future:
+        lifecycle.require_future(request.definition.parsed_spec, now)
+    return lifecycle.decide_create(
+        Identity(uid, request.named.namespace, request.named.schedule_id),
+        request.definition,
+        now=now,
+        paused=bool(request.paused),
+        note=request.note,
+        tzdata=tzdata_version(),
+        context=request.context,
+        operation=uid,
+    )
 
 
 def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:

@@ -1,0 +1,99 @@
+"""What options name must be there: workflows, targets, connections and queues, and what notifications need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rqsched.chain.notifications.messages import SENTRY_MISSING, has_sentry
+from rqsched.chain.runtime import Runtime
+from rqsched.core.notifications import Notifications
+from rqsched.core.payload import loads
+from rqsched.errors import InvalidInputError, UnknownWorkflowError
+from rqsched.store import registered_workflows
+from rqsched.workflows import ROUTING
+
+
+def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
+
+    Raises UnknownWorkflowError when there is none.
+    """
+    if (here := runtime.find_workflow(name)) is not None:
+        return here.defaults
+    row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
+    if row is None:
+        return runtime.resolve(name).defaults
+    options = {name: value for name, value in loads(row["options"]).items() if name in (*_TOLD, "targets")}
+    return {name: row[name] for name in ROUTING if row[name] is not None} | options
+
+
+_TOLD = ("on_failure", "on_recovery")
+
+
+def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
+    """Check that what a schedule's notifications need is here: the workflows they run, the secret, sentry-sdk.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    Notifications().with_options({name: options[name] for name in (*_TOLD, "notifications") if name in options})
+    for option in _TOLD:
+        if isinstance(name := options.get(option), str):
+            try:
+                workflow_defaults(runtime, name)
+            except UnknownWorkflowError as error:
+                error.add_note(f"named by {option}")
+                raise
+    wanted = options.get("notifications")
+    if not isinstance(wanted, Mapping):
+        return
+    if wanted.get("webhook") is not None and runtime.settings.webhook_secret is None:
+        raise InvalidInputError(
+            "notifications.webhook", "is signed: set RQSCHED_WEBHOOK_SECRET here and in the workers"
+        )
+    if wanted.get("sentry") and not has_sentry():
+        raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
+
+
+def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose `targets` is the name of a function that is registered somewhere or importable here.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    targets = options.get("targets")
+    if targets is None:
+        return dict(options)
+    if not isinstance(targets, str) and not callable(targets):
+        raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
+    name = runtime.name_of(targets)
+    try:
+        workflow_defaults(runtime, name)
+    except UnknownWorkflowError as error:
+        error.add_note("named by targets")
+        raise
+    return {**options, "targets": name}
+
+
+def require_connection(runtime: Runtime, name: str | None) -> None:
+    """Check that a schedule's connection is a configured one; raises InvalidInputError."""
+    known = runtime.settings.connections
+    if name is not None and name not in known:
+        configured = ", ".join(sorted(known)) or "none is"
+        raise InvalidInputError("connection", f"{name!r} is not configured ({configured}); see RQSCHED_CONNECTIONS")
+
+
+def require_queue(runtime: Runtime, name: str | None) -> None:
+    """Check that runs do not go to the control queue; raises InvalidInputError.
+
+    Workers of the control queue take every id on it for a link's, so such a run would never start.
+    """
+    if name is not None and name == runtime.settings.control_queue:
+        reason = "is the control queue, which carries links only; name another, or leave it out for the default one"
+        raise InvalidInputError("queue", f"{name!r} {reason}")
+
+
+def is_registered(runtime: Runtime, name: str) -> bool:
+    """Tell whether some process registered a workflow of this name; dotted paths do not count."""
+    if runtime.find_workflow(name) is not None:
+        return True
+    return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None
