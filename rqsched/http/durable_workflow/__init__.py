@@ -2,6 +2,6 @@
 
 from rqsched.http.durable_workflow.errors import SURFACE
 from rqsched.http.durable_workflow.responses import REFUSED
-from rqsched.http.durable_workflow.router import router
+from rqsched.http.durable_workflow.routes import router
 
 __all__ = ["REFUSED", "SURFACE", "router"]

@@ -14,7 +14,7 @@ from rqsched.core.payload import loads
 from rqsched.errors import ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
-from rqsched.http.ojs import convert, requests, responses
+from rqsched.http.ojs import requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
@@ -73,9 +73,9 @@ def _require_kept(call: Call, name: str) -> None:
 
 
 def _options(call: Call, name: str, registration: Registration) -> Any:
-    options = convert.job_options(registration, {}) or {}
+    options = requests.job_options(registration, {}) or {}
     return {
-        **convert.our_options(name, options),
+        **requests.our_options(name, options),
         "args": registration.args or [],
         "overlap": registration.overlap_policy or "skip",
         "description": registration.description,
@@ -178,12 +178,12 @@ def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> N
 def _changes(handle: ScheduleHandle, registration: Registration) -> dict[str, Any]:
     """Return the changes as our options; absent fields stay."""
     known = responses.sent_fields(handle.state)
-    options = convert.job_options(registration, known.get("options", {}))
+    options = requests.job_options(registration, known.get("options", {}))
     changes: dict[str, Any] = {}
     if registration.options is not None:
-        changes = convert.our_options(handle.schedule_id, options or {})
+        changes = requests.our_options(handle.schedule_id, options or {})
     elif options is not None:
-        changes = {"memo": convert.memo_of(handle.schedule_id, options)}
+        changes = {"memo": requests.memo_of(handle.schedule_id, options)}
     given = {"args": registration.args, "overlap": registration.overlap_policy, "timezone": registration.timezone}
     changes |= {name: value for name, value in given.items() if value is not None}
     if registration.has_description:

@@ -1,10 +1,11 @@
-"""The requests of this surface: every published form of a cron job, checked, and the schemas of all bodies."""
+"""The requests of this surface: every published form of a cron job, checked and read as our options; all schemas."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -12,10 +13,12 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from rqsched.core.policy import MAX_DELAY, Exhausted, RetryPolicy
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
 from rqsched.http.request_bodies import json_body
+from rqsched.spec.duration import parse_span
 from rqsched.spec.zones import require_timezone
 
 
@@ -136,6 +139,13 @@ FIELDS = frozenset(
     }
 )  # fmt: skip
 """The fields of a cron job beside its name; system fields are ignored."""
+MAX_ATTEMPTS = 3
+INITIAL_INTERVAL = timedelta(seconds=1)
+COEFFICIENT = 2.0
+MAX_INTERVAL = timedelta(minutes=5)
+SPREAD = 0.5
+"""With jitter a delay is between a half and one and a half of what the backoff says."""
+MAX_ERROR_TYPES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +284,94 @@ def whole(field: str, value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 10_000:
         raise invalid(f"{field}: must be a whole number.", field=field)
     return value
+
+
+def job_options(registration: Registration, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the new job options, `meta` included; None when the request contains none."""
+    if registration.options is None and registration.meta is None:
+        return None
+    options = dict(known if registration.options is None else registration.options)
+    if registration.meta is not None:
+        beside = {} if registration.options is None else registration.options.get("meta") or {}
+        options["meta"] = {**beside, **registration.meta}
+    return options
+
+
+def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return job options as ours; those without an equivalent are only kept verbatim."""
+    return {
+        "queue": options.get("queue"),
+        "timeout": timeout_seconds(options),
+        **_retry(options.get("retry")),
+        "priority": whole("options.priority", options.get("priority")) or 0,
+        "memo": memo_of(name, options),
+    }
+
+
+def memo_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the memo of a cron job's runs: its `meta` and its name."""
+    return {**(options.get("meta") or {}), "cron_name": name}
+
+
+def timeout_seconds(options: Mapping[str, Any]) -> int | None:
+    """Return the `timeout` in whole seconds, at least one; None when the options name none."""
+    seconds = number("options.timeout", options.get("timeout"))
+    milliseconds = number("options.timeout_ms", options.get("timeout_ms"))
+    value = seconds if seconds is not None else None if milliseconds is None else milliseconds / 1000
+    return None if value is None else max(1, round(value))
+
+
+def _retry(given: Any) -> dict[str, Any]:
+    """Read a retry policy; each field that is absent has the spec's default."""
+    fields = require_object("options.retry", given or {})
+    attempts = whole("options.retry.max_attempts", fields.get("max_attempts"))
+    if attempts is not None and attempts < 0:
+        raise invalid("options.retry.max_attempts: must be at least 0.", field="options.retry.max_attempts")
+    cap = _interval(fields, "max_interval") or MAX_INTERVAL
+    factor = number("options.retry.backoff_coefficient", fields.get("backoff_coefficient"))
+    return {
+        "retry": RetryPolicy(
+            max_retries=max(0, (MAX_ATTEMPTS if attempts is None else attempts) - 1),
+            base=min(_interval(fields, "initial_interval") or INITIAL_INTERVAL, cap),
+            factor=COEFFICIENT if factor is None else float(factor),
+            cap=cap,
+            then=Exhausted.CONTINUE,
+        ),
+        "retry_spread": SPREAD if _choice(fields, "jitter", (True, False)) else 0.0,
+        "final_errors": _error_types(fields.get("non_retryable_errors")),
+        "dead_letter": _choice(fields, "on_exhaustion", ("discard", "dead_letter")) == "dead_letter",
+    }
+
+
+def _choice(fields: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> Any:
+    """Return one of the allowed values, the first when the field is absent."""
+    value = fields.get(name)
+    if value is None:
+        return allowed[0]
+    if not any(type(value) is type(one) and value == one for one in allowed):
+        words = " or ".join(str(one).lower() for one in allowed)
+        raise invalid(f"options.retry.{name}: must be {words}.", field=f"options.retry.{name}")
+    return value
+
+
+def _error_types(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    is_list = isinstance(value, list) and len(value) <= MAX_ERROR_TYPES
+    if not is_list or not all(isinstance(one, str) and 0 < len(one) <= 255 for one in value):
+        name = "options.retry.non_retryable_errors"
+        raise invalid(f"{name}: must be an array of at most {MAX_ERROR_TYPES} error types.", field=name)
+    return tuple(value)
+
+
+def _interval(fields: Mapping[str, Any], name: str) -> timedelta | None:
+    """Read an interval as ISO 8601, or in milliseconds under `{name}_ms`."""
+    value, milliseconds = fields.get(name), fields.get(f"{name}_ms")
+    if isinstance(value, str):
+        span: timedelta | None = parse_span(value)
+    else:
+        length = number(f"options.retry.{name}", value if milliseconds is None else milliseconds)
+        span = None if length is None else timedelta(milliseconds=length)
+    if span is not None and span > MAX_DELAY:
+        raise invalid(f"options.retry.{name}: must be at most {MAX_DELAY.days} days.", field=f"options.retry.{name}")
+    return span

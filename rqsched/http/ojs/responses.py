@@ -17,8 +17,8 @@ from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus, fence_o
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidSpecError
-from rqsched.http.ojs import convert
 from rqsched.http.ojs.errors import MEDIA_TYPE
+from rqsched.http.ojs.requests import timeout_seconds
 from rqsched.http.openapi import Refusals, Schema
 from rqsched.spec.duration import format_short
 from rqsched.spec.members import Cron as CronMember
@@ -176,7 +176,7 @@ _ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
 def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
     """Return the timeout as it was sent while it is the run's, else the run's own or the settings'."""
     sent = options.get("timeout_ms")
-    if sent is not None and options.get("timeout") is None and convert.timeout_seconds(options) == run.timeout:
+    if sent is not None and options.get("timeout") is None and timeout_seconds(options) == run.timeout:
         return int(sent)
     return 1000 * (run.timeout or max(1, int(settings.run_timeout.total_seconds())))
 

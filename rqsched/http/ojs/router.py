@@ -1,6 +1,8 @@
-"""The router of this surface: cron jobs, workers, the manifest and health."""
+"""The router of this surface: cron jobs, jobs, the manifest and health, and what is refused as `unsupported`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -8,15 +10,14 @@ from starlette.responses import Response
 import rqsched
 from rqsched.http import openapi
 from rqsched.http.dependencies import Read
-from rqsched.http.ojs import cron, dead_letters, responses, unserved, workers
-from rqsched.http.ojs.errors import VERSION, OjsResponse
+from rqsched.http.ojs import cron, jobs, responses
+from rqsched.http.ojs.errors import VERSION, OjsError, OjsResponse
 from rqsched.http.ojs.requests import Versioned
 
 router = APIRouter(
     prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
     default_response_class=OjsResponse, responses=responses.REFUSED.of(*openapi.ANY),
 )  # fmt: skip
-
 
 CHAPTERS = {
     "8 System": "served",
@@ -29,6 +30,26 @@ CHAPTERS = {
     "15 Schemas": "not served",
 }
 """What is served of the HTTP binding; docs/ojs.md says how and why."""
+_ENQUEUE = "jobs are not enqueued one by one: register a cron job (POST /ojs/v1/cron), or trigger a schedule natively."
+_ACTIVATE = "a pending job waits for the one before it and starts by itself; jobs are not activated."
+_PROGRESS = "the progress of a job is not kept; execute it without reporting any."
+_QUEUES = "queues are not listed and not paused: a cron job is (PATCH /ojs/v1/cron/{name} with enabled)."
+_WORKFLOWS = "workflows of Open Job Spec are not served."
+_SCHEMAS = "schemas of jobs are not served."
+UNSERVED = {
+    "/jobs": (["POST"], _ENQUEUE),
+    "/jobs/batch": (["POST"], _ENQUEUE),
+    "/jobs/{job_id}/activate": (["POST"], _ACTIVATE),
+    "/jobs/{job_id}/progress": (["GET"], _PROGRESS),
+    "/workers/progress": (["POST"], _PROGRESS),
+    "/queues": (["GET"], _QUEUES),
+    "/queues/{rest:path}": (["GET", "POST"], _QUEUES),
+    "/workflows": (["GET", "POST"], _WORKFLOWS),
+    "/workflows/{rest:path}": (["GET", "DELETE"], _WORKFLOWS),
+    "/schemas": (["GET", "POST"], _SCHEMAS),
+    "/schemas/{rest:path}": (["GET", "DELETE"], _SCHEMAS),
+}
+"""What the HTTP binding has and this server lacks, by path: its methods, and what to do instead."""
 
 
 @router.get("/manifest", response_model=responses.ManifestResponse)
@@ -77,6 +98,16 @@ def health(call: Read) -> Response:
 
 
 router.include_router(cron.router)
-router.include_router(workers.router)
-router.include_router(dead_letters.router)
-router.include_router(unserved.router)
+router.include_router(jobs.router)
+
+
+def _unsupported(message: str) -> Callable[[Read], Response]:
+    def refuse(call: Read) -> Response:
+        del call
+        raise OjsError(422, "unsupported", message, details={"supported": "/ojs/manifest"})
+
+    return refuse
+
+
+for _path, (_methods, _message) in UNSERVED.items():
+    router.add_api_route(f"/v1{_path}", _unsupported(_message), methods=_methods, include_in_schema=False)

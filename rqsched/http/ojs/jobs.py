@@ -1,33 +1,45 @@
-"""The workers' side: fetch, ack, nack, heartbeat, and one job: read or cancelled."""
+"""Jobs: what workers fetch, end and hold, one job read or cancelled, and dead letters.
+
+A dead letter is a job whose attempts are used up and which its cron job wants to keep.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rqsched.chain import external_runs
+from rqsched.chain import external_runs, retrying
 from rqsched.chain.external_runs import Claimed
 from rqsched.chain.settling import settle_run
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import OPEN, Run, RunStatus
-from rqsched.core.payload import MEMO_BYTES, json_text
+from rqsched.core.payload import MEMO_BYTES, dumps, json_text
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.errors import RunNotFoundError
-from rqsched.http.dependencies import Call, Operate, Read
-from rqsched.http.ojs import convert, requests, responses
+from rqsched.errors import RunNotFoundError, RunStateError
+from rqsched.http.dependencies import Admin, Call, Operate, Read
+from rqsched.http.ojs import requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.http.ojs.requests import Body, body_schema, require_queue, whole
 from rqsched.http.ojs.responses import REFUSED, at
+from rqsched.store import run_queries
 
 router = APIRouter(prefix="/v1")
 MAX_JOBS = 100
 """The most jobs of one fetch (a larger `count` is reduced to it), and the most queues it may name."""
+MAX_DEAD_LETTERS = 100
+"""The most dead letters of one page; a larger `limit` is reduced to it."""
 LEAST_VISIBILITY, MOST_VISIBILITY = 1_000, 86_400_000
 """Milliseconds for which a worker may hold a job without a heartbeat."""
+MAX_ERROR = 8_192
+"""Characters of the JSON of an error that are kept with its attempt."""
+MAX_TEXT = 2_000
+"""Characters of each of its texts that are kept when that is exceeded."""
+_FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
+"""The codes by which a handler ends its job, and whether the job is a dead letter then."""
 
 
 @router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=body_schema(requests.FetchRequest))
@@ -40,13 +52,16 @@ def fetch(call: Operate, body: Body) -> Response:
     count = fields.get("count", 1)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise invalid("count: must be a whole number, 1 or more.", field="count")
-    runtime = call.scheduler.runtime
     names = [require_queue(queue) for queue in queues]
-    worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
     claimed = external_runs.claim(
-        runtime, names, worker_id, namespace=call.namespace, count=min(count, MAX_JOBS), held_for=_visibility(fields)
+        call.scheduler.runtime,
+        names,
+        None if fields.get("worker_id") is None else _worker_id(fields),
+        namespace=call.namespace,
+        count=min(count, MAX_JOBS),
+        held_for=_visibility(fields),
     )
-    return OjsResponse({"jobs": [job_of(call, one) for one in claimed]})
+    return OjsResponse({"jobs": [responses.job(one, call.scheduler.settings) for one in claimed]})
 
 
 @router.post(
@@ -77,8 +92,7 @@ def ack(call: Operate, body: Body) -> Response:
 def nack(call: Operate, body: Body) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
     fields = _fields(body)
-    held, error = _held(call, fields), convert.error_of(fields.get("error"))
-    claimed = _finish(call, held, convert.failure(error))
+    claimed = _finish(call, _held(call, fields), _failure(_error_of(fields.get("error"))))
     run = claimed.run
     next_at, ended_at = at(run.retry_at), at(run.ended_at)
     when = {"next_attempt_at": next_at} if next_at is not None else {"discarded_at": ended_at}
@@ -122,13 +136,13 @@ def heartbeat(call: Operate, body: Body) -> Response:
 @router.get("/jobs/{job_id}", response_model=responses.JobResponse)
 def read(call: Read, job_id: str) -> Response:
     """Read a job, whichever worker executes it."""
-    return OjsResponse({"job": job_of(call, find_job(call, job_id))})
+    return _job(call, _find(call, job_id))
 
 
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
 def cancel(call: Operate, job_id: str) -> Response:
     """Cancel a job that has not ended; a worker that holds it learns that with its next heartbeat."""
-    found = find_job(call, job_id)
+    found = _find(call, job_id)
     before: list[str] = []
 
     def is_open(current: Run) -> bool:
@@ -136,27 +150,96 @@ def cancel(call: Operate, job_id: str) -> Response:
         return current.status in OPEN
 
     change = settle_run(call.scheduler.runtime, found.run.uid, AttemptResult(AttemptOutcome.CANCELLED), fence=is_open)
-    ended = find_job(call, job_id)
+    ended = _find(call, job_id)
     if change is None:
         details = {"job_id": job_id, "current_state": responses.state_of(ended.run)}
         raise OjsError(409, "invalid_request", f"the job is {details['current_state']} already.", details=details)
-    return OjsResponse({"job": job_of(call, ended) | {"previous_state": before[0]}})
+    return _job(call, ended, previous_state=before[0])
 
 
-def job_of(call: Call, claimed: Claimed) -> dict[str, Any]:
-    """Return a run as a job."""
-    return responses.job(claimed, call.scheduler.settings)
+@router.get("/dead-letter", response_model=responses.DeadLettersResponse)
+def list_dead_letters(
+    call: Read,
+    queue: Annotated[str | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1)] = 50,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Response:
+    """List dead letters, the newest first."""
+    settings = call.scheduler.settings
+    wanted = run_queries.DeadLetters(
+        namespace=call.namespace,
+        queue=None if queue is None else require_queue(queue),
+        default_queue=settings.default_queue,
+    )
+    database, limit = call.scheduler.runtime.database, min(limit, MAX_DEAD_LETTERS)
+    page = database.read(
+        lambda c: run_queries.page_of_dead_letters(c, wanted, limit=limit, cursor=cursor or None, offset=offset)
+    )
+    pagination: dict[str, Any] = {
+        "total": database.read(lambda c: run_queries.count_dead_letters(c, wanted)),
+        "has_more": page.next_cursor is not None,
+        "next_cursor": page.next_cursor,
+        "limit": limit,
+        "offset": offset,
+    }
+    jobs = [responses.job(Claimed(run, schedule), settings) for run, schedule in page.items]
+    return OjsResponse({"jobs": jobs, "pagination": pagination})
 
 
-def find_job(call: Call, job_id: str) -> Claimed:
+@router.get("/dead-letter/{dead_letter_id}", response_model=responses.JobResponse, name="read")
+def read_dead_letter(call: Read, dead_letter_id: str) -> Response:
+    """Read a dead letter with the error of each attempt."""
+    return _job(call, _find_dead_letter(call, dead_letter_id))
+
+
+@router.post("/dead-letter/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(409))
+def retry(call: Operate, dead_letter_id: str) -> Response:
+    """Try a dead letter again: one more attempt, with its errors kept. 409 when its cron job was removed."""
+    found = _find_dead_letter(call, dead_letter_id)
+    runtime = call.scheduler.runtime
+    try:
+        run = retrying.retry_run(runtime, found.run.uid, context=call.context)
+    except RunStateError as error:
+        details = {"job_id": dead_letter_id.lower(), "current_state": responses.state_of(found.run)}
+        raise OjsError(409, "invalid_request", str(error), details=details) from error
+    return _job(call, Claimed(run, found.schedule), re_enqueued_at=at(runtime.now()))
+
+
+@router.delete("/dead-letter/{dead_letter_id}", response_model=responses.ForgottenResponse)
+def forget(call: Admin, dead_letter_id: str) -> Response:
+    """Remove a dead letter for good; the run stays in the history of its schedule."""
+    uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
+    if uid is None or not database.transact(lambda c: run_queries.forget_dead_letter(c, uid, namespace=call.namespace)):
+        raise _no_job(dead_letter_id, "dead_letter_job")
+    return OjsResponse({"deleted": True, "job_id": dead_letter_id.lower()})
+
+
+def _job(call: Call, claimed: Claimed, **more: Any) -> Response:
+    """Return a run as a job, with what has just become of it."""
+    return OjsResponse({"job": responses.job(claimed, call.scheduler.settings) | more})
+
+
+def _find(call: Call, job_id: str) -> Claimed:
     """Find a run of the namespace by its job id; raises OjsError 404."""
     uid = uuid_to_uid(job_id)
     if uid is None:
-        raise no_job(job_id)
-    return _found(call, uid)
+        raise _no_job(job_id)
+    try:
+        return external_runs.find(call.scheduler.runtime, uid, call.namespace)
+    except RunNotFoundError as error:
+        raise _no_job(uid_to_uuid(uid)) from error
 
 
-def no_job(job_id: str, kind: str = "job") -> OjsError:
+def _find_dead_letter(call: Call, dead_letter_id: str) -> Claimed:
+    uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
+    found = uid and database.read(lambda c: run_queries.find_dead_letter(c, uid, namespace=call.namespace))
+    if not found:
+        raise _no_job(dead_letter_id, "dead_letter_job")
+    return Claimed(*found)
+
+
+def _no_job(job_id: str, kind: str = "job") -> OjsError:
     """Return the error of a job that does not exist, or not for this caller."""
     details = {"resource_type": kind, "resource_id": job_id[:64]}
     return OjsError(404, "not_found", f"there is no {kind.replace('_', ' ')} {job_id[:64]}.", details=details)
@@ -192,13 +275,6 @@ def _uid(job_id: Any) -> str:
     return uid
 
 
-def _found(call: Call, uid: str) -> Claimed:
-    try:
-        return external_runs.find(call.scheduler.runtime, uid, call.namespace)
-    except RunNotFoundError as error:
-        raise no_job(uid_to_uuid(uid)) from error
-
-
 def _held(call: Call, fields: Mapping[str, Any]) -> Run:
     """Find the run whose attempt the caller holds; raises OjsError 409 when it no longer holds it.
 
@@ -206,7 +282,7 @@ def _held(call: Call, fields: Mapping[str, Any]) -> Run:
     """
     worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
     attempt = whole("attempt", fields.get("attempt"))
-    run = _found(call, _uid(fields.get("job_id"))).run
+    run = _find(call, uid_to_uuid(_uid(fields.get("job_id")))).run
     if run.executor != "external" or run.status is not RunStatus.RUNNING:
         raise _not_held(run, f"is {responses.state_of(run)}, not active")
     is_anothers = worker_id is not None and run.worker is not None and worker_id != run.worker
@@ -228,7 +304,33 @@ def _not_held(run: Run, how: str) -> OjsError:
 def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> Claimed:
     """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
     change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
-    claimed = _found(call, held.uid)
+    claimed = _find(call, uid_to_uuid(held.uid))
     if change is None:
         raise _not_held(claimed.run, f"is {responses.state_of(claimed.run)}, not active")
     return claimed
+
+
+def _error_of(given: Any) -> dict[str, Any]:
+    """Return the error of an attempt as it was sent, an object whatever it was; what is too large to keep is cut."""
+    error = dict(given) if isinstance(given, Mapping) else {"message": str(given) if given else "failed"}
+    if len(dumps(error)) <= MAX_ERROR:
+        return error
+    kept = {name: error[name] for name in ("code", "type", "message", "retryable") if name in error}
+    return {name: value[:MAX_TEXT] if isinstance(value, str) else value is True for name, value in kept.items()} | {
+        "x_cut": True
+    }
+
+
+def _failure(error: Mapping[str, Any]) -> AttemptResult:
+    """Read what a reported error means: whether there is another attempt, and what is kept of it."""
+    types = tuple(one for one in (error.get("type"), error.get("code")) if isinstance(one, str) and one)
+    message = error.get("message")
+    code = error["code"] if isinstance(error.get("code"), str) else ""
+    return AttemptResult(
+        AttemptOutcome.FAILED,
+        error=": ".join([*types[:1], *([str(message)] if message else [])]) or "failed",
+        is_final=error.get("retryable") is False or code in _FINAL_CODES,
+        error_types=types,
+        details=dumps(error),
+        dead_letter=_FINAL_CODES.get(code),
+    )

@@ -1,4 +1,4 @@
-"""The routes under `/api/schedules`."""
+"""The routes of this surface: schedules, and the discovery and health routes that its clients call first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
+import rqsched
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import option_checks
 from rqsched.chain.backfill import Range, continue_later
@@ -20,11 +21,11 @@ from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
+from rqsched.http import openapi
 from rqsched.http.dependencies import Admin, Call, Operate, Read
-from rqsched.http.durable_workflow import convert, query, requests, responses
-from rqsched.http.durable_workflow.convert import command_context
-from rqsched.http.durable_workflow.errors import ReasonError, TriggerFailedError
-from rqsched.http.durable_workflow.requests import Versioned
+from rqsched.http.durable_workflow import requests, responses
+from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER, ReasonError, TriggerFailedError
+from rqsched.http.durable_workflow.requests import Versioned, command_context
 from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
 from rqsched.http.request_bodies import StrictRoute
@@ -32,7 +33,7 @@ from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
-router = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
+_schedules = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
 
 ScheduleId = Annotated[str, Path(max_length=255)]
 RECENT = 10
@@ -44,7 +45,7 @@ WITHIN_REQUEST = timedelta(seconds=2)
 DEFAULT_EVENTS = 100
 
 
-@router.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
+@_schedules.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
 def list_schedules(
     call: Read,
     status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
@@ -54,32 +55,32 @@ def list_schedules(
     next_page_token: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> Response:
     """List schedules, created newest first."""
-    filters = query.filters_of(call.namespace, status, workflow_type, query_text)
-    cursor = query.decode_token(next_page_token, call.namespace, filters)
+    filters = requests.filters_of(call.namespace, status, workflow_type, query_text)
+    cursor = requests.decode_token(next_page_token, call.namespace, filters)
     page = schedule_queries.fill_page(
         call.scheduler.runtime.database, filters, limit=page_size, cursor=cursor, sort="-created",
         most=PAGE_CHARACTERS, is_short_enough=True,
     )  # fmt: skip
-    token = query.encode_token(page.next_cursor, call.namespace, filters)
+    token = requests.encode_token(page.next_cursor, call.namespace, filters)
     return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 
 
-@router.post("", status_code=201, response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+@_schedules.post("", status_code=201, response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
 def create(call: Admin, body: requests.CreateRequest, request: Request) -> Response:
     """Create a schedule; 409 when its id is taken."""
     if body.spec is None or body.action is None:
         raise ReasonError(422, "validation_failed", "spec and action are required.")
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
     schedule_id = requests.require_schedule_id(name)
-    workflow = convert.workflow_of(body.action)
-    options: Any = convert.default_options() | convert.options_of(body) | {"surface": {"action": body.action}}
+    workflow = requests.workflow_of(body.action)
+    options: Any = requests.default_options() | requests.options_of(body) | {"surface": {"action": body.action}}
     context = command_context(call, request, schedule_id, "create")
 
     def make() -> None:
         call.scheduler.create(
             schedule_id,
             workflow,
-            convert.spec_of(body.spec or {}),
+            requests.spec_of(body.spec or {}),
             note=body.note,
             namespace=call.namespace,
             paused=bool(body.paused),
@@ -111,7 +112,7 @@ def _executor(call: Call, workflow: str) -> str:
     return "rq" if option_checks.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
-@router.get("/{schedule_id}", response_model=responses.DetailResponse)
+@_schedules.get("/{schedule_id}", response_model=responses.DetailResponse)
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     handle = _find(call, schedule_id)
@@ -121,24 +122,24 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     return JSONResponse(responses.detail(handle.state, recent, [run.state for run in reversed(newest)]))
 
 
-@router.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+@_schedules.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
 def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, request: Request) -> Response:
     """Change what is sent: `spec` replaces, `action` merges by key."""
     handle = _find(call, schedule_id)
     context = command_context(call, request, schedule_id, "update")
     workflow, options = _changes(call, handle, body)
-    spec = None if body.spec is None else convert.spec_of(body.spec)
+    spec = None if body.spec is None else requests.spec_of(body.spec)
     handle.update(workflow, spec, note=body.note, context=context, paused=body.paused, **options)
     return _outcome(schedule_id, "updated")
 
 
 def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -> tuple[str | None, Any]:
     """Return the changes; the executor changes only with the workflow."""
-    options: Any = convert.options_of(body)
+    options: Any = requests.options_of(body)
     if body.action is None:
         return None, options
     merged = responses.action_form(handle.state) | body.action
-    workflow = convert.workflow_of(merged)
+    workflow = requests.workflow_of(merged)
     known = loads(handle.state.definition.surface)
     options["surface"] = {**known, "action": responses.sent_action(handle.state) | body.action}
     if workflow == handle.workflow:
@@ -146,7 +147,7 @@ def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -
     return workflow, options | {"executor": _executor(call, workflow)}
 
 
-@router.delete("/{schedule_id}", response_model=responses.OutcomeResponse)
+@_schedules.delete("/{schedule_id}", response_model=responses.OutcomeResponse)
 def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     """Delete softly: history stays."""
     context = command_context(call, request, schedule_id, "delete")
@@ -154,7 +155,7 @@ def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     return _outcome(schedule_id, "deleted")
 
 
-@router.post("/{schedule_id}/pause", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+@_schedules.post("/{schedule_id}/pause", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
 def pause(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
 ) -> Response:
@@ -164,7 +165,7 @@ def pause(
     return _outcome(schedule_id, "paused")
 
 
-@router.post("/{schedule_id}/resume", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
+@_schedules.post("/{schedule_id}/resume", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
 def resume(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
 ) -> Response:
@@ -194,7 +195,7 @@ def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -
         handle.restart(note=note, context=context)
 
 
-@router.post("/{schedule_id}/trigger", response_model=responses.TriggeredResponse, responses=REFUSED.of(409))
+@_schedules.post("/{schedule_id}/trigger", response_model=responses.TriggeredResponse, responses=REFUSED.of(409))
 def trigger(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.TriggerRequest | None = None
 ) -> Response:
@@ -212,10 +213,11 @@ def trigger(
     return JSONResponse(responses.triggered(schedule_id, result))
 
 
-@router.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
+@_schedules.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
 def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
     """Fire the past occurrences of a range; what takes longer than two seconds continues after the response."""
-    requests.require_range(body.start_time, body.end_time)
+    if body.end_time <= body.start_time:
+        raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
     handle = _find(call, schedule_id)
     overlap = OverlapPolicy.of(body.overlap_policy) if body.overlap_policy else None
     context = command_context(call, request, schedule_id, "backfill")
@@ -238,7 +240,7 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
     )
 
 
-@router.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
+@_schedules.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
 def history(
     call: Read,
     schedule_id: ScheduleId,
@@ -285,3 +287,31 @@ def _find(call: Call, schedule_id: str) -> ScheduleHandle:
 
 def _outcome(schedule_id: str, outcome: str, status: int = 200) -> Response:
     return JSONResponse({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)
+
+
+router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*openapi.ANY))
+router.include_router(_schedules)
+
+
+@router.get("/api/cluster/info", response_model=responses.ClusterResponse)
+def cluster_info(call: Read) -> Response:
+    """Return the capabilities: schedules; no workers and no external payload storage."""
+    return JSONResponse(
+        {
+            "server": "rqsched",
+            "version": rqsched.__version__,
+            "namespace": {"name": call.namespace},
+            "capabilities": {"schedules": True},
+            "control_plane": {"version": VERSION, "header": VERSION_HEADER},
+            "worker_protocol": {"server_capabilities": {}},
+        }
+    )
+
+
+@router.get("/api/health", response_model=responses.ReachableResponse)
+def health(call: Read) -> Response:
+    """Return whether SQL and Redis respond; 503 when one does not."""
+    runtime = call.scheduler.runtime
+    runtime.database_id()
+    runtime.transport.redis.ping()
+    return JSONResponse({"status": "ok", "version": rqsched.__version__})
