@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rqsched.api.scheduler import Scheduler
     from rqsched.config import Settings
     from rqsched.core.audit import CommandContext
-    from rqsched.core.policy import CatchUp, Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy
+    from rqsched.core.policy import CatchUp, FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.spec import Cron, Every, Once, Spec
     from rqsched.timing import Timing
@@ -37,7 +37,7 @@ __all__ = [
     "Cron",
     "Declaration",
     "Every",
-    "Exhausted",
+    "FailurePolicy",
     "MissedPolicy",
     "Once",
     "OverlapPolicy",
@@ -63,7 +63,7 @@ _HOMES = {
     "Cron": "spec.spec",
     "Declaration": "api.declarations",
     "Every": "spec.spec",
-    "Exhausted": "core.policy",
+    "FailurePolicy": "core.policy",
     "MissedPolicy": "core.policy",
     "Once": "spec.spec",
     "OverlapPolicy": "core.policy",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rqsched import Cron, Declaration, Every, Exhausted, RetryPolicy, Scheduler
+from rqsched import Cron, Declaration, Every, FailurePolicy, RetryPolicy, Scheduler
 
 from .backup import back_up
 from .logs import tend_logs
 from .report import deliver_report
 from .sample import sample_machine
 
-RETRY = RetryPolicy(max_retries=3, base=timedelta(seconds=2), then=Exhausted.CONTINUE)
+RETRY = RetryPolicy(max_retries=3, base=timedelta(seconds=2), then=FailurePolicy.CONTINUE)
 """After 2, 4 and 8 seconds; a chore that still fails waits for its next occurrence."""
 
 

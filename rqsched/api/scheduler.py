@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from rq import get_current_job
 
@@ -35,11 +35,11 @@ from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
-from rqsched.core.option_table import Options, is_id, require_id, require_note
+from rqsched.core.option_table import is_id, require_id, require_note
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.quota import Usage
 from rqsched.core.retention import Retention
-from rqsched.core.schedule_options import define, dies_by_default, require_known
+from rqsched.core.schedule_options import define, require_known
 from rqsched.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -208,7 +208,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
-            total_repeats: Done after so many successful runs; default no limit.
+            max_successes: Done after so many successful runs; default no limit.
             environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
             retry: How failed attempts are repeated; see RetryPolicy.
             targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
@@ -255,8 +255,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
     ) -> Request:
         """Check what `create` is asked, for surfaces that add to it; raises what `create` does, and writes nothing."""
-        given = options if options.get("total_repeats") is None else dies_by_default(cast("Options", {**options}))
-        definition = self._define(workflow, spec, given)
+        definition = self._define(workflow, spec, options)
         return Request(named, definition, **{**said, "note": require_note(said.get("note"))})
 
     def upsert(

@@ -280,7 +280,7 @@ def decide_resume(
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     _activate(builder, note)
-    mode = catch_up or schedule.policies.resume
+    mode = catch_up or schedule.policies.catch_up
     if mode is CatchUp.FROM_NOW:
         spec = _reanchored(schedule.spec, now)
         definition = replace(schedule.definition, spec=dump_spec(spec))

@@ -18,7 +18,7 @@ from rqsched.core.policy import (
     DEFAULT_CATCH_UP_LIMIT,
     MAX_CATCH_UP_LIMIT,
     CatchUp,
-    Exhausted,
+    FailurePolicy,
     FanOutPolicy,
     MissedPolicy,
     OverlapPolicy,
@@ -189,10 +189,6 @@ def _priority(name: str, value: Any) -> int:
     return _count(name, value) or 0
 
 
-def _repeats(name: str, value: Any) -> Any:
-    return _count(name, value) or None
-
-
 def _queue(name: str, value: Any) -> str | None:
     if value is None:
         return None
@@ -293,7 +289,7 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     catch_up: Annotated[
         CatchUp | str,
-        Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="resume",
+        Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="catch_up",
                choices=tuple(CatchUp)),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
@@ -302,11 +298,9 @@ class CommonOptions(TypedDict, total=False):
         Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_exhausted",
                choices=("done", "delete")),
     ]  # fmt: skip
-    total_repeats: Annotated[
-        int | None,
-        Option(Kind.COUNT, "Done after so many successes; 0 means no limit.", POLICY, None, 3, _repeats,
-               "max_successes", least=0),
-    ]  # fmt: skip
+    max_successes: Annotated[
+        int | None, Option(Kind.COUNT, "Done after so many successes.", POLICY, None, 3, policy="max_successes")
+    ]
     environments: Annotated[
         Sequence[str],
         Option(Kind.NAMES, "Fire only where RQSCHED_ENV is one of these.", POLICY, (), ["production"], _environments,
@@ -430,7 +424,7 @@ PARTS: Mapping[str, Mapping[str, Part]] = {
     "retry": {
         **_parts_of_retries("", 3),
         "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", "--max-retries"),
-        "then": Part(Kind.CHOICE, "What follows a failed run.", "--then", tuple(Exhausted)),
+        "then": Part(Kind.CHOICE, "What follows a failed run.", "--then", tuple(FailurePolicy)),
         "max_consecutive_failures": Part(
             Kind.COUNT, "The schedule is dead after so many failed runs in a row.", "--max-consecutive-failures"
         ),

@@ -104,7 +104,7 @@ class Rerun(StrEnum):
         return _member(cls, "rerun", value)
 
 
-class Exhausted(StrEnum):
+class FailurePolicy(StrEnum):
     """What a failed run does to its schedule once its attempts are used up."""
 
     DEAD = "dead"
@@ -153,8 +153,8 @@ class RetryPolicy:
     """The longest delay; None takes 10 x base."""
     jitter: timedelta = timedelta(0)
     """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
-    then: Exhausted | str | None = None
-    """What happens to the schedule when a run's attempts are used up; a name is read as its Exhausted.
+    then: FailurePolicy | str | None = None
+    """What happens to the schedule when a run's attempts are used up; a name is read as its FailurePolicy.
 
     None keeps what is stored, and is `continue` for a new schedule.
     """
@@ -164,7 +164,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         """Refuse invalid values; raises InvalidPolicyError."""
         if self.then is not None:
-            object.__setattr__(self, "then", _member(Exhausted, "retry.then", self.then))
+            object.__setattr__(self, "then", _member(FailurePolicy, "retry.then", self.then))
         _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
         for name in ("base", "cap", "jitter"):
             object.__setattr__(self, name, _length(f"retry.{name}", getattr(self, name)))
@@ -187,7 +187,7 @@ class RetryPolicy:
         """Return whether so many failed runs in a row kill the schedule."""
         if self.max_consecutive_failures is not None:
             return consecutive_failures >= self.max_consecutive_failures
-        return self.then is Exhausted.DEAD
+        return self.then is FailurePolicy.DEAD
 
 
 def no_retry() -> RetryPolicy:
@@ -209,7 +209,7 @@ class Policies:
     """An occurrence later than this is not fired but counted as missed; None admits any age."""
     catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
     """The most occurrences one fire starts under `missed="all"`."""
-    resume: CatchUp = CatchUp.NEXT
+    catch_up: CatchUp = CatchUp.NEXT
     """Where `resume()` continues unless the call says otherwise."""
     on_exhausted: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
@@ -250,7 +250,7 @@ class Policies:
         object.__setattr__(self, "fan_out", _member(FanOutPolicy, "fan_out", self.fan_out))
         object.__setattr__(self, "overlap_until", _member(OverlapUntil, "overlap_until", self.overlap_until))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
-        object.__setattr__(self, "resume", _member(CatchUp, "catch_up", self.resume))
+        object.__setattr__(self, "catch_up", _member(CatchUp, "catch_up", self.catch_up))
         named: Any = self.environments
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
@@ -322,7 +322,7 @@ class Policies:
     def plain(self) -> dict[str, Any]:
         """Return every policy as JSON-native values; spans are seconds. Open Job Spec's only where they are set."""
         plain = {name: value for name, value in self._raw().items() if name not in _OJS or value != _DEFAULTS[name]}
-        plain["retry"]["then"] = plain["retry"]["then"] or Exhausted.CONTINUE.value
+        plain["retry"]["then"] = plain["retry"]["then"] or FailurePolicy.CONTINUE.value
         plain["target_retry"] = {name: v for name, v in plain["target_retry"].items() if name not in _OF_RUNS}
         return plain
 
@@ -338,13 +338,15 @@ class Policies:
 
     def dumps(self) -> str:
         """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
-        return json.dumps(_without(self._raw(), _DEFAULTS), sort_keys=True, separators=(",", ":"))
+        kept = _without(self._raw(), _DEFAULTS)
+        stored = {_STORED_AS.get(name, name): value for name, value in kept.items()}
+        return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
         """Read that text back; the same text gives the same object. What a newer release added is ignored."""
-        given: dict[str, Any] = json.loads(text)
+        given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
         return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
@@ -357,6 +359,9 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
+_STORED_AS = {"catch_up": "resume"}
+"""What the text of a row calls a policy by another name."""
+_NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
 
 

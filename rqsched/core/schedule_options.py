@@ -13,7 +13,7 @@ from rqsched.core.model import Definition, changed, dump_spec
 from rqsched.core.notifications import OPTIONS as TOLD_BY
 from rqsched.core.option_table import OPTIONS, Options, require_object
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, json_text, loads
-from rqsched.core.policy import Exhausted, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
+from rqsched.core.policy import FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
 from rqsched.errors import InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
@@ -39,15 +39,15 @@ _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFA
 def dies_by_default(options: Options) -> Options:
     """Return a create's options with `dead` for what follows a failed run, unless they say what follows.
 
-    So has the Pipelit document it, for creates in its words: `interval_seconds` or `total_repeats`.
+    So has the Pipelit document it, for creates over HTTP in its words: `interval_seconds` or `total_repeats`.
     """
     retry = options.get("retry") or RetryPolicy()
     if isinstance(retry, Mapping):
         says = retry.get("then") is not None or retry.get("max_consecutive_failures") is not None
-        dead: Options = {**options, "retry": {**retry, "then": Exhausted.DEAD}}
+        dead: Options = {**options, "retry": {**retry, "then": FailurePolicy.DEAD}}
     else:
         says = retry.then is not None or retry.max_consecutive_failures is not None
-        dead = {**options, "retry": replace(retry, then=Exhausted.DEAD)}
+        dead = {**options, "retry": replace(retry, then=FailurePolicy.DEAD)}
     return options if says else dead
 
 

@@ -354,7 +354,7 @@ def test_stored_policies_of_an_earlier_format_that_say_the_same_are_no_change(en
 ENDS = {
     "the spec": (Once(NOON + MINUTE), {}, Once(NOON + HOUR), {}),
     "max_runs": (Every("1m"), {"max_runs": 1}, Every("1m"), {"max_runs": 2}),
-    "total_repeats": (Every("1m"), {"total_repeats": 1}, Every("1m"), {"total_repeats": 2}),
+    "max_successes": (Every("1m"), {"max_successes": 1}, Every("1m"), {"max_successes": 2}),
 }
 
 

@@ -109,7 +109,7 @@ def on_exhausted(env: Env, schedule: ScheduleHandle) -> None:
     assert (schedule.refresh().status, last(schedule, "Deleted")["reason"]) == ("deleted", "max_runs_exhausted")
 
 
-def total_repeats(env: Env, schedule: ScheduleHandle) -> None:
+def max_successes(env: Env, schedule: ScheduleHandle) -> None:
     env.run_due()
     assert schedule.refresh().status == "active"
     env.run_due()
@@ -272,7 +272,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
     "max_runs": ({"max_runs": 1}, max_runs),
     "on_exhausted": ({"on_exhausted": "delete"}, on_exhausted),
-    "total_repeats": ({"total_repeats": 2}, total_repeats),
+    "max_successes": ({"max_successes": 2}, max_successes),
     "environments": ({"environments": ["production"]}, environments),
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),
     "fan_out": ({"fan_out": "never"}, fan_out),
@@ -413,7 +413,7 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "a timeout of yes": ({"timeout": True}, InvalidDurationError),
     "a timeout over 30 days": ({"timeout": "31d"}, InvalidInputError),
     "a target's timeout over 30 days": ({"target_timeout": timedelta(days=31)}, InvalidInputError),
-    "repeats below zero": ({"total_repeats": -1}, InvalidPolicyError),
+    "no success": ({"max_successes": 0}, InvalidPolicyError),
     "a priority in words": ({"priority": "high"}, InvalidInputError),
     "an unknown executor": ({"executor": "cloud"}, InvalidInputError),
     "an owner with a blank": ({"owner": "no one"}, InvalidIdError),

@@ -47,7 +47,7 @@ def test_the_event_data_is_passed_to_the_workflow(any_env: Env) -> None:
 
 
 def test_total_repeats_counts_successes_and_the_end_is_done(any_env: Env) -> None:
-    schedule = scheduled_job(any_env, total_repeats=2)
+    schedule = scheduled_job(any_env, max_successes=2)
     any_env.run_due(5 * MINUTE)
     any_env.failing = True
     any_env.run_due(5 * MINUTE)
@@ -61,8 +61,8 @@ def test_total_repeats_counts_successes_and_the_end_is_done(any_env: Env) -> Non
     assert any_env.run_due(HOUR) == []
 
 
-def test_zero_total_repeats_are_no_limit(any_env: Env) -> None:
-    schedule = scheduled_job(any_env, total_repeats=0)
+def test_no_total_repeats_are_no_limit(any_env: Env) -> None:
+    schedule = scheduled_job(any_env)
     for _ in range(3):
         any_env.run_due(5 * MINUTE)
     assert (statuses(schedule), schedule.refresh().status) == (["succeeded"] * 3, "active")
@@ -74,7 +74,7 @@ BACKOFF = {60: (60, 120, 240), 300: (300, 600, 1200)}
 @pytest.mark.parametrize("interval", BACKOFF)
 def test_a_failing_run_backs_off_and_the_schedule_dies_after_the_last_retry(any_env: Env, interval: int) -> None:
     any_env.failing = True
-    schedule = scheduled_job(any_env, interval, total_repeats=0)
+    schedule = scheduled_job(any_env, interval, retry={"then": "dead"})
     any_env.run_due(interval * SECOND)
     delays = []
     for retry in (1, 2, 3):

@@ -246,7 +246,7 @@ def test_no_alarm_ticks_while_the_end_is_recorded(env: Env) -> None:
     ticking: list[float] = []
     env.scheduler.on("*", lambda _: ticking.append(signal.getitimer(signal.ITIMER_REAL)[0]))
 
-    run = run_target(env, lambda: signal.getitimer(signal.ITIMER_REAL)[0], timeout=30, total_repeats=1)
+    run = run_target(env, lambda: signal.getitimer(signal.ITIMER_REAL)[0], timeout=30, max_successes=1)
 
     assert 0 < run.result <= 30
     assert events(env.scheduler.get("report"), audit.COMPLETED), "somebody was told while the end was recorded"

@@ -92,7 +92,7 @@ def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
         "timezone": "Europe/Berlin", "args": ("a",), "kwargs": {"b": None}, "overlap": OverlapPolicy.BUFFER_ALL,
         "buffer_limit": 2, "missed": "all", "catch_up_window": timedelta(hours=1), "catch_up_limit": 9,
         "catch_up": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_exhausted": "delete",
-        "total_repeats": 3, "environments": ("prod",), "retention": "30d 500", "fan_out": "never",
+        "max_successes": 3, "environments": ("prod",), "retention": "30d 500", "fan_out": "never",
         "overlap_until": "dispatched", "targets": "note", "target_timeout": 20, "max_parallel": 8,
         "target_retry": RetryPolicy(2, SECOND, 3.0, MINUTE, SECOND),
         "retry": RetryPolicy(1, SECOND, 3.0, MINUTE, SECOND, "dead", 4),

@@ -55,7 +55,7 @@ SAMPLES: dict[str, Sample] = {
     "jitter": Sample(timedelta(seconds=30), 30, "--jitter 30s", {"jitter": "30"}),
     "max_runs": Sample(9, 9, "--max-runs 9", {"max_runs": "9"}),
     "on_exhausted": Sample("delete", "delete", "--on-exhausted delete"),
-    "total_repeats": Sample(4, 4, "--total-repeats 4"),
+    "max_successes": Sample(4, 4, "--max-successes 4"),
     "environments": Sample(["production"], ["production"], "--environment production", {"environments": "production"}),
     "retry": Sample(
         RetryPolicy(max_retries=0, jitter=timedelta(seconds=3), then="continue"),
@@ -93,7 +93,6 @@ NEEDS = {
     "buffer_limit": ["overlap"],
     "missed": ["overlap"],
     "catch_up_limit": ["overlap", "missed"],
-    "total_repeats": ["retry"],  # a create alone lets it decide what follows a failed run, where nothing else does
 }
 """Options that are given beside others."""
 

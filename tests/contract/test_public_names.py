@@ -18,7 +18,7 @@ PUBLIC_NAMES = {
     "Cron",
     "Declaration",
     "Every",
-    "Exhausted",
+    "FailurePolicy",
     "MissedPolicy",
     "Once",
     "OverlapPolicy",

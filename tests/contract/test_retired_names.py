@@ -67,6 +67,7 @@ NAMES = {
     "CallersTransaction": "CallerTransaction",
     "Draft": "ChangeBuilder",
     "Ending": "AttemptOutcome",
+    "Exhausted": "FailurePolicy",
     "Lane": "JobQueue",
     "Offer": "StartRequest",
     "Survey": "DueOccurrences",
@@ -108,10 +109,11 @@ _OF_OTHER_DOCUMENTS = {
     "overlap_policy": "overlap",
     "remaining_actions": "remaining_runs",
 }
+_OF_PIPELIT = {"total_repeats": "max_successes"}
 IN_FOLDER = {
-    "rqsched/api": _OF_OTHER_DOCUMENTS,
-    "rqsched/cli": _OF_OTHER_DOCUMENTS,
-    "rqsched/client": _OF_OTHER_DOCUMENTS,
+    "rqsched/api": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
+    "rqsched/cli": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
+    "rqsched/client": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
     "rqsched/http/native": _OF_OTHER_DOCUMENTS,
     "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
     "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker"},

@@ -383,7 +383,7 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
 def test_a_schedule_resumes_where_catch_up_says(
     spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, given: str
 ) -> None:
-    policies = Policies(resume=CatchUp(catch_up if given == "by the schedule" else "next"), retry=CONTINUE)
+    policies = Policies(catch_up=CatchUp(catch_up if given == "by the schedule" else "next"), retry=CONTINUE)
     paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
     mode = CatchUp(catch_up) if given == "by the call" else None
@@ -399,7 +399,7 @@ def test_a_schedule_resumes_where_catch_up_says(
 
 
 def test_a_resume_once_fires_whatever_the_window_says() -> None:
-    policies = Policies(missed=MissedPolicy.SKIP, resume=CatchUp.ONCE)
+    policies = Policies(missed=MissedPolicy.SKIP, catch_up=CatchUp.ONCE)
     paused = decide_pause(active(policies=policies), now=NOON + MINUTE).after
     assert types(fire(decide_resume(paused, [], now=NOON + 90 * MINUTE).after)) == ["Triggered"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from rqsched.core.policy import (
     CatchUp,
-    Exhausted,
+    FailurePolicy,
     MissedPolicy,
     OverlapPolicy,
     Policies,
@@ -74,7 +74,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], field: str) -> None
         {"overlap": "enqueue", "missed": "all", "catch_up_limit": 1000},
         {"overlap": "allow", "missed": "all", "catch_up_limit": 1, "catch_up_window": HOUR},
         {"missed": "skip", "catch_up_window": SECOND},
-        {"catch_up_window": HOUR, "resume": "once"},
+        {"catch_up_window": HOUR, "catch_up": "once"},
     ],
     ids=str,
 )
@@ -87,7 +87,7 @@ def test_a_valid_combination_of_policies_survives_its_text(options: dict[str, An
     [
         ("overlap", "sometimes"),
         ("missed", "never"),
-        ("resume", "later"),
+        ("catch_up", "later"),
         ("on_exhausted", "dead"),
         ("buffer_limit", 0),
         ("buffer_limit", True),
@@ -164,11 +164,11 @@ def test_every_parameter_survives_its_text() -> None:
         missed=MissedPolicy.ALL,
         catch_up_window=timedelta(hours=1, microseconds=1),
         catch_up_limit=9,
-        resume=CatchUp.FROM_NOW,
+        catch_up=CatchUp.FROM_NOW,
         on_exhausted="delete",
         max_successes=4,
         environments=("production", "staging"),
-        retry=RetryPolicy(5, 2 * SECOND, 1.5, MINUTE, SECOND, Exhausted.CONTINUE, 6),
+        retry=RetryPolicy(5, 2 * SECOND, 1.5, MINUTE, SECOND, FailurePolicy.CONTINUE, 6),
     )
     assert Policies.loads(policies.dumps()) == policies
     assert policies != Policies()
@@ -181,7 +181,7 @@ def test_equal_policies_have_equal_texts_and_one_object() -> None:
 
 def test_the_defaults_are_those_of_the_documents() -> None:
     assert Policies() == named(
-        overlap="skip", missed="fire_once", resume="next", on_exhausted="done", retry=RetryPolicy(3)
+        overlap="skip", missed="fire_once", catch_up="next", on_exhausted="done", retry=RetryPolicy(3)
     )
     assert not RetryPolicy().kills_after(1_000)
     assert Policies().window is None

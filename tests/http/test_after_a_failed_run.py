@@ -16,7 +16,7 @@ import pytest
 
 from rqsched import RetryPolicy
 from rqsched.aio import AsyncScheduler, schedule_workflow, use
-from rqsched.core.policy import Exhausted
+from rqsched.core.policy import FailurePolicy
 from tests.cli.conftest import cli
 from tests.http.test_durable_workflow import PATH, VERSION
 from tests.support.cli import HELLO, Cli
@@ -112,7 +112,14 @@ DECLARED: dict[str, Act] = {
     "rqsched create": lambda of: of.command("create", "--max-retries", "5"),
     "rqsched upsert": lambda of: of.command("upsert"),
     "a sync file": lambda of: of.sync(retry={"max_retries": 5}),
-    "a sync file in words of the Pipelit document": lambda of: of.sync(total_repeats=3),
+    "a sync file with max_successes": lambda of: of.sync(max_successes=3),
+    "create with max_successes": lambda of: of.api("create", max_successes=3),
+    "create with max_successes, awaited": lambda of: of.aio("create", max_successes=3),
+    "rqsched create --max-successes": lambda of: of.command("create", "--max-successes", "3"),
+    "POST with max_successes": lambda of: of.http("POST", SCHEDULES, schedule_id="a", **MINUTELY, max_successes=3),
+    "the client's create with max_successes": lambda of: void(
+        client_of(of.web).create("a", "note", MINUTE, max_successes=3)
+    ),
     "POST": lambda of: of.http("POST", SCHEDULES, schedule_id="a", **MINUTELY),
     "PUT": lambda of: of.http("PUT", at("a"), **MINUTELY),
     "the client's create": lambda of: of.client("create"),
@@ -134,19 +141,13 @@ SAID: dict[str, Act] = {
     "the client's create": lambda of: void(
         client_of(of.web).create("a", "note", MINUTE, retry=RetryPolicy(then="dead"))
     ),
-    "create with total_repeats": lambda of: of.api("create", total_repeats=3),
-    "create with total_repeats, awaited": lambda of: of.aio("create", total_repeats=3),
-    "rqsched create --total-repeats": lambda of: of.command("create", "--total-repeats", "3"),
     "POST with interval_seconds": lambda of: of.http(
         "POST", SCHEDULES, schedule_id="a", workflow="note", interval_seconds=60
     ),
     "POST with total_repeats": lambda of: of.http("POST", SCHEDULES, schedule_id="a", **MINUTELY, total_repeats=3),
-    "the client's create with total_repeats": lambda of: void(
-        client_of(of.web).create("a", "note", MINUTE, total_repeats=3)
-    ),
 }
 AGAIN: dict[str, Act] = {
-    "update": lambda of: of.update(retry=RetryPolicy(5), total_repeats=3),
+    "update": lambda of: of.update(retry=RetryPolicy(5), max_successes=3),
     "upsert": lambda of: of.api("upsert", retry=RetryPolicy(5)),
     "upsert, awaited": lambda of: of.aio("upsert"),
     "rqsched update": lambda of: void(of.cli("update", "a", "--max-retries", "5")),
@@ -188,9 +189,9 @@ def test_a_schedule_dies_where_that_is_said_in_our_words_or_pipelits(surfaces: S
     assert follows(surfaces) == "dead"
 
 
-@pytest.mark.parametrize("stored", Exhausted)
+@pytest.mark.parametrize("stored", FailurePolicy)
 @pytest.mark.parametrize("change", AGAIN.values(), ids=AGAIN)
-def test_a_known_schedule_keeps_what_is_stored_of_it(surfaces: Surfaces, change: Act, stored: Exhausted) -> None:
+def test_a_known_schedule_keeps_what_is_stored_of_it(surfaces: Surfaces, change: Act, stored: FailurePolicy) -> None:
     surfaces.api("create", retry=replace(RetryPolicy(2), then=stored))
 
     change(surfaces)

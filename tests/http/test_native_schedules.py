@@ -87,7 +87,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         jitter="30s",
         max_runs=9,
         on_exhausted="delete",
-        total_repeats=4,
+        max_successes=4,
         retention="30d 500",
         fan_out="all_failed",
         overlap_until="dispatched",
@@ -122,7 +122,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         "max_consecutive_failures": None,
     }  # fmt: skip
     assert (policies["buffer_limit"], policies["missed"], policies["catch_up_window"]) == (3, "all", 3600.0)
-    assert (policies["catch_up_limit"], policies["resume"], policies["on_exhausted"]) == (7, "once", "delete")
+    assert (policies["catch_up_limit"], policies["catch_up"], policies["on_exhausted"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
     assert policies["overlap_until"] == "dispatched"
@@ -134,6 +134,13 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     same |= {"labels": {"team": "billing"}, "memo": {"a": 1}, "search_attributes": {"tier": 2}, "owner": "ann"}
     same |= {"description": "all of it", "note": "made by a test", "executor": "rq", "next_run_at": None}
     assert {name: found[name] for name in same} == same
+
+
+def test_zero_total_repeats_are_no_limit(web: Web) -> None:
+    web.post(SCHEDULES, {"name": "a", "workflow": "note", "interval": "1m", "total_repeats": 2})
+    assert (web.read("a")["policies"]["max_successes"], web.read("a")["total_repeats"]) == (2, 2)
+    web("PATCH", at("a"), {"total_repeats": 0})
+    assert (web.read("a")["policies"]["max_successes"], web.read("a")["total_repeats"]) == (None, 0)
 
 
 def test_the_pipelit_documents_body_creates_a_schedule_with_its_names(web: Web) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.core.policy import Exhausted
+from rqsched.core.policy import FailurePolicy
 from tests.support.openjobspec import CRON, REPORT, Ojs, refused
 from tests.support.rows import every_row
 from tests.support.web import Web
@@ -303,7 +303,7 @@ def test_retry_options_in_every_form_are_our_retry_policy(ojs: Ojs, retry: Any, 
     policy = ojs.env.scheduler.get("daily-report").state.policies.retry
     spans = [None if span is None else span.total_seconds() for span in (policy.base, policy.cap)]
     assert (policy.max_retries, spans[0], policy.factor, spans[1]) == expected
-    assert policy.then is Exhausted.CONTINUE
+    assert policy.then is FailurePolicy.CONTINUE
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from statemachine import State, StateChart, StateMachine
 
 from rqsched import Once, RetryPolicy
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
-from rqsched.core.policy import Exhausted
+from rqsched.core.policy import FailurePolicy
 from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.processes.work_horse import horse_died
@@ -107,7 +107,7 @@ def test_a_resolver_that_raises_fails_the_attempt_which_is_retried(any_env: Env)
     assert (case.log, case.count(run)) == ([], {}), "nothing was dispatched"
     assert run.retry_at is not None
     assert run.retry_at - any_env.clock.now() == MINUTE
-    schedule = any_env.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=Exhausted.DEAD))
+    schedule = any_env.scheduler.get(EXPIRY).update(retry=RetryPolicy(then=FailurePolicy.DEAD))
     for _ in range(3):
         any_env.run_due(timedelta(hours=1))
     assert newest(schedule).status == "failed"

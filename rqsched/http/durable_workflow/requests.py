@@ -23,7 +23,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.core.policy import Exhausted, OverlapPolicy, RetryPolicy
+from rqsched.core.policy import FailurePolicy, OverlapPolicy, RetryPolicy
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError, InvalidSpecError
 from rqsched.http.dependencies import Call, SignedIn
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER, PageTokenError, ReasonError
@@ -193,7 +193,7 @@ def _action_options(sent: dict[str, Any]) -> dict[str, Any]:
 
 def default_options() -> dict[str, Any]:
     """Return the defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
-    return {"on_exhausted": "delete", "retry": RetryPolicy(then=Exhausted.CONTINUE)}
+    return {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
 
 
 def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:

@@ -28,6 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
 """What null means in a change; a policy of retries is changed field by field."""
 _ALIASES = {
     "kwargs": "trigger_payload",
+    "max_successes": "total_repeats",
     "timeout": "timeout_seconds",
     "owner": "user_profile_id",
     "workflow": "workflow_id",
@@ -89,6 +90,8 @@ def _value(body: Any, name: str) -> Any:
     """Return a field or its alias; raises InvalidInputError when both are sent and differ."""
     alias = _ALIASES.get(name)
     own, other = getattr(body, name), getattr(body, alias) if alias else None
+    if alias == "total_repeats":
+        other = other or None  # 0 means no limit
     if own is not None and other is not None and own != other:
         raise InvalidInputError(name, f"contradicts {alias}; send one of them")
     return other if own is None else own

@@ -118,6 +118,8 @@ Instants = Annotated[
 Count = Annotated[int, Field(ge=1, le=2**53)]
 Seconds = Annotated[int, Field(ge=1, le=86_400 * 30)]
 Retries = Annotated[int, Field(ge=0, le=1_000_000)]
+Repeats = Annotated[int, Field(ge=0, le=2**53)]
+"""The Pipelit document's count: 0 means no limit."""
 JsonObject = dict[str, Any]
 Labels = Annotated[dict[str, str], BeforeValidator(_few_labels), Field(max_length=MAX_LABELS)]
 
@@ -264,6 +266,7 @@ class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made f
     trigger_node_id: Name | None = Field(default=None, description="Kept for the caller (Pipelit document).")
     trigger_payload: JsonObject | None = Field(default=None, description=f"{_PIPELIT} kwargs.")
     max_retries: Retries | None = Field(default=None, description="The same as retry.max_retries.")
+    total_repeats: Repeats | None = Field(default=None, description=f"{_PIPELIT} max_successes; 0 means no limit.")
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")
     note: Note | None = Field(default=None, description="A note for the next operator.")
@@ -281,6 +284,11 @@ class CreateRequest(DeclareRequest):
     """A new schedule."""
 
     schedule_id: Id | None = Field(default=None, description="Absent: the name when it is a valid id, else a new UUID.")
+
+    @property
+    def is_in_pipelit_words(self) -> bool:
+        """Whether it declares the schedule as the Pipelit document does, where a failed run ends it."""
+        return self.interval_seconds is not None or self.total_repeats is not None
 
 
 class SyncedScheduleRequest(DeclareRequest):

@@ -147,7 +147,7 @@ def create(
         Named(call.namespace, schedule_id),
         declaration.workflow or "",
         declaration.spec or {},
-        dies_by_default(declaration.options) if body.interval_seconds else declaration.options,
+        dies_by_default(declaration.options) if body.is_in_pipelit_words else declaration.options,
         note=body.note,
         paused=bool(body.paused),
         context=call.context,

@@ -13,7 +13,7 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from rqsched.core.policy import MAX_DELAY, Exhausted, RetryPolicy
+from rqsched.core.policy import MAX_DELAY, FailurePolicy, RetryPolicy
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
@@ -335,7 +335,7 @@ def _retry(given: Any) -> dict[str, Any]:
             base=min(_interval(fields, "initial_interval") or INITIAL_INTERVAL, cap),
             factor=COEFFICIENT if factor is None else float(factor),
             cap=cap,
-            then=Exhausted.CONTINUE,
+            then=FailurePolicy.CONTINUE,
         ),
         "retry_spread": SPREAD if _choice(fields, "jitter", (True, False)) else 0.0,
         "final_errors": _error_types(fields.get("non_retryable_errors")),

@@ -20,7 +20,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
 from rqsched.core.ids import parse_run_job_id
-from rqsched.core.policy import Exhausted, OverlapPolicy
+from rqsched.core.policy import FailurePolicy, OverlapPolicy
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.work_horse import wait_for_end
 from rqsched.store import metadata
@@ -35,8 +35,8 @@ START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
 FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
 SECOND = datetime(2026, 1, 15, 12, 10, tzinfo=UTC)
 HALF_A_SECOND = timedelta(milliseconds=500)
-RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5), then=Exhausted.DEAD)
-ONCE = RetryPolicy(max_retries=0, then=Exhausted.DEAD)
+RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5), then=FailurePolicy.DEAD)
+ONCE = RetryPolicy(max_retries=0, then=FailurePolicy.DEAD)
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,7 @@ RUNS = [
     Flow("a run exhausts its attempts and its schedule", popped(fails=9, retry=ONCE), execute, is_atomic=False),
     Flow(
         "a run exhausts its attempts, the schedule goes on",
-        popped(fails=9, retry=RetryPolicy(max_retries=0, then=Exhausted.CONTINUE)),
+        popped(fails=9, retry=RetryPolicy(max_retries=0, then=FailurePolicy.CONTINUE)),
         execute,
         is_atomic=False,
     ),
