@@ -429,7 +429,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
     def usages(self) -> Sequence[Usage]:
         """Count what each namespace with a quota holds, in the order of their names."""
-        return self.runtime.database.read(lambda connection: quotas.usage_of_all(self.runtime, connection))
+        return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
     def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.

@@ -1,4 +1,4 @@
-"""What went wrong, as text that is kept: the error in its first line, and where the application's code raised it."""
+"""What went wrong, as text: the error in its first line, and where the application's code raised it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched import workflows
 from rqsched.fork_guard import CALLERS
+from rqsched.store.database import DatabaseError
 
 _PACKAGE = Path(workflows.__file__).parent
 
@@ -35,6 +37,17 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
             found = step.tb_next
         step = step.tb_next
     return found
+
+
+def explain(error: Exception) -> str:
+    """Return an error as one line; drivers' errors without their statements."""
+    if isinstance(error, DatabaseError):
+        text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
+    elif isinstance(error, RedisError):
+        text = f"Redis does not answer: {error}"
+    else:
+        text = " ".join([str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
+    return " ".join(text.split())
 
 
 def names_of(error: BaseException) -> tuple[str, ...]:

@@ -62,14 +62,16 @@ def usage_of(runtime: Runtime, namespace: str) -> Usage:
     return runtime.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
 
 
-def usage_of_all(runtime: Runtime, connection: Connection) -> list[Usage]:
-    """Count what each namespace with a quota holds; nothing is read where no quota is set."""
+def usages(runtime: Runtime, connection: Connection, namespace: str | None = None) -> list[Usage]:
+    """Count what each namespace with a quota holds, or the one that is named; without a quota nothing is read."""
     quotas = runtime.settings.quotas
+    if namespace is not None:
+        limits = quota_of(runtime, namespace)
+        with_bytes = limits.bytes is not None
+        return [] if limits.is_unlimited else [_usage(connection, namespace, limits, with_bytes=with_bytes)]
     if all(quota.is_unlimited for quota in quotas.values()):
         return []
-    found = {
-        namespace: (schedules, size) for namespace, schedules, size in system_queries.count_all_declared(connection)
-    }
+    found = {name: (count, size) for name, count, size in system_queries.count_all_declared(connection)}
     names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
     listed = [Usage(name, *found.get(name, (0, 0)), quota_of(runtime, name)) for name in names]
     return [one for one in listed if not one.limits.is_unlimited]

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
+from rqsched.chain.error_text import explain
 from rqsched.cli.output import Output, Writer, dump, shown
 from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
@@ -232,14 +233,3 @@ def confirm(question: str, is_agreed: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidInputError("--yes", "is missing; without a terminal there is nobody to ask")
     typer.confirm(question, abort=True, err=True)
-
-
-def explain(error: Exception) -> str:
-    """Return an error as one line; drivers' errors without their statements."""
-    if isinstance(error, DatabaseError):
-        text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
-    elif isinstance(error, RedisError):
-        text = f"Redis does not answer: {error}"
-    else:
-        text = " ".join([str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
-    return " ".join(text.split())

@@ -1,38 +1,99 @@
-"""The command `doctor`: what is wrong, and what to do about it."""
+"""The command `doctor`: everything that `chain.health` finds, and whether the settings let it look."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
 
 import typer
 
-from rqsched.cli.checks import Finding, Level, examine
+import rqsched
+from rqsched.chain import health
+from rqsched.chain.error_text import explain
+from rqsched.chain.health import Finding, Level
+from rqsched.chain.runtime import Runtime, import_workflows
 from rqsched.cli.command import FAILED, Session, command
+from rqsched.config import Settings
+from rqsched.embedded import resolve_urls
+from rqsched.errors import ConfigError
+from rqsched.store.database import Database, Patience, with_connect_timeout
 
 app = typer.Typer(add_completion=False)
 
 COLUMNS = ("Check", "Status", "Found", "What To Do")
+_PACKAGES = ("rq", "redis", "SQLAlchemy", "croniter", "tzdata")
+_SECONDS = 3
+"""How long a server may take to answer."""
 
 
 @command(app)
 def doctor(session: Session) -> None:
     """Check versions, servers, schema, clocks, workers and links, and say what to do. Exit code 1 on a problem."""
-    findings = list(examine(lambda: session.settings))
-    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
+    findings = [_shown(finding) for finding in _examine(lambda: session.settings)]
+    problems, warnings = (sum(one["level"] == level for one in findings) for level in (Level.PROBLEM, Level.WARNING))
     writer = session.writer
     if writer.is_lines:
-        writer.lines(asdict(finding) for finding in findings)
+        writer.lines(findings)
     elif not writer.is_table:
-        writer.json({"ok": not problems, "findings": [asdict(finding) for finding in findings]})
+        writer.json({"ok": not problems, "findings": findings})
     else:
-        writer.table(COLUMNS, [(f.check, f.level.value, f.detail, f.advice) for f in findings])
-        writer.say(_summary(findings, problems))
+        writer.table(COLUMNS, [tuple(finding.values()) for finding in findings])
+        is_fine = not problems and not warnings
+        writer.say("Everything is fine." if is_fine else f"{problems} problem(s), {warnings} warning(s).")
     if problems:
         raise typer.Exit(FAILED)
 
 
-def _summary(findings: list[Finding], problems: list[Finding]) -> str:
-    warnings = sum(finding.level is Level.WARNING for finding in findings)
-    if not problems and not warnings:
-        return "Everything is fine."
-    return f"{len(problems)} problem(s), {warnings} warning(s)."
+def _shown(finding: Finding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "detail": finding.detail,
+        "advice": finding.advice,
+    }
+
+
+def _examine(read_settings: Callable[[], Settings]) -> Iterator[Finding]:
+    """Yield one finding per check, most basic first; without settings or servers nothing else is checked."""
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    told = f"rqsched {rqsched.__version__}, Python {platform.python_version()}, {packages}"
+    yield Finding(Level.OK, told, check="versions")
+    try:
+        settings = read_settings()
+    except ConfigError as error:
+        advice = "Set it in the environment of every process alike."
+        yield Finding(Level.PROBLEM, explain(error), advice=advice, check="settings")
+        return
+    yield health.asked("imports", lambda: _imports(settings), "Fix the module, or remove it from RQSCHED_IMPORTS.")
+    try:
+        runtime = _open(settings)
+    except health.BACKEND_ERRORS as error:
+        advice = "Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL."
+        yield Finding(Level.PROBLEM, explain(error), advice=advice, check="servers")
+        return
+    with closing(runtime):
+        yield from health.examine(runtime)
+
+
+def _imports(settings: Settings) -> Finding:
+    import_workflows(settings)
+    return Finding(Level.OK, ", ".join(settings.imports) or "none")
+
+
+def _open(settings: Settings) -> Runtime:
+    """Open a runtime with short timeouts: doctor is there to find an unreachable server."""
+    urls = resolve_urls(settings)
+    patience = Patience(total=timedelta(seconds=_SECONDS))
+    database = Database(
+        with_connect_timeout(urls.database_url, _SECONDS), patience=patience, pooler=settings.database_pooler
+    )
+    runtime = Runtime(settings, database=database)
+    runtime.transport.redis.connection_pool.connection_kwargs |= {
+        "socket_connect_timeout": _SECONDS,
+        "socket_timeout": _SECONDS,
+    }
+    return runtime

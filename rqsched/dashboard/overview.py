@@ -7,7 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rqsched.dashboard.problems import by_rank, find_problems, find_server_problems
+from rqsched.chain import health
+from rqsched.dashboard import problems
 from rqsched.dashboard.visit import Visit
 from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
@@ -25,7 +26,7 @@ def show(visit: Visit) -> Response:
     def read(connection: Connection) -> dict[str, Any]:
         soonest = schedule_queries.soonest(connection, namespace, _SHOWN)
         return {
-            "problems": find_problems(visit, connection),
+            "problems": health.examine_work(visit.scheduler.runtime, connection, namespace),
             "counts": schedule_queries.count_by_status(connection, namespace, MOST_COUNTED),
             "failed": run_queries.failed_since(connection, namespace, now - _DAY, _SHOWN),
             "soonest": soonest,
@@ -33,5 +34,5 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    problems = by_rank([*find_server_problems(visit), *values.pop("problems")])
-    return visit.page("overview.html", problems=problems, most=MOST_COUNTED, **values)
+    values["problems"] = problems.show(visit, values["problems"])
+    return visit.page("overview.html", most=MOST_COUNTED, **values)

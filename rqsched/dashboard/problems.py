@@ -1,26 +1,21 @@
-"""What is wrong now, worst first: each with what to do and, where there is one, the button."""
+"""What `chain.health` finds wrong, as the cards of the first page: worst first, with the button where there is one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from rqsched.chain import deployment
+from rqsched.chain import health
+from rqsched.chain.health import NAMED, Finding, Level
 from rqsched.core.model import REPEATEDLY, Schedule
-from rqsched.dashboard.queues import deserted_queues
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import run_queries, schedule_queries
-from rqsched.store.database import Connection
-from rqsched.store.schedule_queries import Filters
-from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)
-_NAMED = 5
 _REASONS = 3
 
 
@@ -29,7 +24,7 @@ class Problem:
     """One thing that is wrong."""
 
     tone: str
-    """`bad` when schedules do not fire or work is not done, `warn` when they soon may not."""
+    """`bad` for a problem, `warn` for a warning (`Level`)."""
     title: str
     """What is wrong, in one line."""
     detail: str
@@ -44,22 +39,87 @@ class Problem:
     """Whether the last error of each of them says more."""
 
 
-def find_problems(visit: Visit, connection: Connection) -> list[Problem]:
-    """Return what is wrong in the namespace and with the servers."""
-    namespace = visit.namespace
-    return [
-        *_overdue(connection, namespace, _late_before(visit)),
-        *_dead(connection, namespace),
-        *_blocked(connection, namespace),
-        *_unsuccessful(connection, namespace),
-        *_failing(connection, namespace),
-    ]
+class _Words(NamedTuple):
+    """How a finding is said: in braces, what `_spoken` knows of it."""
+
+    title: str
+    detail: str = "{detail}."
+    remedy: str = "{advice}"
+    action: str | None = None
+    shows_error: bool = False
 
 
-def find_server_problems(visit: Visit) -> list[Problem]:
+_WORDS: Mapping[str, _Words] = {
+    "overdue": _Words(
+        "{count} overdue",
+        "{they} should have fired and did not.",
+        "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.",
+    ),
+    "dead": _Words(
+        "{count} dead",
+        "Too many runs in a row failed, and no further one is started.",
+        "Fix the workflow, then restart what runs it.",
+        action="restart",
+        shows_error=True,
+    ),
+    "blocked": _Words(
+        "{count} blocked",
+        "No worker had the code of their runs yet: {reasons}",
+        "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
+    ),
+    "successes": _Words(
+        "{count} without the success that was expected",
+        "No run succeeded within `expect_success_within`.",
+        "Their runs and their history say why.",
+        action="trigger",
+        shows_error=True,
+    ),
+    "failing": _Words(
+        "{count} failing repeatedly",
+        f"At least {REPEATEDLY} runs in a row failed.",
+        "Their newest run shows the traceback; fix what it says, then run them.",
+        action="trigger",
+        shows_error=True,
+    ),
+    "quotas": _Words("The namespace is nearly full"),
+    "notifications": _Words("Notifications do not arrive"),
+    "dispatchers": _Words(
+        "No dispatcher is alive",
+        "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
+        "Start `rqsched worker`.",
+    ),
+    "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
+    "clock": _Words(
+        "Clocks differ",
+        "{clocks}. Fires are timed by the clock of SQL, heartbeats and leases by Redis.",
+        "Run NTP on every machine.",
+    ),
+    "ownership": _Words(
+        "Redis belongs to another database",
+        "The control queue `{queue}` carries the schedules of {owner}, this page shows {mine}: what is changed here "
+        "does not fire.",
+    ),
+    "workers": _Words(
+        "Jobs wait where no worker listens", "Nobody takes them: {queues}.", "Start `rqsched worker` with their names."
+    ),
+}
+_MILDER: Mapping[str, _Words] = {
+    "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
+    "workers": _Words("No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`."),
+}
+"""How a warning is said where it is about something else than the problem of the same check."""
+
+
+def show(visit: Visit, findings: Iterable[Finding]) -> list[Problem]:
+    """Return the cards of what was found in the viewer's namespace and of what is wrong around it, the worst first."""
+    problems = [*_around(visit), *(_problem(visit, finding) for finding in findings)]
+    return sorted(problems, key=lambda problem: problem.tone != "bad")
+
+
+def _around(visit: Visit) -> list[Problem]:
     """Return what is wrong with Redis, clocks, databases and queues; it asks them, outside of a transaction."""
     try:
-        return [*_databases(visit), *_processes(visit), *_clocks(visit)]
+        found = health.examine_processes(visit.scheduler.runtime, None if visit.sees_all else visit.namespace)
     except (RedisError, BackendUnavailableError, OSError) as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         return [
@@ -68,130 +128,36 @@ def find_server_problems(visit: Visit) -> list[Problem]:
                 "Start it, or set RQSCHED_REDIS_URL to where it is; `rqsched doctor` says more.",
             )
         ]  # fmt: skip
+    return [_problem(visit, finding) for finding in found]
 
 
-def by_rank(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the worst first."""
-    return sorted(problems, key=lambda problem: problem.tone != "bad")
+def _problem(visit: Visit, finding: Finding) -> Problem:
+    is_bad, spoken = finding.level is Level.PROBLEM, _spoken(visit, finding)
+    words = _WORDS[finding.check] if is_bad else _MILDER.get(finding.check, _WORDS[finding.check])
+    title, detail, remedy = (text.format_map(spoken) for text in words[:3])
+    tone, some = "bad" if is_bad else "warn", tuple(finding.schedules[:NAMED])
+    return Problem(tone, title, detail, remedy, some, words.action, words.shows_error)
 
 
-def _databases(visit: Visit) -> Iterator[Problem]:
-    runtime = visit.scheduler.runtime
-    owner, mine = deployment.database_ids(runtime)
-    if owner is not None and owner != mine:
-        yield Problem(
-            "bad", "Redis belongs to another database",
-            f"The control queue `{runtime.transport.control.name}` carries the schedules of {owner}, this page shows "
-            f"{mine}: what is changed here does not fire.",
-            "Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a RQSCHED_CONTROL_QUEUE "
-            f"of its own; if the other one is gone, delete the key `{runtime.transport.database_id_key}`.",
-        )  # fmt: skip
-    foreign = deployment.foreign_workers(runtime)
-    if foreign:
-        who = ", ".join(foreign[:_NAMED]) if visit.sees_all else str(len(foreign))
-        yield Problem(
-            "bad", "Workers with another database take jobs of this one", f"They cannot do them: {who}.",
-            "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
-            "queues of its own (RQSCHED_DEFAULT_QUEUE).",
-        )  # fmt: skip
+def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
+    """Return what the words of some check name; workers of others are counted for who sees some namespaces only."""
+    count = f"More than {NAMED}" if len(finding.schedules) > NAMED else str(len(finding.schedules))
+    names, numbers = finding.names, finding.numbers
+    queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
+    return {
+        "detail": finding.detail,
+        "advice": finding.advice or "",
+        "count": f"{count} schedule{'s are' if count != '1' else ' is'}",
+        "they": "It" if count == "1" else "They",
+        "reasons": "; ".join(names[:_REASONS]) + ("; ..." if len(names) > _REASONS else ""),
+        "workers": ", ".join(names[:NAMED]) if visit.sees_all else str(len(names)),
+        "queues": queues + (f" and {len(numbers) - NAMED} more queues" if len(numbers) > NAMED else ""),
+        "clocks": " and ".join(f"{name}'s is {_apart(skew)} this machine's" for name, skew in numbers.items()),
+        "queue": visit.scheduler.runtime.transport.control.name,
+        "owner": next(iter(names), ""),
+        "mine": next(reversed(names), ""),
+    }
 
 
-def _processes(visit: Visit) -> Iterator[Problem]:
-    transport = visit.scheduler.runtime.transport
-    yield from _deserted(deserted_queues(visit))
-    if not telemetry.live_dispatchers(transport.redis, transport.control.name):
-        yield Problem(
-            "bad", "No dispatcher is alive", "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
-            "Start `rqsched worker`.",
-        )  # fmt: skip
-
-
-def _deserted(queues: Mapping[str, int]) -> Iterator[Problem]:
-    if queues:
-        names = ", ".join(f"{depth} on `{name}`" for name, depth in sorted(queues.items())[:_NAMED])
-        more = f" and {len(queues) - _NAMED} more queues" if len(queues) > _NAMED else ""
-        yield Problem(
-            "bad", "Jobs wait where no worker listens", f"Nobody takes them: {names}{more}.",
-            "Start `rqsched worker` with their names.",
-        )  # fmt: skip
-
-
-def _clocks(visit: Visit) -> Iterator[Problem]:
-    skews = deployment.clock_skews(visit.scheduler.runtime)
-    wrong = {name: skew for name, skew in skews.items() if abs(skew) > deployment.SKEW}
-    if wrong:
-        told = " and ".join(f"{name}'s is {_apart(skew)} this machine's" for name, skew in wrong.items())
-        yield Problem(
-            "warn", "Clocks differ", f"{told}. Fires are timed by the clock of SQL, heartbeats and leases by Redis.",
-            "Run NTP on every machine.",
-        )  # fmt: skip
-
-
-def _apart(skew: timedelta) -> str:
-    return f"{abs(skew).total_seconds():.1f} s {'ahead of' if skew > timedelta(0) else 'behind'}"
-
-
-def _late_before(visit: Visit) -> datetime:
-    settings = visit.scheduler.settings
-    return visit.now - settings.grace - settings.lease
-
-
-def _overdue(connection: Connection, namespace: str, since: datetime) -> Iterator[Problem]:
-    late = schedule_queries.overdue_schedules(connection, namespace, since, _NAMED + 1)
-    if late:
-        yield Problem(
-            "bad", f"{_count(late)} overdue", f"{_they(late)} should have fired and did not.",
-            "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.", tuple(late[:_NAMED]),
-        )  # fmt: skip
-
-
-def _dead(connection: Connection, namespace: str) -> Iterator[Problem]:
-    filters = Filters(namespace=namespace, statuses=("dead",))
-    dead = schedule_queries.list_schedules(connection, filters, limit=_NAMED + 1, cursor=None, newest_first=True).items
-    if dead:
-        yield Problem(
-            "bad", f"{_count(dead)} dead", "Too many runs in a row failed, and no further one is started.",
-            "Fix the workflow, then restart what runs it.", tuple(dead[:_NAMED]), "restart", shows_error=True,
-        )  # fmt: skip
-
-
-def _blocked(connection: Connection, namespace: str) -> Iterator[Problem]:
-    found = run_queries.blocked_runs(connection, namespace, _NAMED + 1)
-    if found:
-        schedules = list({schedule.uid: schedule for schedule, _ in found}.values())
-        reasons = list(dict.fromkeys(reason or "" for _, reason in found))
-        told = "; ".join(reasons[:_REASONS]) + ("; ..." if len(reasons) > _REASONS else "")
-        yield Problem(
-            "bad", f"{_count(schedules)} blocked", f"No worker had the code of their runs yet: {told}",
-            "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
-            tuple(schedules[:_NAMED]),
-        )  # fmt: skip
-
-
-def _failing(connection: Connection, namespace: str) -> Iterator[Problem]:
-    failing = schedule_queries.failing(connection, namespace, _NAMED + 1)
-    if failing:
-        yield Problem(
-            "warn", f"{_count(failing)} failing repeatedly", f"At least {REPEATEDLY} runs in a row failed.",
-            "Their newest run shows the traceback; fix what it says, then run them.",
-            tuple(failing[:_NAMED]), "trigger", shows_error=True,
-        )  # fmt: skip
-
-
-def _unsuccessful(connection: Connection, namespace: str) -> Iterator[Problem]:
-    found = schedule_queries.unsuccessful(connection, namespace, _NAMED + 1)
-    if found:
-        yield Problem(
-            "bad", f"{_count(found)} without the success that was expected",
-            "No run succeeded within `expect_success_within`.",
-            "Their runs and their history say why.", tuple(found[:_NAMED]), "trigger", shows_error=True,
-        )  # fmt: skip
-
-
-def _they(found: list[Schedule]) -> str:
-    return "It" if len(found) == 1 else "They"
-
-
-def _count(found: list[Schedule]) -> str:
-    count = f"More than {_NAMED}" if len(found) > _NAMED else str(len(found))
-    return f"{count} schedule{'s are' if count != '1' else ' is'}"
+def _apart(skew: float) -> str:
+    return f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'}"

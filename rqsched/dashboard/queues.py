@@ -18,6 +18,7 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.worker import BaseWorker
 
+from rqsched.chain import health
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
@@ -28,7 +29,6 @@ from rqsched.transport import telemetry
 _HOUR = timedelta(hours=1)
 _MOST_RUNS = 300
 """The newest runs that rates and latencies are taken from."""
-_MOST_WAITING = 5_000
 _MOST_WORKERS = 200
 
 
@@ -137,13 +137,17 @@ def read_workers(visit: Visit) -> list[BaseWorker]:
 
 def show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
     """Return the queues that the viewer may see."""
-    control = visit.scheduler.runtime.transport.control
+    runtime = visit.scheduler.runtime
+    control = runtime.transport.control
     listening = [set(worker.queue_names()) for worker in workers]
     if visit.sees_all:
         known = {queue.name for queue in Queue.all(connection=control.connection)}
         depths = {name: Queue(name, connection=control.connection).count for name in known | set().union(*listening)}
     else:
-        depths = {**dict.fromkeys(hour.queues, 0), **_waiting(visit)}
+        depths = {
+            **dict.fromkeys(hour.queues, 0),
+            **visit.read(lambda c: health.waiting_by_queue(runtime, c, visit.namespace)),
+        }
     return [
         LiveQueue(
             name, depth, sum(name in names for names in listening),
@@ -152,14 +156,6 @@ def show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> 
         )
         for name, depth in sorted(depths.items())
     ]  # fmt: skip
-
-
-def _waiting(visit: Visit) -> dict[str, int]:
-    found = visit.read(lambda c: run_queries.waiting_by_queue(c, visit.namespace, _MOST_WAITING))
-    depths: defaultdict[str, int] = defaultdict(int)
-    for name, count in found.items():
-        depths[_queue_of(visit, name)] += count
-    return depths
 
 
 def _head_since(queue: Queue) -> datetime | None:
@@ -200,18 +196,3 @@ def _shown(
         worker.version or "", version, job_id if queues is None or is_own else None, uid if is_own else None,
         own.get(uid),
     )  # fmt: skip
-
-
-def deserted_queues(visit: Visit) -> dict[str, int]:
-    """Return how many jobs wait on each queue that no worker listens on; dispatchers see to the control queue."""
-    control = visit.scheduler.runtime.transport.control
-    if visit.sees_all:
-        queues = [queue for queue in Queue.all(connection=control.connection) if queue.name != control.name]
-        depths = {queue.name: queue.count for queue in queues}
-    else:
-        depths = _waiting(visit)
-    return {
-        name: depth
-        for name, depth in depths.items()
-        if depth and not Worker.count(queue=Queue(name, connection=control.connection))
-    }

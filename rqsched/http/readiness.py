@@ -7,21 +7,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import timedelta
 from functools import partial
 
-from redis.exceptions import RedisError
-
+from rqsched.chain.health import BACKEND_ERRORS, backend_questions
 from rqsched.chain.runtime import Runtime
-from rqsched.errors import RqschedError
-from rqsched.store import schema_version
-from rqsched.store.database import DatabaseError, Patience
 
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.5
 """What has not answered after so long does not respond: orchestrators wait little longer themselves."""
-_AT_ONCE = Patience(total=timedelta(0))
 
 
 class Readiness:
@@ -31,12 +25,7 @@ class Readiness:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        database = runtime.database
-        self._questions: dict[str, Callable[[], object]] = {
-            "database": partial(database.ping, patience=_AT_ONCE),
-            "schema": partial(schema_version.require_current, database, patience=_AT_ONCE),
-            "redis": runtime.transport.redis.ping,
-        }
+        self._questions = backend_questions(runtime)
         self._asked: dict[str, Future[bool]] = {}
 
     async def backends(self) -> dict[str, bool]:
@@ -65,7 +54,7 @@ class Readiness:
 def _answer(asked: Future[bool], question: Callable[[], object]) -> None:
     try:
         question()
-    except (RqschedError, RedisError, DatabaseError) as error:
+    except BACKEND_ERRORS as error:
         _log.warning("not ready: %s", error, extra={"action": "not_ready"})
         asked.set_result(False)
     except BaseException as error:  # noqa: BLE001 - the boundary of a thread

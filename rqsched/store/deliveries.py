@@ -29,7 +29,7 @@ from rqsched.core.ids import DeliveryJobId
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_due_time
 from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries
+from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries, schedules
 
 _NAMES = [*Delivery.__dataclass_fields__]
 _SELECT = sa.select(*(deliveries.c[name] for name in _NAMES))
@@ -197,22 +197,20 @@ def newest(
     return [_read(row) for row in connection.execute(statement.order_by(deliveries.c.uid.desc()).limit(limit))]
 
 
-def failed_since(connection: Connection, since: datetime, limit: int) -> list[Delivery]:
-    """Read deliveries that were given up since an instant, the newest first."""
-    statement = _SELECT.where(HAS_FAILED_DELIVERY, deliveries.c.ended_at >= since)
+def failed_since(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Delivery]:
+    """Read deliveries of a namespace, or of all, that were given up since an instant, the newest first."""
+    statement = _SELECT.where(HAS_FAILED_DELIVERY, deliveries.c.ended_at >= since, *_is_of(namespace))
     return [_read(row) for row in connection.execute(statement.order_by(deliveries.c.ended_at.desc()).limit(limit))]
 
 
-def count_open(connection: Connection, now: datetime, late: timedelta) -> tuple[int, int]:
+def count_open(connection: Connection, namespace: str | None, now: datetime, late: timedelta) -> tuple[int, int]:
     """Count the deliveries that wait or are attempted, and those of them that are late by more than `late`."""
     is_late = sa.case((deliveries.c.due_at < now - late, 1), else_=0)
-    row = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0)).where(IS_OPEN_DELIVERY)
-    ).one()
+    counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0))
+    row = connection.execute(counts.where(IS_OPEN_DELIVERY, *_is_of(namespace))).one()
     return int(row[0]), int(row[1])
 
 
-def count_failed(connection: Connection, since: datetime) -> int:
-    """Count the deliveries that were given up since an instant."""
-    statement = sa.select(sa.func.count()).where(HAS_FAILED_DELIVERY, deliveries.c.ended_at >= since)
-    return int(connection.execute(statement).scalar_one())
+def _is_of(namespace: str | None) -> list[sa.ColumnElement[bool]]:
+    is_owner = schedules.c.uid == deliveries.c.schedule_uid, schedules.c.namespace == namespace
+    return [] if namespace is None else [sa.exists().where(*is_owner)]

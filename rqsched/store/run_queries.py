@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import first_uid_at, is_uid
-from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule
+from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
@@ -24,6 +24,7 @@ from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
     SELECT_SLIM_RUNS,
+    SELECT_SLIM_SCHEDULES,
     to_run,
     to_schedule,
 )
@@ -32,11 +33,13 @@ from rqsched.store.tables import (
     IS_DEAD_LETTER,
     IS_LIVE,
     IS_OCCURRENCE,
+    IS_OPEN_TARGET,
     IS_UNFINISHED,
     WAITS_FOR_CODE,
     constant,
     runs,
     schedules,
+    targets,
 )
 
 
@@ -403,34 +406,43 @@ def newest_timings(connection: Connection, namespace: str, start: datetime, most
     ], first.created_at if first is not None else start
 
 
-def waiting_by_queue(connection: Connection, namespace: str, most: int) -> dict[str | None, int]:
-    """Count the pending runs of a namespace by the queue they name, among the `most` oldest of all."""
-    oldest = (
-        sa.select(runs.c.uid, runs.c.queue, runs.c.schedule_uid)
-        .where(IS_UNFINISHED, runs.c.status == constant(RunStatus.PENDING), runs.c.connection.is_(None))
-        .order_by(runs.c.uid)
-        .limit(most)
-        .subquery()
-    )
-    statement = (
-        sa.select(oldest.c.queue, sa.func.count())
-        .join(schedules, schedules.c.uid == oldest.c.schedule_uid)
-        .where(schedules.c.namespace == namespace)
-        .group_by(oldest.c.queue)
-    )
-    return {row[0]: row[1] for row in connection.execute(statement)}
+def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -> list[tuple[str | None, int]]:
+    """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
+
+    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice; None is the default one.
+    """
+    found: list[tuple[str | None, int]] = []
+    for table, is_waiting in ((runs, _IS_PENDING_IN_RQ), (targets, _IS_PENDING_TARGET)):
+        oldest = (
+            sa.select(table.c.uid, table.c.queue, table.c.schedule_uid)
+            .where(is_waiting, table.c.connection.is_(None))
+            .order_by(table.c.uid)
+            .limit(most)
+            .subquery()
+        )
+        statement = sa.select(oldest.c.queue, sa.func.count()).group_by(oldest.c.queue)
+        if namespace is not None:
+            joined = oldest.join(schedules, schedules.c.uid == oldest.c.schedule_uid)
+            statement = statement.select_from(joined).where(schedules.c.namespace == namespace)
+        found += [(row[0], row[1]) for row in connection.execute(statement)]
+    return found
 
 
-def blocked_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[Schedule, str | None]]:
-    """Read why runs of a namespace are blocked, each with its schedule, longest first."""
-    owner = dialect_of(connection).unindexed(schedules.c.namespace)
+_IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq")
+_IS_PENDING_TARGET = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
+
+
+def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> list[tuple[Schedule, str | None]]:
+    """Read why runs of a namespace, or of all, are blocked, each with its schedule (slim), longest first."""
     statement = (
-        SELECT_SCHEDULES.add_columns(runs.c.blocked_reason)
-        .join(runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(owner == namespace, WAITS_FOR_CODE)
+        SELECT_SLIM_SCHEDULES.add_columns(runs.c.blocked_reason)
+        .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
+        .where(WAITS_FOR_CODE)
         .order_by(runs.c.blocked_at, runs.c.uid)
         .limit(limit)
     )
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
     return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
 
 

@@ -586,13 +586,32 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
 
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that fire next, the earliest first."""
-    owner = dialect_of(connection).unindexed(schedules.c.namespace)
-    statement = (
-        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at.is_not(None), owner == namespace)
-        .order_by(schedules.c.due_at, schedules.c.uid)
-        .limit(limit)
-    )
-    return [to_schedule(row) for row in connection.execute(statement)]
+    return _first_due(connection, namespace, limit, schedules.c.due_at.is_not(None))
+
+
+def overdue(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace, or of all, that were due up to `since`; the earliest first."""
+    return _first_due(connection, namespace, limit, schedules.c.due_at <= since)
+
+
+def count_overdue(connection: Connection, namespace: str | None, since: datetime, most: int) -> int:
+    """Count those, up to `most`."""
+    owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
+    return _count_up_to(connection, most, IS_ACTIVE, schedules.c.due_at <= since, *owner)
+
+
+def _first_due(
+    connection: Connection, namespace: str | None, limit: int, is_meant: sa.ColumnElement[bool]
+) -> list[Schedule]:
+    owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
+    statement = SELECT_SCHEDULES.where(IS_ACTIVE, is_meant, *owner).order_by(schedules.c.due_at, schedules.c.uid)
+    return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
+
+
+def _is_of(
+    namespace: str | None, column: sa.ColumnElement[Any] = schedules.c.namespace
+) -> list[sa.ColumnElement[bool]]:
+    return [] if namespace is None else [column == namespace]
 
 
 def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:
@@ -606,35 +625,24 @@ def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[st
     return [(row.uid, row.n) for row in connection.execute(statement)]
 
 
-def overdue_schedules(connection: Connection, namespace: str, since: datetime, limit: int) -> list[Schedule]:
-    """Read the active schedules of a namespace that were due before `since`, the earliest first."""
-    owner = dialect_of(connection).unindexed(schedules.c.namespace)
-    statement = (
-        SELECT_SCHEDULES.where(IS_ACTIVE, schedules.c.due_at <= since, owner == namespace)
-        .order_by(schedules.c.due_at, schedules.c.uid)
-        .limit(limit)
-    )
-    return [to_schedule(row) for row in connection.execute(statement)]
+def dead(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read the dead schedules of a namespace, or of all, the newest first."""
+    filters = Filters(namespace=namespace, statuses=(ScheduleStatus.DEAD.value,))
+    return list_schedules(connection, filters, limit=limit, cursor=None, newest_first=True).items
 
 
-def failing(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
-    """Read the active schedules of a namespace whose newest runs failed one after the other (`REPEATEDLY`)."""
-    statement = (
-        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, IS_FAILING, IS_ACTIVE)
-        .order_by(schedules.c.consecutive_failures.desc(), schedules.c.uid)
-        .limit(limit)
-    )
-    return [to_schedule(row) for row in connection.execute(statement)]
+def failing(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read the active schedules of a namespace, or of all, whose newest runs all failed (`REPEATEDLY`)."""
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_FAILING, IS_ACTIVE)
+    order = schedules.c.consecutive_failures.desc(), schedules.c.uid
+    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 
 
-def unsuccessful(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
-    """Read the schedules of a namespace that have had no success for as long as they allow, longest first."""
-    statement = (
-        SELECT_SCHEDULES.where(schedules.c.namespace == namespace, IS_LATE, IS_LIVE)
-        .order_by(schedules.c.overdue_since, schedules.c.uid)
-        .limit(limit)
-    )
-    return [to_schedule(row) for row in connection.execute(statement)]
+def unsuccessful(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read the schedules of a namespace, or of all, without a success for as long as they allow; longest first."""
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_LATE, IS_LIVE)
+    order = schedules.c.overdue_since, schedules.c.uid
+    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 
 
 def namespaces(connection: Connection, most: int) -> list[str]:

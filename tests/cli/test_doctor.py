@@ -63,6 +63,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "blocked",
             "overdue",
             "dead",
+            "failing",
             "links",
             "failed links",
             "depth",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rq import SimpleWorker
 
-from rqsched.cli import checks
+from rqsched.chain import health
 from rqsched.errors import ConfigError
 from rqsched.processes.worker import WorkerOptions, require_free_names
 from rqsched.testing import execute_pending
@@ -59,7 +59,7 @@ def _look_for_name(web: Web) -> None:
 
 
 def _examine(web: Web) -> None:
-    assert {"workers", "dispatchers", "failed links"} <= {found.check for found in checks._examine(web.env.runtime)}
+    assert {"workers", "dispatchers", "failed links"} <= {found.check for found in health.examine(web.env.runtime)}
 
 
 def _execute(web: Web) -> None:

@@ -81,7 +81,7 @@ def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: 
     yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
     text = "Targets of fan-outs that have not ended, by status."
     yield _by_status("targets_open", text, found.targets, label, sees)
-    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules overdue by more than the grace.", labels=("namespace",))
+    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules that should have fired.", labels=("namespace",))
     longest = GaugeMetricFamily("rqsched_overdue_seconds", "The longest of those delays.", labels=("namespace",))
     for namespace, count in sorted(found.overdue.items()):
         if sees(namespace):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from rqsched.chain.quotas import usage_of_all
+from rqsched.chain.health import GIVEN_UP_WITHIN, overdue_until
+from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
 from rqsched.core.quota import Usage
 from rqsched.store import system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
-
-_DAY = timedelta(days=1)
 
 
 @dataclass
@@ -32,7 +31,7 @@ class DatabaseGauges:
     blocked: Counter[str] = field(default_factory=Counter)
     """Pending runs whose code no worker had yet, by namespace."""
     overdue: Counter[str] = field(default_factory=Counter)
-    """Active schedules overdue by more than the grace, by namespace."""
+    """Active schedules that should have fired, by namespace."""
     most_overdue: dict[str, float] = field(default_factory=dict)
     """Seconds since the earliest of them was due, by namespace."""
     without_success: Counter[str] = field(default_factory=Counter)
@@ -62,7 +61,6 @@ def read_database(runtime: Runtime) -> DatabaseGauges:
 
 
 def _database_gauges(runtime: Runtime, connection: Connection, now: datetime) -> DatabaseGauges:
-    overdue_since = now - runtime.settings.grace
     found = DatabaseGauges()
     for namespace, status, count in system_queries.count_schedules_by_status(connection):
         found.schedules[namespace, status] = count
@@ -72,12 +70,12 @@ def _database_gauges(runtime: Runtime, connection: Connection, now: datetime) ->
         found.targets[namespace, status] = count
     for namespace, count in system_queries.count_blocked_runs(connection):
         found.blocked[namespace] = count
-    for namespace, count, earliest in system_queries.count_overdue(connection, overdue_since):
+    for namespace, count, earliest in system_queries.count_overdue(connection, overdue_until(runtime)):
         found.overdue[namespace] = count
         found.most_overdue[namespace] = (now - earliest).total_seconds()
     found.without_success.update(dict(system_queries.count_without_success(connection)))
-    found.usages = usage_of_all(runtime, connection)
-    for namespace, status, count in system_queries.count_notifications_by_status(connection, now - _DAY):
+    found.usages = usages(runtime, connection)
+    for namespace, status, count in system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN):
         found.notifications[namespace, status] = count
     return found
 

@@ -1,0 +1,508 @@
+"""What is wrong: the one place that finds it. `rqsched doctor`, pages, metrics and probes render what is found here.
+
+A check asks SQL or Redis one question and only reads; one that cannot be made is itself a problem, never an exception.
+What a check finds of schedules and runs is found within a namespace, or in all of them.
+
+Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
+set up and links that are not live, whose effect is that schedules are overdue. A page, which is read again with each
+change, makes those whose answer concerns its viewer (`examine_processes`, `examine_work`). Metrics count by namespace,
+with the same conditions and limits. A readiness probe asks only whether the backends respond (`backend_questions`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar, cast
+
+from redis.exceptions import RedisError
+from rq import Worker
+from rq.registry import FailedJobRegistry
+
+from rqsched.chain.error_text import explain
+from rqsched.chain.quotas import usages
+from rqsched.chain.reconcile import SOON
+from rqsched.chain.runtime import Runtime
+from rqsched.clock import SystemClock
+from rqsched.core.deliveries import shown_destination
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import REPEATEDLY, Schedule
+from rqsched.core.quota import Usage
+from rqsched.errors import ConfigError, RqschedError
+from rqsched.store import deliveries, reconcile_queries, run_queries, schedule_queries, schema_version
+from rqsched.store.database import Connection, DatabaseError, Patience
+from rqsched.store.migrations import HEAD
+from rqsched.store.schedule_queries import Filters
+from rqsched.transport import telemetry
+from rqsched.transport.client import require_no_cluster
+from rqsched.transport.transport import Arm
+
+T = TypeVar("T")
+GIVEN_UP_WITHIN = timedelta(days=1)
+"""How long a notification that was given up counts as something that is wrong."""
+NAMED = 5
+"""How many schedules, workers or reasons a surface names."""
+_TOLD = NAMED + 1
+"""One more is read, to know whether there are more."""
+_DEEP = 1_000
+"""With more waiting links than this, the workers do not keep up."""
+_MOST, _MOST_WAITING = 1_000, 5_000
+"""Up to how many are counted, of schedules and blocked runs, and of runs and targets that wait."""
+_LATE = timedelta(minutes=10)
+"""Notifications that wait longer are a warning."""
+_NEARLY_FULL = 0.9
+"""The share of a quota from which on it is told."""
+_SKEW = 1.0
+"""Clocks that differ by more seconds are a warning."""
+BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
+"""What a check raises when SQL or Redis does not answer it."""
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    """As it should be."""
+    WARNING = "warning"
+    """Everything does what it was told to, but somebody should look: a schedule that fails, a limit that is near."""
+    PROBLEM = "problem"
+    """Until somebody acts, schedules do not fire or runs do not start, or both will stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    level: Level
+    """How bad it is."""
+    detail: str
+    """What was found, in words."""
+    schedules: Sequence[Schedule] = ()
+    """The schedules it concerns: the first of them, one more than is named where there are more."""
+    names: Sequence[str] = ()
+    """What else it concerns: workers, reasons, databases."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What was counted or measured, by what it is of: jobs by queue, seconds by clock."""
+    advice: str | None = None
+    """What to do; None when there is nothing to do."""
+    check: str = ""
+    """The name of the check."""
+
+
+class _Scope(NamedTuple):
+    """What checks are made of."""
+
+    runtime: Runtime
+    """The processes and servers."""
+    namespace: str | None = None
+    """The namespace whose schedules, runs and notifications count; None for all."""
+    connection: Connection | None = None
+    """The transaction of a caller that reads more; None gives each question one of its own."""
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Ask SQL."""
+        return self.runtime.database.read(query) if self.connection is None else query(self.connection)
+
+
+class _Check(NamedTuple):
+    name: str
+    needs: frozenset[str]
+    """The checks without which it cannot be made."""
+    advice: str
+    """What to do where the finding does not say it."""
+    ask: Callable[[_Scope], Finding]
+
+
+_CHECKS: list[_Check] = []
+"""Every check in the order of this file, the most basic first."""
+_OF_PROCESSES = frozenset({"ownership", "clock", "dispatchers", "workers", "foreign workers"})
+_OF_WORK = frozenset({"blocked", "overdue", "dead", "failing", "quotas", "successes", "notifications"})
+
+
+def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
+    def add(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
+        _CHECKS.append(_Check(name, frozenset(needs.split()), advice, ask))
+        return ask
+
+    return add
+
+
+def examine(runtime: Runtime) -> Iterator[Finding]:
+    """Make every check over all namespaces, most basic first; one that needs another which failed is left out.
+
+    So is the schema, and all that needs it, of a database which Redis does not belong to: its upgrade is no remedy.
+    """
+    scope, sound, is_ours = _Scope(runtime), set[str](), True
+    for check in _CHECKS:
+        if check.needs <= sound and (is_ours or check.name != "schema"):
+            finding = asked(check.name, partial(check.ask, scope), check.advice)
+            if finding.level is not Level.PROBLEM:
+                sound.add(check.name)
+            elif check.name == "ownership":
+                is_ours = False
+            yield finding
+
+
+def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
+    """Return what a question found; that it could not be asked is a problem."""
+    try:
+        return _named(name, question(), advice)
+    except BACKEND_ERRORS as error:
+        return Finding(Level.PROBLEM, explain(error), advice=advice, check=name)
+
+
+def _named(name: str, found: Finding, advice: str) -> Finding:
+    return replace(found, check=name, advice=None if found.level is Level.OK else found.advice or advice)
+
+
+def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
+    """Return what is wrong with databases, workers and clocks, for who looks at a namespace; raises BACKEND_ERRORS."""
+    return _wrong(_OF_PROCESSES, _Scope(runtime, namespace))
+
+
+def examine_work(runtime: Runtime, connection: Connection, namespace: str) -> list[Finding]:
+    """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction."""
+    return _wrong(_OF_WORK, _Scope(runtime, namespace, connection))
+
+
+def _wrong(names: frozenset[str], scope: _Scope) -> list[Finding]:
+    found = (_named(one.name, one.ask(scope), one.advice) for one in _CHECKS if one.name in names)
+    return [finding for finding in found if finding.level is not Level.OK]
+
+
+def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
+    """Return what asks each backend whether it responds; each raises one of BACKEND_ERRORS if it does not, at once."""
+    at_once = Patience(total=timedelta(0))
+    return {
+        "database": partial(runtime.database.ping, patience=at_once),
+        "schema": partial(schema_version.require_current, runtime.database, patience=at_once),
+        "redis": runtime.transport.redis.ping,
+    }
+
+
+def overdue_until(runtime: Runtime) -> datetime:
+    """Return the latest due time that is overdue: a living dispatcher has fired what was due then."""
+    return runtime.now() - runtime.settings.grace - runtime.settings.lease
+
+
+def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> Counter[str]:
+    """Count the runs and targets that wait on queues of the main Redis; of a namespace, or of all."""
+    waiting = Counter[str]()
+    for name, count in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING):
+        waiting[name or runtime.settings.default_queue] += count
+    return waiting
+
+
+@_check("database", "", "Start it, or set RQSCHED_DATABASE_URL to where it is.")
+def _database(scope: _Scope) -> Finding:
+    where = scope.runtime.database.engine.url
+    return Finding(Level.OK, f"{scope.runtime.database.server_version()} at {where.host or ''}{where.database}")
+
+
+@_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
+def _redis(scope: _Scope) -> Finding:
+    redis = scope.runtime.transport.redis
+    before = time.perf_counter()
+    redis.ping()
+    took = time.perf_counter() - before
+    require_no_cluster(redis)
+    server: Any = redis.info("server")
+    name = "Valkey" if "valkey_version" in server else "Redis"
+    found = server.get("valkey_version") or server["redis_version"]
+    return Finding(Level.OK, f"{name} {found} answers in {took * 1000:.1f} ms")
+
+
+@_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.")
+def _ownership(scope: _Scope) -> Finding:
+    """Compare the database's id with the one in Redis; the same is said of a database without tables."""
+    runtime, transport = scope.runtime, scope.runtime.transport
+    has_tables = schema_version.status(runtime.database).current is not None
+    owner, mine = transport.database_id(), runtime.database_id() if has_tables else None
+    if owner is None:
+        return Finding(Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet")
+    if owner == mine:
+        return Finding(Level.OK, "the control queue belongs to this database")
+    what = f"is {mine}" if mine else "is empty"
+    return Finding(
+        Level.PROBLEM,
+        f"control queue {transport.control.name!r} belongs to another database: {owner}, this one {what}",
+        names=(owner, mine or "none"),
+        advice="Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a "
+        f"RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key {transport.database_id_key!r}.",
+    )
+
+
+@_check("schema", "database", "Run `rqsched db upgrade`.")
+def _schema(scope: _Scope) -> Finding:
+    schema_version.require_current(scope.runtime.database)
+    return Finding(Level.OK, f"at {HEAD}")
+
+
+@_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
+def _clock(scope: _Scope) -> Finding:
+    """Compare this host's clock with those of Redis and SQL; SQLite has none of its own."""
+    seconds, microseconds = cast(Any, scope.runtime.transport.redis.time())
+    theirs = {"Redis": datetime.fromtimestamp(seconds + microseconds / 1_000_000, UTC)}
+    host, database = SystemClock().now(), scope.runtime.database
+    if database.dialect.has_server:
+        theirs["SQL"] = database.now(host)
+    skews = {name: (at - host).total_seconds() for name, at in theirs.items()}
+    wrong = {name: skew for name, skew in skews.items() if abs(skew) > _SKEW}
+    detail = ", ".join(f"{name} {skew:+.3f} s" for name, skew in skews.items())
+    return Finding(Level.WARNING if wrong else Level.OK, detail, numbers=wrong)
+
+
+@_check("eviction", "redis", "Set maxmemory-policy to noeviction: evicted links fire late.")
+def _eviction(scope: _Scope) -> Finding:
+    memory: Any = scope.runtime.transport.redis.info("memory")
+    policy, limit = memory["maxmemory_policy"], memory["maxmemory"]
+    if policy == "noeviction":
+        return Finding(Level.OK, policy)
+    return Finding(Level.PROBLEM if limit else Level.WARNING, f"{policy}, maxmemory {limit}")
+
+
+@_check("persistence", "redis", "Set appendonly to yes, or a Redis restart delays everything armed.")
+def _persistence(scope: _Scope) -> Finding:
+    info: Any = scope.runtime.transport.redis.info("persistence")
+    if info["aof_enabled"]:
+        if info.get("aof_last_write_status", "ok") == "ok":
+            return Finding(Level.OK, "append-only file")
+        return Finding(Level.PROBLEM, "the append-only file is not written")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return Finding(Level.PROBLEM, "snapshots fail")
+    return Finding(Level.WARNING, "no append-only file")
+
+
+@_check("connections", "", "Fix RQSCHED_CONNECTIONS or start that server.")
+def _connections(scope: _Scope) -> Finding:
+    others = scope.runtime.transport.connections
+    for name, redis in others.items():
+        try:
+            redis.ping()
+            require_no_cluster(redis)
+        except (RedisError, ConfigError) as error:
+            return Finding(Level.PROBLEM, f"{name}: {error}")
+    return Finding(Level.OK, ", ".join(others) or "none")
+
+
+@_check("dispatchers", "schema redis", "Start `rqsched worker`, or `rq worker -c rqsched.preload`.")
+def _dispatchers(scope: _Scope) -> Finding:
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    if alive:
+        return Finding(Level.OK, ", ".join(one.name for one in alive))
+    plain = Worker.count(queue=transport.control)
+    if plain:
+        return Finding(Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time")
+    filters = Filters(namespace=scope.namespace, statuses=("active",))
+    active = scope.read(lambda connection: schedule_queries.count_schedules(connection, filters))
+    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {active} active schedule(s)")
+
+
+@_check("workers", "schema redis", "Start `rqsched worker QUEUE` for that queue.")
+def _workers(scope: _Scope) -> Finding:
+    workers = Worker.all(connection=scope.runtime.transport.control.connection)
+    listening = Counter(name for one in workers for name in one.queue_names())
+    waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
+    deserted = {name: count for name, count in waiting.items() if name not in listening}
+    if deserted:
+        told = ", ".join(f"{count} run(s) on {name!r}" for name, count in deserted.items())
+        return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted)
+    if not listening:
+        return Finding(Level.WARNING, "no RQ worker")
+    found = telemetry.worker_versions(scope.runtime.transport.redis, [one.key for one in workers])
+    versions = Counter(f"rqsched {version}" if version else "RQ alone" for version in found)
+    names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
+    return Finding(Level.OK, f"{names}; {kinds}")
+
+
+@_check(
+    "foreign workers",
+    "schema redis",
+    "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
+    "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+)
+def _foreign_workers(scope: _Scope) -> Finding:
+    """Look for workers with another database that were given this one's jobs, on every Redis there is."""
+    runtime = scope.runtime
+    redises = [runtime.transport.redis, *runtime.transport.connections.values()]
+    mine, now = runtime.database_id(), runtime.now()
+    found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
+    if not found:
+        return Finding(Level.OK, "no worker with another database was given a job")
+    told = f"workers with another database were given jobs of this one: {', '.join(found)}"
+    return Finding(Level.PROBLEM, told, names=found)
+
+
+@_check(
+    "blocked",
+    "schema",
+    "Start a worker that has the code (RQSCHED_IMPORTS names the module, PYTHONPATH finds it), stop those that "
+    "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
+)
+def _blocked(scope: _Scope) -> Finding:
+    """Look for runs whose code no worker had yet: which worker lacked what, once for each reason."""
+    found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
+    if not found:
+        return Finding(Level.OK, "no run waits for code")
+    reasons = sorted({reason or "" for _, reason in found})
+    told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
+    schedules = {schedule.uid: schedule for schedule, _ in found}
+    what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
+    return Finding(Level.PROBLEM, what, [*schedules.values()], reasons)
+
+
+@_check("overdue", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+def _overdue(scope: _Scope) -> Finding:
+    until = overdue_until(scope.runtime)
+    found = scope.read(lambda connection: schedule_queries.overdue(connection, scope.namespace, until, _TOLD))
+    if not found:
+        return Finding(Level.OK, "no schedule is overdue")
+    count = scope.read(lambda connection: schedule_queries.count_overdue(connection, scope.namespace, until, _MOST))
+    return Finding(Level.PROBLEM, f"{_counted(count)} overdue, the oldest since {_when(found[0].due_at)}", found)
+
+
+def _counted(count: int) -> str:
+    return f"{count}{'+' if count == _MOST else ''}"
+
+
+def _when(at: datetime | None) -> str:
+    return "" if at is None else iso_utc(at)
+
+
+@_check("dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.")
+def _dead(scope: _Scope) -> Finding:
+    found = scope.read(lambda connection: schedule_queries.dead(connection, scope.namespace, _TOLD))
+    return _of(found, "no schedule is dead", "no longer fire because their runs failed", _path)
+
+
+@_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.")
+def _failing(scope: _Scope) -> Finding:
+    found = scope.read(lambda connection: schedule_queries.failing(connection, scope.namespace, _TOLD))
+    return _of(found, "no schedule fails repeatedly", f"{REPEATEDLY} runs in a row failed, or more", _path)
+
+
+def _of(found: list[Schedule], fine: str, wrong: str, told: Callable[[Schedule], str]) -> Finding:
+    if not found:
+        return Finding(Level.OK, fine)
+    return Finding(Level.WARNING, f"{wrong}: {_listed(map(told, found))}", found)
+
+
+def _path(schedule: Schedule) -> str:
+    return f"{schedule.namespace}/{schedule.schedule_id}"
+
+
+def _listed(told: Iterable[str]) -> str:
+    """Return the first few, and whether there are more."""
+    first = [*islice(told, _TOLD)]
+    return ", ".join(first[:NAMED]) + (" ..." if len(first) > NAMED else "")
+
+
+@_check(
+    "events",
+    "schema",
+    "MachineScheduler.register says when such an event is sent; without it, it is sent by hand alone.",
+)
+def _events(scope: _Scope) -> Finding:
+    """Look for events that machines declare and that no registration and no schedule of any namespace sends."""
+    registered = {workflow for workflow, *_ in scope.runtime.workflows.declared().values()}
+    events = [known.name for known in scope.runtime.workflows.all() if known.each is not None]
+
+    def unused(connection: Connection) -> list[str]:
+        rest = (name for name in events if name not in registered)
+        return [name for name in rest if not schedule_queries.count_schedules(connection, Filters(workflow=name))]
+
+    names = scope.read(unused)
+    if not names:
+        return Finding(Level.OK, f"{len(events)} declared, each registered" if events else "no machine declares any")
+    return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}", names=names)
+
+
+@_check("quotas", "schema", "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched usage -n NAME`.")
+def _quotas(scope: _Scope) -> Finding:
+    if not scope.runtime.settings.quotas:
+        return Finding(Level.OK, "none is set")
+    known = scope.read(lambda connection: usages(scope.runtime, connection, scope.namespace))
+    full = sorted((one for one in known if one.share >= _NEARLY_FULL), key=lambda one: -one.share)
+    if not full:
+        return Finding(Level.OK, f"{len(known)} namespaces within theirs")
+    return Finding(Level.WARNING, f"nearly used up or exceeded: {_listed(map(_held, full))}")
+
+
+def _held(usage: Usage) -> str:
+    """Return what a namespace holds; its bytes where they were counted."""
+    size = f", {usage.bytes} bytes" if usage.bytes else ""
+    return f"{usage.namespace} ({usage.schedules} schedules{size})"
+
+
+@_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
+def _successes(scope: _Scope) -> Finding:
+    found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD))
+    return _of(
+        found, "no schedule lacks the success it expects", "no success in time",
+        lambda one: f"{_path(one)} (since {_when(one.overdue_since)})",
+    )  # fmt: skip
+
+
+@_check(
+    "notifications",
+    "schema",
+    "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
+)
+def _notifications(scope: _Scope) -> Finding:
+    now, namespace = scope.runtime.now(), scope.namespace
+    failed = scope.read(lambda connection: deliveries.failed_since(connection, namespace, now - GIVEN_UP_WITHIN, NAMED))
+    if failed:
+        told = "; ".join(f"{one.kind.value} {shown_destination(one)}: {one.error}" for one in failed)
+        return Finding(Level.WARNING, f"given up within a day: {told}")
+    waiting, late = scope.read(lambda connection: deliveries.count_open(connection, namespace, now, _LATE))
+    if late:
+        return Finding(Level.WARNING, f"{late} of {waiting} have waited for more than {_LATE.seconds // 60} minutes")
+    return Finding(Level.OK, f"{waiting} wait")
+
+
+@_check("links", "schema redis", "Run `rqsched recover`; a worker does so every 15 seconds.")
+def _links(scope: _Scope) -> Finding:
+    links = _due_soon(scope)
+    dead = _not_live(scope, links)
+    if dead:  # or it fired between the read of SQL and the one of Redis
+        dead &= _not_live(scope, _due_soon(scope))
+    if dead:
+        return Finding(Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis")
+    late = sum(link.due_at <= overdue_until(scope.runtime) for link in links)
+    if late:
+        told = f"{len(links)} due soon or overdue, all in Redis, where {late} overdue wait for a dispatcher"
+        return Finding(Level.OK, told)
+    return Finding(Level.OK, f"{len(links)} due soon, all live")
+
+
+def _due_soon(scope: _Scope) -> list[Arm]:
+    """Read the links that must be in Redis by now: due soon, or overdue beyond the grace."""
+    now = scope.runtime.now()
+    rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
+    return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.grace]
+
+
+def _not_live(scope: _Scope, arms: Sequence[Arm]) -> set[Arm]:
+    live = scope.runtime.transport.live_links(arms, now=scope.runtime.now())
+    return {arm for arm, is_live in zip(arms, live, strict=True) if not is_live}
+
+
+@_check("failed links", "redis", "`rq info` and the workers' logs say why; reconcile arms them again.")
+def _failed_links(scope: _Scope) -> Finding:
+    count = FailedJobRegistry(queue=scope.runtime.transport.control).count
+    return Finding(Level.WARNING if count else Level.OK, f"{count} failed")
+
+
+@_check("depth", "redis", "Start more workers.")
+def _depth(scope: _Scope) -> Finding:
+    transport = scope.runtime.transport
+    waiting, armed = transport.count_due(now=scope.runtime.now()), transport.count_armed()
+    level = Level.WARNING if waiting > _DEEP else Level.OK
+    return Finding(level, f"{waiting} due, {armed} armed on {transport.control.name!r}")
