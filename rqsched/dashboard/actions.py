@@ -15,9 +15,7 @@ from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.dashboard import run as run_page
-from rqsched.dashboard.gaps import skip_in_words
-from rqsched.dashboard.rendering import field_text
+from rqsched.dashboard.rendering import field_text, skip_in_words
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
@@ -229,7 +227,7 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
 
 def act_on_run(visit: Visit) -> Response:
     """Retry, cancel or terminate one run."""
-    schedule, run = run_page.find(visit)
+    schedule, run = visit.run()
     handle = RunHandle(visit.scheduler.runtime, run)
     wanted = visit.form.get("action", "")
     try:

@@ -2,21 +2,120 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from redis.exceptions import RedisError
 from starlette.responses import Response
 
 from rqsched.chain import health
-from rqsched.dashboard import problems
+from rqsched.chain.health import NAMED, Finding, Level
+from rqsched.core.model import REPEATEDLY, Schedule
 from rqsched.dashboard.visit import Visit
+from rqsched.errors import BackendUnavailableError
 from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
 
+_log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000
 """A count above this is shown as `1000+`: counting all of 100 000 schedules would cost more than the page."""
 _SHOWN = 8
 _DAY = timedelta(days=1)
+_REASONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong."""
+
+    tone: str
+    """`bad` for a problem, `warn` for a warning (`Level`)."""
+    title: str
+    """What is wrong, in one line."""
+    detail: str
+    """What it means."""
+    remedy: str
+    """What to do."""
+    schedules: tuple[Schedule, ...] = ()
+    """Which schedules, the first few."""
+    action: str | None = None
+    """The operation that a button offers for each of them; None without one."""
+    shows_error: bool = False
+    """Whether the last error of each of them says more."""
+
+
+class _Words(NamedTuple):
+    """How a finding is said: in braces, what `_spoken` knows of it."""
+
+    title: str
+    detail: str = "{detail}."
+    remedy: str = "{advice}"
+    action: str | None = None
+    shows_error: bool = False
+
+
+_WORDS: Mapping[str, _Words] = {
+    "overdue": _Words(
+        "{count} overdue",
+        "{they} should have fired and did not.",
+        "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.",
+    ),
+    "dead": _Words(
+        "{count} dead",
+        "Too many runs in a row failed, and no further one is started.",
+        "Fix the workflow, then restart what runs it.",
+        action="restart",
+        shows_error=True,
+    ),
+    "blocked": _Words(
+        "{count} blocked",
+        "No worker had the code of their runs yet: {reasons}",
+        "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
+    ),
+    "successes": _Words(
+        "{count} without the success that was expected",
+        "No run succeeded within `expect_success_within`.",
+        "Their runs and their history say why.",
+        action="trigger",
+        shows_error=True,
+    ),
+    "failing": _Words(
+        "{count} failing repeatedly",
+        f"At least {REPEATEDLY} runs in a row failed.",
+        "Their newest run shows the traceback; fix what it says, then run them.",
+        action="trigger",
+        shows_error=True,
+    ),
+    "quotas": _Words("The namespace is nearly full"),
+    "notifications": _Words("Notifications do not arrive"),
+    "dispatchers": _Words(
+        "No dispatcher is alive",
+        "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
+        "Start `rqsched worker`.",
+    ),
+    "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
+    "clock": _Words(
+        "Clocks differ",
+        "{clocks}. Fires are timed by the clock of SQL, heartbeats and leases by Redis.",
+        "Run NTP on every machine.",
+    ),
+    "ownership": _Words(
+        "Redis belongs to another database",
+        "The control queue `{queue}` carries the schedules of {owner}, this page shows {mine}: what is changed here "
+        "does not fire.",
+    ),
+    "workers": _Words(
+        "Jobs wait where no worker listens", "Nobody takes them: {queues}.", "Start `rqsched worker` with their names."
+    ),
+}
+_MILDER: Mapping[str, _Words] = {
+    "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
+    "workers": _Words("No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`."),
+}
+"""How a warning is said where it is about something else than the problem of the same check."""
 
 
 def show(visit: Visit) -> Response:
@@ -34,5 +133,58 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    values["problems"] = problems.show(visit, values["problems"])
+    values["problems"] = _problems(visit, values["problems"])
     return visit.page("overview.html", most=MOST_COUNTED, **values)
+
+
+def _problems(visit: Visit, findings: Iterable[Finding]) -> list[Problem]:
+    """Return the cards of what was found in the viewer's namespace and of what is wrong around it, the worst first."""
+    problems = [*_around(visit), *(_problem(visit, finding) for finding in findings)]
+    return sorted(problems, key=lambda problem: problem.tone != "bad")
+
+
+def _around(visit: Visit) -> list[Problem]:
+    """Return what is wrong with Redis, clocks, databases and queues; it asks them, outside of a transaction."""
+    try:
+        found = health.examine_processes(visit.scheduler.runtime, None if visit.sees_all else visit.namespace)
+    except (RedisError, BackendUnavailableError, OSError) as error:
+        _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
+        return [
+            Problem(
+                "bad", "Redis does not answer", "Nothing fires until it is back. What is stored meanwhile is not lost.",
+                "Start it, or set RQSCHED_REDIS_URL to where it is; `rqsched doctor` says more.",
+            )
+        ]  # fmt: skip
+    return [_problem(visit, finding) for finding in found]
+
+
+def _problem(visit: Visit, finding: Finding) -> Problem:
+    is_bad, spoken = finding.level is Level.PROBLEM, _spoken(visit, finding)
+    words = _WORDS[finding.check] if is_bad else _MILDER.get(finding.check, _WORDS[finding.check])
+    title, detail, remedy = (text.format_map(spoken) for text in words[:3])
+    tone, some = "bad" if is_bad else "warn", tuple(finding.schedules[:NAMED])
+    return Problem(tone, title, detail, remedy, some, words.action, words.shows_error)
+
+
+def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
+    """Return what the words of some check name; workers of others are counted for who sees some namespaces only."""
+    count = f"More than {NAMED}" if len(finding.schedules) > NAMED else str(len(finding.schedules))
+    names, numbers = finding.names, finding.numbers
+    queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
+    return {
+        "detail": finding.detail,
+        "advice": finding.advice or "",
+        "count": f"{count} schedule{'s are' if count != '1' else ' is'}",
+        "they": "It" if count == "1" else "They",
+        "reasons": "; ".join(names[:_REASONS]) + ("; ..." if len(names) > _REASONS else ""),
+        "workers": ", ".join(names[:NAMED]) if visit.sees_all else str(len(names)),
+        "queues": queues + (f" and {len(numbers) - NAMED} more queues" if len(numbers) > NAMED else ""),
+        "clocks": " and ".join(f"{name}'s is {_apart(skew)} this machine's" for name, skew in numbers.items()),
+        "queue": visit.scheduler.runtime.transport.control.name,
+        "owner": next(iter(names), ""),
+        "mine": next(reversed(names), ""),
+    }
+
+
+def _apart(skew: float) -> str:
+    return f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'}"

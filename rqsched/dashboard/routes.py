@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
@@ -12,19 +14,21 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, editor, live, session, system, timeline
+from rqsched.dashboard import actions, editor, session, system, timeline
 from rqsched.dashboard import overview as overview_page
-from rqsched.dashboard import run as run_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import HEADERS, STATIC, render
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import DatabaseUnavailableError, NamespaceNotFoundError, RqschedError
+from rqsched.errors import DatabaseUnavailableError, InvalidInputError, NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import MalformedError, RateLimitedError, TooManyStreamsError, UnauthorizedError, problem_of
+from rqsched.http.event_feed import Reader
+from rqsched.http.event_stream import EventStream, NamespaceCursor, open_stream
 from rqsched.http.middleware import tag_of
 from rqsched.store.database import DatabaseError
+from rqsched.store.event_queries import SETTLING, FoundEvent
 
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
@@ -43,7 +47,7 @@ def routes() -> list[Route]:
         _page("/schedules/new", editor.new, Role.ADMIN),
         _page(schedule, schedule_page.show),
         _page(f"{schedule}/edit", editor.edit, Role.ADMIN),
-        _page(run, run_page.show),
+        _page(run, schedule_page.show_run),
         _page("/timeline", timeline.show),
         _page("/system", system.show),
         _page("/preview", editor.preview, Role.ADMIN),
@@ -91,11 +95,36 @@ def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], 
 async def _stream(request: Request) -> Response:
     try:
         visit = await run_in_threadpool(_visit, request, [])
-        return await live.follow(visit)
+        return await _follow(visit)
     except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
         return Response(status_code=204)  # no stream now: a browser logs any other answer as an error
     except RqschedError as error:
         return _error(request, None, error)
+
+
+async def _follow(visit: Visit) -> EventStream:
+    """Return the stream of what changes in the viewer's namespace since the page was read.
+
+    Raises InvalidInputError, TooManyStreamsError and DatabaseUnavailableError.
+    """
+    cursor, reader = NamespaceCursor(visit.namespace, _since(visit)), Reader(visit.namespace, visit.now)
+    return await open_stream(wiring_of(visit.request).feed, reader, cursor, is_new=False, fields=_least)
+
+
+def _since(visit: Visit) -> datetime:
+    """Read since when; a page from long ago needs no older events, for it is loaded again."""
+    text = visit.query("since")
+    try:
+        at = datetime.fromisoformat(text) if text else visit.now
+    except ValueError:
+        raise InvalidInputError("since", f"{text[:64]!r} is not a time; load the page again") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return min(max(at, visit.now - SETTLING), visit.now)
+
+
+def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
+    """Return which schedule changed and how: what changed is read with the page."""
+    return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
 
 
 def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, role: Role) -> Response:

@@ -1,4 +1,4 @@
-"""One schedule: all that is known, what it did, why it did not, and what can be done."""
+"""One schedule: all that is known, what it did, why it did not, what can be done; and one of its runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
+from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
-from rqsched.dashboard.gaps import gap_of
+from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import backfills, event_queries, run_queries
@@ -33,6 +34,8 @@ _UPCOMING = 5
 _SEARCHED = 2_000
 _REASONS = 6
 _BACKFILLS = 3
+_RUN_EVENTS = 100
+_FAILED_TARGETS = 50
 
 
 class State(NamedTuple):
@@ -141,3 +144,18 @@ def _sequence(text: str) -> int | None:
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise InvalidInputError("before", "is malformed; go back to the newest events")
     return int(text)
+
+
+def show_run(visit: Visit) -> Response:
+    """Show one run."""
+    schedule, run = visit.run()
+    events = visit.read(lambda connection: event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS))
+    earlier, later = visit.read(lambda connection: run_queries.neighbours(connection, schedule.uid, run.number))
+    handle = RunHandle(visit.scheduler.runtime, run)
+    progress = handle.progress()
+    statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
+    failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
+    return visit.page(
+        "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
+        later=later,
+    )  # fmt: skip

@@ -1,17 +1,32 @@
-"""The page of workers and queues: who is alive and what it does, how deep queues are, how the last hour went."""
+"""The page of workers and queues: who is alive and what it does, how deep queues are, how the last hour went.
+
+Queues and workers belong to no namespace. Who sees only some namespaces sees the queues that runs of the namespace he
+looks at wait on or ran on, how many of these runs wait, and the workers that listen there; of what they execute only
+runs of that namespace. How deep a queue is with everybody's jobs is for those who see all.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
 
 from redis.exceptions import RedisError
+from rq import Queue, Worker
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
+from rq.worker import BaseWorker
 from starlette.responses import Response
 
-from rqsched.dashboard import queues
-from rqsched.dashboard.queues import LastHour, LiveQueue, LiveWorker
+from rqsched.chain import health
+from rqsched.core.ids import parse_run_job_id
+from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
+from rqsched.store import run_queries
+from rqsched.store.run_queries import Timing
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
 
@@ -24,6 +39,80 @@ _REPAIRS = {
     "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",
 }  # fmt: skip
 """What a reconcile pass does, in words."""
+_HOUR = timedelta(hours=1)
+_MOST_RUNS = 300
+"""The newest runs that rates and latencies are taken from."""
+_MOST_WORKERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast runs went."""
+
+    runs: int
+    """How many there were."""
+    failed: int
+    """How many of them failed or were lost."""
+    per_hour: float
+    """How many ended in an hour."""
+    p50: float | None
+    """Seconds from due to started, at the median; None without a run that started."""
+    p95: float | None
+    """The same at the 95th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastHour:
+    """How runs of a namespace went since an instant within the last hour."""
+
+    since: datetime
+    """Since when: an hour ago, or later where there were more runs than are read."""
+    is_capped: bool
+    """Whether there were more."""
+    total: Pace
+    """All of them."""
+    queues: Mapping[str, Pace]
+    """Those of each queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """One RQ worker."""
+
+    name: str
+    """Its name."""
+    state: str
+    """`busy`, `idle`, `suspended` or `started`."""
+    queues: list[str]
+    """What it listens on, the most urgent first."""
+    heartbeat_at: datetime | None
+    """Its last sign of life."""
+    version: str
+    """The version of RQ."""
+    rqsched_version: str
+    """The version of rqsched; empty of a worker of RQ itself, and of an older release's."""
+    job_id: str | None
+    """What it executes now, if the viewer may know."""
+    run_uid: str | None
+    """The run it executes now, if it is one of the namespace."""
+    schedule_id: str | None
+    """The schedule of that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQueue:
+    """One queue of RQ."""
+
+    name: str
+    """Its name."""
+    waiting: int
+    """Jobs that wait; for who sees some namespaces only the runs of this one."""
+    workers: int
+    """Workers that listen on it."""
+    head_since: datetime | None
+    """Since when the job that is taken next has waited; None when none waits, or it may be somebody else's."""
+    pace: Pace | None
+    """How its runs went in the last hour; None without any."""
 
 
 @dataclass
@@ -46,7 +135,7 @@ class _Alive:
 
 def show(visit: Visit) -> Response:
     """Show workers, queues and the last hour."""
-    hour = queues.read_last_hour(visit)
+    hour = _read_last_hour(visit)
     try:
         alive = _alive(visit, hour)
     except (RedisError, OSError) as error:
@@ -57,9 +146,105 @@ def show(visit: Visit) -> Response:
 
 def _alive(visit: Visit, hour: LastHour) -> _Alive:
     transport = visit.scheduler.runtime.transport
-    found = queues.read_workers(visit)
-    shown = queues.show_queues(visit, found, hour)
-    workers = queues.show_workers(visit, found, [queue.name for queue in shown])
+    found = _read_workers(visit)
+    shown = _show_queues(visit, found, hour)
+    workers = _show_workers(visit, found, [queue.name for queue in shown])
     dispatchers = telemetry.live_dispatchers(transport.redis, transport.control.name)
     passes = telemetry.read_passes(transport.redis, transport.control.name) if visit.sees_all else {}
     return _Alive(workers, shown, dispatchers, passes)
+
+
+def _read_last_hour(visit: Visit) -> LastHour:
+    """Read how the namespace's runs went."""
+    start = visit.now - _HOUR
+    found, since = visit.read(lambda c: run_queries.newest_timings(c, visit.namespace, start, _MOST_RUNS))
+    span = max(visit.now - since, timedelta(seconds=1))
+    of_queue: defaultdict[str, list[Timing]] = defaultdict(list)
+    for timing in found:
+        of_queue[_queue_of(visit, timing.queue)].append(timing)
+    paces = {name: _pace(timings, span) for name, timings in sorted(of_queue.items())}
+    return LastHour(since, since > start, _pace(found, span), paces)
+
+
+def _queue_of(visit: Visit, name: str | None) -> str:
+    return name or visit.scheduler.settings.default_queue
+
+
+def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
+    # A run of a backfill is late for nobody: its time had passed when it was asked for.
+    first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
+    late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
+    cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
+    failed = sum(one.status in {"failed", "lost"} for one in timings)
+    ended = sum(one.has_ended for one in timings)
+    p50, p95 = (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
+    return Pace(len(timings), failed, ended * _HOUR / span, p50, p95)
+
+
+def _read_workers(visit: Visit) -> list[BaseWorker]:
+    """Read the workers of RQ, by name."""
+    found = Worker.all(connection=visit.scheduler.runtime.transport.control.connection)[:_MOST_WORKERS]
+    return sorted(found, key=lambda worker: worker.name)
+
+
+def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
+    """Return the queues that the viewer may see."""
+    runtime = visit.scheduler.runtime
+    control = runtime.transport.control
+    listening = [set(worker.queue_names()) for worker in workers]
+    if visit.sees_all:
+        known = {queue.name for queue in Queue.all(connection=control.connection)}
+        depths = {name: Queue(name, connection=control.connection).count for name in known | set().union(*listening)}
+    else:
+        depths = {
+            **dict.fromkeys(hour.queues, 0),
+            **visit.read(lambda c: health.waiting_by_queue(runtime, c, visit.namespace)),
+        }
+    return [
+        LiveQueue(
+            name, depth, sum(name in names for names in listening),
+            _head_since(Queue(name, connection=control.connection)) if visit.sees_all else None,
+            hour.queues.get(name),
+        )
+        for name, depth in sorted(depths.items())
+    ]  # fmt: skip
+
+
+def _head_since(queue: Queue) -> datetime | None:
+    ids = queue.get_job_ids(0, 1)
+    try:
+        at = Job.fetch(ids[0], connection=queue.connection).enqueued_at if ids else None
+    except NoSuchJobError:
+        return None
+    return at and _aware(at)
+
+
+def _aware(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[str]) -> list[LiveWorker]:
+    """Return the workers that the viewer may see: all, or those that listen on one of the queues."""
+    shown = {*queues}
+    seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
+    jobs = {worker.name: worker.get_current_job_id() for worker in seen}
+    redis = visit.scheduler.runtime.transport.redis
+    versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
+    uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
+    own = visit.read(lambda connection: run_queries.schedules_of_runs(connection, visit.namespace, list(uids.values())))
+    return [
+        _shown(worker, version, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
+        for worker, version in zip(seen, versions, strict=True)
+    ]
+
+
+def _shown(
+    worker: BaseWorker, version: str, job_id: str | None, uid: str, own: Mapping[str, str], queues: set[str] | None
+) -> LiveWorker:
+    beat, is_own = worker.last_heartbeat, uid in own
+    names = [name for name in worker.queue_names() if queues is None or name in queues]
+    return LiveWorker(
+        worker.name, str(getattr(worker.get_state(), "value", worker.get_state())), names, beat and _aware(beat),
+        worker.version or "", version, job_id if queues is None or is_own else None, uid if is_own else None,
+        own.get(uid),
+    )  # fmt: skip

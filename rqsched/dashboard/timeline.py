@@ -14,7 +14,7 @@ from starlette.responses import Response
 from rqsched.api.build_description import iter_upcoming
 from rqsched.core.model import RunKind, Schedule
 from rqsched.dashboard import charts
-from rqsched.dashboard.gaps import gap_of
+from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 from zoneinfo import ZoneInfo
@@ -16,13 +16,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
+from rqsched.core.ids import is_uid
+from rqsched.core.model import Run, Schedule
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import HEADERS, render
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, RunNotFoundError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
 from rqsched.spec.zones import known_timezones
-from rqsched.store import schedule_queries
+from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
 
 T = TypeVar("T")
@@ -71,6 +73,15 @@ class Visit:
     def schedule(self) -> ScheduleHandle:
         """Find the schedule that the path names, deleted ones too; raises ScheduleNotFoundError."""
         return self.scheduler.newest(self.request.path_params["schedule_id"], namespace=self.namespace)
+
+    def run(self) -> tuple[Schedule, Run]:
+        """Find the run that the path names, with its schedule; raises RunNotFoundError."""
+        uid = str(self.request.path_params["uid"]).upper()
+        find = partial(run_queries.find_run_with_schedule, namespace=self.namespace, uid=uid)
+        found = self.read(find) if is_uid(uid) else None
+        if found is None:
+            raise RunNotFoundError(uid[:64])
+        return found
 
     def may(self, role: str) -> bool:
         """Return whether the viewer has a role: `read`, `operate` or `admin`."""

@@ -12,8 +12,7 @@ from rqsched import Cron, Every
 from rqsched.api.description import Description
 from rqsched.core import audit, schedule_endings
 from rqsched.core.policy import MissedPolicy
-from rqsched.dashboard.gaps import miss_in_words, skip_in_words
-from rqsched.dashboard.rendering import end_in_words
+from rqsched.dashboard.rendering import end_in_words, miss_in_words, skip_in_words
 from tests.support.env import DAY, HOUR, MINUTE
 from tests.support.pages import Pages
 
