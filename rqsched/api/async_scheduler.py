@@ -15,8 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rqsched.api.caller_transaction import is_async
 from rqsched.api.run_handle import RunHandle, RunView, TriggerResult
-from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.api.schedule_view import ScheduleView
+from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule

@@ -77,12 +77,12 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         labels=loads(definition.labels),
         memo=loads(definition.memo),
         search_attributes=loads(definition.search_attributes),
-        buffered_count=schedule.buffer_depth + schedule.backfill_waiting,
+        buffered_count=schedule.buffered_count,
         current_retry=latest.attempt - 1 + (latest.status.value == "retrying") if latest else 0,
         position=schedule.n,
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
         timing_in_words=timing_in_words,
-        last_outcome=last_outcome(schedule),
+        last_outcome=schedule.outcome_of_last_run,
     )
 
 
@@ -91,11 +91,6 @@ def _timing(spec: str) -> tuple[str, str]:
     """Return a spec as short text and as a phrase."""
     parsed = parse_spec(spec)
     return parsed.describe(), in_words(parsed)
-
-
-def last_outcome(schedule: Schedule) -> str | None:
-    """Return how the run that ended last did; a row of an older release does not say so while all succeeded."""
-    return schedule.last_outcome or ("succeeded" if schedule.success_count else None)
 
 
 _OF_STATE = (

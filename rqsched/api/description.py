@@ -1,12 +1,17 @@
-"""The description of a schedule, as plain values for people and JSON. Imports no SQL, cron or Redis: clients use it."""
+"""What is shown of schedules, runs and notifications: plain values for people and JSON, and the fields of handles.
+
+Imports no SQL, cron or Redis: clients use it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from rqsched.core.ids import iso_utc
+from rqsched.core.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +184,204 @@ class DeliveryDescription:
         """Return JSON-native values; instants as ISO 8601 UTC."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in values}
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """A run as HTTP shows it. Instants are aware UTC."""
+
+    uid: str
+    """The run's uid."""
+    schedule_uid: str
+    """The incarnation of its schedule."""
+    number: int
+    """1, 2, 3 ... within the schedule."""
+    instance_id: str
+    """The readable id, unique within the schedule."""
+    kind: str
+    """`scheduled`, `manual` or `backfill`."""
+    occurrence_at: datetime
+    """The nominal time of its occurrence."""
+    status: str
+    """`pending`, `running`, `retrying`, `buffered`, or how it ended."""
+    created_at: datetime
+    """When it was recorded."""
+    workflow: str
+    """The name of the workflow it executes."""
+    executor: str
+    """`rq` or `external`."""
+    action: dict[str, Any]
+    """Its `args` and `kwargs`."""
+    queue: str | None
+    """Its queue; None is the server's default."""
+    connection: str | None
+    """Its named Redis; None is the server's own."""
+    timeout: int | None
+    """Seconds one attempt may take; None is the server's default."""
+    priority: int
+    """Above 0, it goes to the front of its queue."""
+    overlap: str
+    """The overlap policy it was decided under."""
+    is_override: bool
+    """Whether that policy is not the schedule's own, or it comes from a backfill."""
+    trigger_number: int | None
+    """Which start of the schedule it was; None until it started."""
+    labels: dict[str, Any]
+    """The schedule's labels when it was recorded."""
+    memo: dict[str, Any]
+    """The schedule's memo when it was recorded."""
+    search_attributes: dict[str, Any]
+    """The schedule's search attributes when it was recorded."""
+    lineage: dict[str, Any]
+    """The audit event that ties it to its schedule."""
+    attempt: int
+    """The current attempt, from 1."""
+    delivery: int
+    """Which job carries this attempt; a re-delivery takes the next number."""
+    worker: str | None
+    """The worker of the current or last attempt; None before the first."""
+    due_at: datetime | None
+    """When it was to start."""
+    queued_at: datetime | None
+    """When it became pending; None while it waits."""
+    started_at: datetime | None
+    """When the current attempt began; None before."""
+    ended_at: datetime | None
+    """When it ended; None before that."""
+    retry_at: datetime | None
+    """When its next attempt is due; None unless it is retrying."""
+    heartbeat_at: datetime | None
+    """External runs: the last sign of life."""
+    attempts: list[dict[str, Any]]
+    """One entry for each ended attempt, the newest 50."""
+    result: Any
+    """What the workflow returned."""
+    error: str | None
+    """The error of the newest failed attempt; None when none failed."""
+    idempotency_key: str | None
+    """The key of the trigger that made it; None otherwise."""
+    backfill_uid: str | None
+    """The backfill that made it; None otherwise."""
+    asked_attempt: int | None = None
+    """The attempt that an operator asked for last; None without such a request."""
+    dispatched_at: datetime | None = None
+    """When its workflow returned and its targets were open; None unless it has targets."""
+    target_counts: dict[str, int] | None = None
+    """How many of its targets ended in each status; None until the last one has."""
+    blocked_at: datetime | None = None
+    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
+    blocked_reason: str | None = None
+    """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        return self.blocked_at is not None and self.status == "pending"
+
+
+class ScheduleFields:
+    """The fields of a schedule that the handles of the scheduler and of its client show: as they were read last.
+
+    Instants are aware UTC.
+    """
+
+    uid = Shown[str]("The incarnation: new after delete and re-create under the same id.")
+    status = Shown[str]("`active`, `paused`, `done`, `dead` or `deleted`.")
+    next_run_at = Shown[datetime | None](
+        "The nominal time of the next occurrence; None while paused, ended or awaiting a run."
+    )
+    namespace = Shown[str]("The namespace of the id.")
+    workflow = Shown[str]("The name of the workflow its runs execute.")
+    status_reason = Shown[str | None]("Why it is paused, done, dead or deleted; None without a reason.")
+    note = Shown[str | None]("The note given last, by create or a later operation.")
+    labels = Shown[dict[str, str]]("Its labels; each run gets a copy.")
+    memo = Shown[dict[str, Any]]("Its memo; each run gets a copy.")
+    search_attributes = Shown[dict[str, Any]]("Its search attributes; each run gets a copy.")
+    version = Shown[int]("Changes with every change a user makes; `update(if_version=...)` compares it.")
+    position = Shown[int]("The position in the chain of links.")
+    due_at = Shown[datetime | None](
+        "When the next occurrence may fire: nominal plus jitter, or later after a failed fire."
+    )
+    last_run_at = Shown[datetime | None]("When the newest run started; None before the first.")
+    run_count = Shown[int]("How many runs have started, of every kind.")
+    success_count = Shown[int]("How many runs have succeeded.")
+    error_count = Shown[int]("How many attempts have failed.")
+    consecutive_failures = Shown[int]("How many runs have failed in a row.")
+    remaining_runs = Shown[int | None]("How many runs may still start; None without `max_runs`.")
+    buffered_count = Shown[int]("How many runs wait for the run ahead of them, those of backfills included.")
+    skipped_count = Shown[int]("How many occurrences were skipped.")
+    missed_count = Shown[int]("How many occurrences passed without a fire.")
+    last_skip_reason = Shown[str | None]("Why the newest skipped occurrence was skipped.")
+    last_skipped_at = Shown[datetime | None]("When the newest skip was recorded.")
+    last_error = Shown[str | None]("The error of the newest failed attempt or fire.")
+    latest_run_uid = Shown[str | None]("The uid of the newest run; None before the first.")
+    latest_instance_id = Shown[str | None]("The instance id of the newest run; None before the first.")
+    created_at = Shown[datetime]("When it was created.")
+    updated_at = Shown[datetime]("When its row was written last.")
+    paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
+    deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
+    overdue_since = Shown[datetime | None](
+        "Since when it has been without a success for as long as allowed; None when it is not, or expects none."
+    )
+    last_success_at = Shown[datetime | None]("When a run succeeded last; kept only while it expects successes.")
+    last_outcome = Shown[str | None](
+        "How the run that ended last did, such as `succeeded` or `failed`; None while none has."
+    )
+
+
+class RunFields:
+    """The fields of a run that the handles of the scheduler and of its client show: as they were read last.
+
+    Instants are aware UTC.
+    """
+
+    uid = Shown[str]("The run's uid.")
+    status = Shown[str]("`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus.")
+    schedule_uid = Shown[str]("The incarnation of its schedule.")
+    number = Shown[int]("1, 2, 3 ... within the schedule.")
+    instance_id = Shown[str]("The readable id, unique within the schedule.")
+    workflow = Shown[str]("The name of the workflow it executes.")
+    occurrence_at = Shown[datetime]("The nominal time; for a manual run the moment of the trigger.")
+    due_at = Shown[datetime | None]("When its occurrence could fire: nominal plus jitter; None for a manual run.")
+    attempt = Shown[int]("The number of the newest attempt, from 1.")
+    worker = Shown[str | None]("Who executes or executed the newest attempt; None before it started.")
+    created_at = Shown[datetime]("When the run was decided.")
+    queued_at = Shown[datetime | None]("When its job was put on the queue.")
+    started_at = Shown[datetime | None]("When the newest attempt started.")
+    ended_at = Shown[datetime | None]("When the run ended; None while it has not.")
+    retry_at = Shown[datetime | None]("When the next attempt is due; None unless the run is `retrying`.")
+    is_blocked = Shown[bool]("Whether it waits for a worker that can find its workflow; its status is `pending` then.")
+    blocked_at = Shown[datetime | None](
+        "Since when no worker that took it could find its workflow; None unless it is blocked."
+    )
+    blocked_reason = Shown[str | None](
+        "Which worker was the last of them, and what it lacked; None unless it is blocked."
+    )
+    error = Shown[str | None]("The error of the newest failed attempt.")
+    queue = Shown[str | None]("The queue of its job; None is the settings' default queue.")
+    connection = Shown[str | None]("The named Redis of its job; None is the settings' Redis.")
+    timeout = Shown[int | None]("Seconds one attempt may take; None is the settings' run timeout.")
+    idempotency_key = Shown[str | None]("The key of the trigger that started it, if one was given.")
+    backfill_uid = Shown[str | None]("The backfill that started it, if one did.")
+    kind = Shown[str]("`scheduled`, `manual` or `backfill`.")
+    attempts = Shown[list[dict[str, Any]]](
+        "The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."
+    )
+    labels = Shown[dict[str, str]]("The labels it got from its schedule.")
+    memo = Shown[dict[str, Any]]("The memo it got from its schedule.")
+    search_attributes = Shown[dict[str, Any]]("The search attributes it got from its schedule.")
+    lineage = Shown[dict[str, Any]]("The ScheduleTriggered event that ties the run to its schedule.")
+    result = Shown[Any]("What the workflow returned; None until it succeeded.")
+    dispatched_at = Shown[datetime | None](
+        "When its workflow returned and its targets were open; None unless it has targets."
+    )
+    target_counts = Shown[dict[str, int] | None](
+        "How many of its targets ended in each status; None until the last one has."
+    )
+    args = Shown[list[Any]]("The workflow's positional arguments.").of("action", itemgetter("args"))
+    kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.").of("action", itemgetter("kwargs"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, as it was last read."""
+        return self.ended_at is not None

@@ -6,9 +6,9 @@ import json
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from rqsched.api.description import RunFields
 from rqsched.chain import retrying, settling
 from rqsched.chain.fan_out.progress import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
@@ -17,6 +17,7 @@ from rqsched.core.model import Run
 from rqsched.core.option_table import require_note
 from rqsched.core.overlap import StartResult
 from rqsched.core.page import Page
+from rqsched.core.payload import loads
 from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.core.waiting import looks
@@ -24,8 +25,12 @@ from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 
 
-class RunView(ABC):
-    """A run as it was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+class RunView(RunFields, ABC):
+    """A run as its row was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
 
     @property
     @abstractmethod
@@ -33,194 +38,20 @@ class RunView(ABC):
         """The whole row as a frozen value."""
 
     @property
-    def uid(self) -> str:
-        """The run's uid, a ULID."""
-        return self.state.uid
+    def _record(self) -> Run:
+        return self.state
 
-    @property
-    def schedule_uid(self) -> str:
-        """The incarnation of its schedule."""
-        return self.state.schedule_uid
-
-    @property
-    def number(self) -> int:
-        """1, 2, 3 ... within the schedule."""
-        return self.state.number
-
-    @property
-    def instance_id(self) -> str:
-        """The readable id, unique within the schedule."""
-        return self.state.instance_id
-
-    @property
-    def workflow(self) -> str:
-        """The name of the workflow it executes."""
-        return self.state.workflow
-
-    @property
-    def occurrence_at(self) -> datetime:
-        """The nominal time; for a manual run the moment of the trigger."""
-        return self.state.occurrence_at
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When its occurrence could fire: nominal plus jitter; None for a manual run."""
-        return self.state.due_at
-
-    @property
-    def attempt(self) -> int:
-        """The number of the newest attempt, from 1."""
-        return self.state.attempt
-
-    @property
-    def worker(self) -> str | None:
-        """Who executes or executed the newest attempt; None before it started."""
-        return self.state.worker
-
-    @property
-    def created_at(self) -> datetime:
-        """When the run was decided."""
-        return self.state.created_at
-
-    @property
-    def queued_at(self) -> datetime | None:
-        """When its job was put on the queue."""
-        return self.state.queued_at
-
-    @property
-    def started_at(self) -> datetime | None:
-        """When the newest attempt started."""
-        return self.state.started_at
-
-    @property
-    def ended_at(self) -> datetime | None:
-        """When the run ended; None while it has not."""
-        return self.state.ended_at
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended, as it was last read."""
-        return self.ended_at is not None
-
-    @property
-    def retry_at(self) -> datetime | None:
-        """When the next attempt is due; None unless the run is `retrying`."""
-        return self.state.retry_at
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
-        return self.state.is_blocked
-
-    @property
-    def blocked_at(self) -> datetime | None:
-        """Since when no worker that took it could find its workflow; None unless it is blocked."""
-        return self.state.blocked_at
-
-    @property
-    def blocked_reason(self) -> str | None:
-        """Which worker was the last of them, and what it lacked; None unless it is blocked."""
-        return self.state.blocked_reason
-
-    @property
-    def error(self) -> str | None:
-        """The error of the newest failed attempt."""
-        return self.state.error
-
-    @property
-    def queue(self) -> str | None:
-        """The queue of its job; None is the settings' default queue."""
-        return self.state.queue
-
-    @property
-    def connection(self) -> str | None:
-        """The named Redis of its job; None is the settings' Redis."""
-        return self.state.connection
-
-    @property
-    def timeout(self) -> int | None:
-        """Seconds one attempt may take; None is the settings' run timeout."""
-        return self.state.timeout
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The key of the trigger that started it, if one was given."""
-        return self.state.idempotency_key
-
-    @property
-    def backfill_uid(self) -> str | None:
-        """The backfill that started it, if one did."""
-        return self.state.backfill_uid
-
-    @property
-    def dispatched_at(self) -> datetime | None:
-        """When its workflow returned and its targets were open; None unless it has targets."""
-        return self.state.dispatched_at
-
-    @property
-    def target_counts(self) -> dict[str, int] | None:
-        """How many of its targets ended in each status; None until the last one has."""
-        counts: dict[str, int] | None = (
-            None if self.state.target_counts is None else json.loads(self.state.target_counts)
-        )
-        return counts
-
-    @property
-    def status(self) -> str:
-        """`pending`, `running`, `retrying`, `buffered`, or how it ended; see RunStatus."""
-        return self.state.status.value
-
-    @property
-    def kind(self) -> str:
-        """`scheduled`, `manual` or `backfill`."""
-        return self.state.kind.value
-
-    @property
-    def result(self) -> Any:
-        """What the workflow returned; None until it succeeded."""
-        return None if self.state.result is None else json.loads(self.state.result)
-
-    @property
-    def attempts(self) -> list[dict[str, Any]]:
-        """The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."""
-        ended: list[dict[str, Any]] = json.loads(self.state.attempts)
-        return ended
-
-    @property
-    def args(self) -> list[Any]:
-        """The workflow's positional arguments."""
-        given: list[Any] = json.loads(self.state.action)["args"]
-        return given
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The workflow's keyword arguments."""
-        given: dict[str, Any] = json.loads(self.state.action)["kwargs"]
-        return given
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels it got from its schedule."""
-        copied: dict[str, str] = json.loads(self.state.labels)
-        return copied
-
-    @property
-    def memo(self) -> dict[str, Any]:
-        """The memo it got from its schedule."""
-        copied: dict[str, Any] = json.loads(self.state.memo)
-        return copied
-
-    @property
-    def search_attributes(self) -> dict[str, Any]:
-        """The search attributes it got from its schedule."""
-        copied: dict[str, Any] = json.loads(self.state.search_attributes)
-        return copied
-
-    @property
-    def lineage(self) -> dict[str, Any]:
-        """The ScheduleTriggered event that ties the run to its schedule."""
-        event: dict[str, Any] = json.loads(self.state.lineage)
-        return event
+    status = RunFields.status.of("status.value")
+    kind = RunFields.kind.of("kind.value")
+    target_counts = RunFields.target_counts.of("target_counts", _parsed)
+    result = RunFields.result.of("result", _parsed)
+    attempts = RunFields.attempts.of("attempts", _parsed)
+    args = RunFields.args.of("action", lambda text: json.loads(text)["args"])
+    kwargs = RunFields.kwargs.of("action", lambda text: json.loads(text)["kwargs"])
+    labels = RunFields.labels.of("labels", loads)
+    memo = RunFields.memo.of("memo", loads)
+    search_attributes = RunFields.search_attributes.of("search_attributes", loads)
+    lineage = RunFields.lineage.of("lineage", loads)
 
 
 class RunHandle(RunView):

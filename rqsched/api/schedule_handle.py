@@ -1,4 +1,4 @@
-"""Schedule handles: one schedule as a caller holds it. Its fields are in `schedule_view`.
+"""Schedule handles: one schedule as a caller holds it. Its fields are in `description`.
 
 A handle belongs to the incarnation it was read from: after delete and re-create under the same id its operations raise
 ScheduleNotFoundError, so a stale handle never changes the new schedule.
@@ -6,6 +6,7 @@ ScheduleNotFoundError, so a stale handle never changes the new schedule.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +21,8 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.api.description import DeliveryDescription, Description
+from rqsched.api.description import DeliveryDescription, Description, ScheduleFields
 from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
-from rqsched.api.schedule_view import ScheduleView
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
@@ -36,9 +36,10 @@ from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
 from rqsched.core.schedule_options import define, require_known
+from rqsched.core.shown import Shown
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
-from rqsched.spec.spec import SpecLike
+from rqsched.spec.spec import Spec, SpecLike
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
 from rqsched.store.backfills import Backfill
@@ -63,6 +64,30 @@ class BackfillResult:
 
 Progress = Callable[[Backfill], None]
 """Called after each chunk of a backfill."""
+
+
+class ScheduleView(ScheduleFields, ABC):
+    """A schedule as its row was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Schedule:
+        """The whole row as a frozen value."""
+
+    @property
+    def _record(self) -> Schedule:
+        return self.state
+
+    schedule_id = Shown[str]("The id its owner chose.")
+    spec = Shown[Spec]("When it happens.")
+    status = ScheduleFields.status.of("status.value")
+    workflow = ScheduleFields.workflow.of("definition.workflow")
+    labels = ScheduleFields.labels.of("definition.labels", loads)
+    memo = ScheduleFields.memo.of("definition.memo", loads)
+    search_attributes = ScheduleFields.search_attributes.of("definition.search_attributes", loads)
+    position = ScheduleFields.position.of("n")
+    remaining_runs = ScheduleFields.remaining_runs.of("remaining")
+    last_outcome = ScheduleFields.last_outcome.of("outcome_of_last_run")
 
 
 class ScheduleHandle(ScheduleView):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api.build_description import describe as describe_schedule
-from rqsched.api.build_description import iter_upcoming, last_outcome
+from rqsched.api.build_description import iter_upcoming
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import parsing
 from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
@@ -145,7 +145,7 @@ def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
     state = handle.state
     status = f"{handle.status}, no success" if handle.overdue_since else handle.status
     first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
-    return *first, last_outcome(state), in_words(state.spec)
+    return *first, state.outcome_of_last_run, in_words(state.spec)
 
 
 @command(app)

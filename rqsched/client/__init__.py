@@ -7,9 +7,10 @@ It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or cron
 ...     client.create("nightly", "invoice-sync", Cron("0 2 * * *"))
 """
 
+from rqsched.api.description import RunDescription
 from rqsched.client.aio import AsyncClient
 from rqsched.client.http import ResponseError, Retries
-from rqsched.client.responses import BackfillProgress, EventRecord, RunDescription, TriggerResult
+from rqsched.client.responses import BackfillProgress, EventRecord, TriggerResult
 from rqsched.client.sync import Client
 
 __all__ = [

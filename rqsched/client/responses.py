@@ -10,104 +10,12 @@ from typing import Any, TypeVar, get_type_hints
 
 import httpx
 
+from rqsched.api.description import RunDescription
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import Page
 from rqsched.core.quota import RESOURCES, Quota, Usage
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RunDescription:
-    """One run: the fields of `rqsched.core.model.Run`, with parsed JSON. Instants are aware UTC."""
-
-    uid: str
-    """The run's uid."""
-    schedule_uid: str
-    """The incarnation of its schedule."""
-    number: int
-    """1, 2, 3 ... within the schedule."""
-    instance_id: str
-    """The readable id, unique within the schedule."""
-    kind: str
-    """`scheduled`, `manual` or `backfill`."""
-    occurrence_at: datetime
-    """The nominal time of its occurrence."""
-    status: str
-    """`pending`, `running`, `retrying`, `buffered`, or how it ended."""
-    created_at: datetime
-    """When it was recorded."""
-    workflow: str
-    """The name of the workflow it executes."""
-    executor: str
-    """`rq` or `external`."""
-    action: dict[str, Any]
-    """Its `args` and `kwargs`."""
-    queue: str | None
-    """Its queue; None is the server's default."""
-    connection: str | None
-    """Its named Redis; None is the server's own."""
-    timeout: int | None
-    """Seconds one attempt may take; None is the server's default."""
-    priority: int
-    """Above 0, it goes to the front of its queue."""
-    overlap: str
-    """The overlap policy it was decided under."""
-    is_override: bool
-    """Whether that policy is not the schedule's own, or it comes from a backfill."""
-    trigger_number: int | None
-    """Which start of the schedule it was; None until it started."""
-    labels: dict[str, Any]
-    """The schedule's labels when it was recorded."""
-    memo: dict[str, Any]
-    """The schedule's memo when it was recorded."""
-    search_attributes: dict[str, Any]
-    """The schedule's search attributes when it was recorded."""
-    lineage: dict[str, Any]
-    """The audit event that ties it to its schedule."""
-    attempt: int
-    """The current attempt, from 1."""
-    delivery: int
-    """Which job carries this attempt; a re-delivery takes the next number."""
-    worker: str | None
-    """The worker of the current or last attempt; None before the first."""
-    due_at: datetime | None
-    """When it was to start."""
-    queued_at: datetime | None
-    """When it became pending; None while it waits."""
-    started_at: datetime | None
-    """When the current attempt began; None before."""
-    ended_at: datetime | None
-    """When it ended; None before that."""
-    retry_at: datetime | None
-    """When its next attempt is due; None unless it is retrying."""
-    heartbeat_at: datetime | None
-    """External runs: the last sign of life."""
-    attempts: list[dict[str, Any]]
-    """One entry for each ended attempt, the newest 50."""
-    result: Any
-    """What the workflow returned."""
-    error: str | None
-    """The error of the newest failed attempt; None when none failed."""
-    idempotency_key: str | None
-    """The key of the trigger that made it; None otherwise."""
-    backfill_uid: str | None
-    """The backfill that made it; None otherwise."""
-    asked_attempt: int | None = None
-    """The attempt that an operator asked for last; None without such a request."""
-    dispatched_at: datetime | None = None
-    """When its workflow returned and its targets were open; None unless it has targets."""
-    target_counts: dict[str, int] | None = None
-    """How many of its targets ended in each status; None until the last one has."""
-    blocked_at: datetime | None = None
-    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
-    blocked_reason: str | None = None
-    """Which worker was the last of them, and what it lacked; None unless it is blocked."""
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
-        return self.blocked_at is not None and self.status == "pending"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import httpx
 import tenacity
 
-from rqsched.api.description import DeliveryDescription, Description
+from rqsched.api.description import DeliveryDescription, Description, RunDescription
 from rqsched.client import http, requests, responses
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
@@ -24,7 +24,6 @@ from rqsched.client.responses import (
     BulkRow,
     EventRecord,
     RetriedRun,
-    RunDescription,
     Synced,
     TriggerResult,
 )

@@ -357,6 +357,16 @@ class Schedule:
         return self.status is ScheduleStatus.ACTIVE
 
     @property
+    def buffered_count(self) -> int:
+        """Runs that wait for the run ahead of them, those of backfills included."""
+        return self.buffer_depth + self.backfill_waiting
+
+    @property
+    def outcome_of_last_run(self) -> str | None:
+        """How the run that ended last did; a row of an older release does not say so while all succeeded."""
+        return self.last_outcome or ("succeeded" if self.success_count else None)
+
+    @property
     def lets_waiting_start(self) -> bool:
         """Whether runs that wait may start: it is active, or was deleted and keeps its runs."""
         return self.is_active or (self.status is ScheduleStatus.DELETED and self.policies.keeps_runs)
