@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Unpack
 
 from rqsched.api.build_description import describe, describe_delivery, upcoming
@@ -312,8 +313,14 @@ class ScheduleHandle(ScheduleView):
             change = lifecycle.decide_update(
                 schedule, definition, now=now, note=note, tzdata=tzdata_version(), context=context, operation=operation
             )
-            return (
-                change if paused is None else operations.switched(connection, change, paused, now, context, operation)
+            return lifecycle.decide_switch(
+                change,
+                partial(operations.open_runs, connection),
+                paused=paused,
+                revives={ScheduleStatus.DEAD},
+                now=now,
+                context=context,
+                operation=operation,
             )
 
         return self._operate(decide, if_version, within)

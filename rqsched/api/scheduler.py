@@ -27,7 +27,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
 from rqsched.chain import creating, option_checks, quotas, retrying
-from rqsched.chain.caller_transaction import read_in
+from rqsched.chain.changing import read_in
 from rqsched.chain.creating import Named, Request
 from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, is_importing_workflows

@@ -16,10 +16,11 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from rqsched.chain.changing import Decided, change
 from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
-from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
+from rqsched.core.model import Schedule, ScheduleStatus, unchanged
 from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
@@ -133,40 +134,45 @@ def iterate(
     With `skip_locked` it ends where another process holds the schedule; a later pass of reconcile continues it.
     """
     while not backfill.is_done:
-        fired = runtime.database.transact(partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
+        fired = change(runtime, partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
         if fired is None:
             return
-        backfill, rows, change = fired
-        runtime.publish([change])
+        backfill, rows = fired
         yield backfill, rows
         if not backfill.is_done:
             pause()
 
 
+_Fired = tuple[Backfill, list[BackfillRow]]
+"""The progress of a backfill, and what a chunk of it did."""
+
+
 def _chunk(
-    runtime: Runtime, uid: str, connection: Connection, *, skip_locked: bool
-) -> tuple[Backfill, list[BackfillRow], Change] | None:
+    runtime: Runtime, uid: str, connection: Connection, tried: Decided[_Fired | None] | None, *, skip_locked: bool
+) -> Decided[_Fired | None]:
+    """Decide about the next chunk; None where another transaction holds the schedule, or one of its runs."""
     known = backfills.find(connection, uid)
     schedule = None
     if known is not None:
         schedule = changes.lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
         if schedule is None and changes.find(connection, known.schedule_uid) is not None:
-            return None
+            return Decided([], None)
     backfill = backfills.find(connection, uid)  # again, now under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)
+    if tried is not None and tried.result is not None and tried.result[0] == backfill:
+        return tried
     if backfill.is_done:
-        return backfill, [], Change(schedule, schedule)
+        return Decided([unchanged(schedule)], (backfill, []))
     if schedule.status is ScheduleStatus.DELETED:
         stopped = replace(backfill, status="stopped", reason="deleted", updated_at=runtime.now())
-        backfills.save(connection, stopped)
-        return stopped, [], Change(schedule, schedule)
+        return Decided([unchanged(schedule)], (stopped, []), also=partial(backfills.save, backfill=stopped))
     return _fire_chunk(runtime, connection, backfill, schedule, skip_locked=skip_locked)
 
 
 def _fire_chunk(
     runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule, *, skip_locked: bool
-) -> tuple[Backfill, list[BackfillRow], Change] | None:
+) -> Decided[_Fired | None]:
     nominals = list(islice(schedule.spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
     # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
@@ -178,9 +184,10 @@ def _fire_chunk(
     if may_end_others(schedule, policy):
         found = changes.lock_open_runs(connection, found, skip_locked=skip_locked)
     if schedule.uid not in found:
-        return None
-    failed = _failed(connection, schedule, backfill, until)
-    change, rows = decide_backfill(
+        return Decided([], None)
+    is_asked = backfill.rerun is not None
+    failed = changes.failed_occurrences(connection, schedule.uid, backfill.cursor, until) if is_asked else []
+    decided, rows = decide_backfill(
         schedule,
         found[schedule.uid],
         nominals,
@@ -192,18 +199,14 @@ def _fire_chunk(
         overlap=overlap,
         context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
     )
-    runtime.notifier.write(connection, [change])
-    return _advance(connection, backfill, rows, len(nominals), runtime.now()), rows, change
+    moved = _advanced(backfill, rows, len(nominals), runtime.now())
 
+    def save(connection: Connection) -> None:
+        if failed:
+            prepare_again(connection, [run.uid for run in failed])
+        backfills.save(connection, moved)
 
-def _failed(connection: Connection, schedule: Schedule, backfill: Backfill, until: datetime) -> list[Run]:
-    """Read the runs of a chunk that are run again, if any are."""
-    if backfill.rerun is None or schedule.status is ScheduleStatus.DELETED:
-        return []
-    failed = changes.failed_occurrences(connection, schedule.uid, backfill.cursor, until)
-    if failed:
-        prepare_again(connection, [run.uid for run in failed])
-    return failed
+    return Decided([decided], (moved, rows), also=save)
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
@@ -211,12 +214,10 @@ def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) ->
     return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)
 
 
-def _advance(
-    connection: Connection, backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime
-) -> Backfill:
+def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime) -> Backfill:
     outcomes = [row.outcome for row in rows]
     is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == REMAINING_EXHAUSTED)
-    moved = replace(
+    return replace(
         backfill,
         cursor=rows[-1].occurrence_at + _TICK if rows else backfill.end_at,
         attempted=backfill.attempted + len(rows),
@@ -228,8 +229,6 @@ def _advance(
         reason=REMAINING_EXHAUSTED if is_stopped else None,
         updated_at=now,
     )
-    backfills.save(connection, moved)
-    return moved
 
 
 def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> Iterator[list[BackfillRow]]:
@@ -270,18 +269,19 @@ def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: Co
     Who stopped it (`context`) and why are recorded as BackfillStopped.
     """
 
-    def work(connection: Connection) -> Backfill:
+    def decide(connection: Connection, tried: Decided[Backfill] | None) -> Decided[Backfill]:
         known = backfills.find(connection, uid)
         schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
         found = backfills.find(connection, uid)  # again, now under the lock
         if found is None or schedule is None:
             raise BackfillNotFoundError(uid)
+        if tried is not None and tried.result == found:
+            return tried
         if found.is_done:
-            return found
+            return Decided([], found)
         now = runtime.now()
         stopped = replace(found, status="stopped", reason="cancelled", updated_at=now)
-        backfills.save(connection, stopped)
-        change = decide_stop_backfill(
+        decided = decide_stop_backfill(
             schedule,
             now=now,
             backfill_uid=uid,
@@ -291,10 +291,9 @@ def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: Co
             reason=reason,
             context=context,
         )
-        runtime.notifier.write(connection, [change])
-        return stopped
+        return Decided([decided], stopped, also=partial(backfills.save, backfill=stopped))
 
-    return runtime.database.transact(work)
+    return change(runtime, decide)
 
 
 def get_backfill(runtime: Runtime, uid: str) -> Backfill:

@@ -12,30 +12,28 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from rqsched.chain.caller_transaction import despite_others, operate_in
+from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
-from rqsched.chain.quotas import quota_of, require_room_for
+from rqsched.chain.quotas import quota_of
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid, new_uids
-from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
+from rqsched.core.lifecycle import Identity, RunsOf
+from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.core.option_table import require_key
 from rqsched.errors import RqschedError, ScheduleExistsError
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, idempotency, one_change
+from rqsched.store import changes, idempotency
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
 
 _log = logging.getLogger(__name__)
 
-RunsOf = Callable[[Schedule], Sequence[Run]]
-"""Reads what a decision about a schedule must see."""
-_Done = list[tuple[Change, str]]
-"""What was decided of each schedule, and whether it was `created`, `updated` or is `unchanged`."""
+_Outcomes = list[tuple[Schedule, str]]
+"""Each schedule as it is then, and whether it was `created`, `updated` or is `unchanged`."""
 
 
 class Named(NamedTuple):
@@ -80,47 +78,54 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
     """
     runtime.require_own_redis()
     uid = new_uid(runtime.now())
-    if within is None and (made := _create_alone(runtime, request, uid)) is not None:
-        return made
-    key = _key_of(request)
-
-    def work(connection: Connection) -> Change:
-        namespace, schedule_id = request.named.namespace, request.named.schedule_id
-        # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
-        known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
-        made = key and idempotency.made_by(connection, key, runtime.now())
-        if made and (earlier := changes.find(connection, made)) is not None:
-            return unchanged(earlier)
-        if known is not None and known.uid == uid:
-            return Change(known, known)
-        if known is not None:
-            raise ScheduleExistsError(schedule_id, namespace)
-        change = created(request, uid, runtime.now())
-        require_room_for(runtime, connection, namespace, [change])
-        if key is not None:
-            answer = request.answer and request.answer(change.after)
-            idempotency.hold(connection, key, uid, runtime.now(), answer)
-        runtime.notifier.write(connection, [change])
-        return change
-
-    return operate_in(within, runtime, work, lambda change: [change], creates=1).after
+    is_alone = request.key is None and quota_of(runtime, request.named.namespace).is_unlimited
+    return change(
+        runtime,
+        partial(_create, runtime, request, uid, _key_of(request)),
+        alone=partial(_create_alone, runtime, request, uid) if is_alone else None,
+        within=within,
+        creates=1,
+    )
 
 
-def _create_alone(runtime: Runtime, request: Request, uid: str) -> Schedule | None:
-    """Create a schedule by one statement where nothing but its id must be asked; returns None where it did not."""
-    limits = quota_of(runtime, request.named.namespace)
-    if request.key is not None or not limits.is_unlimited or not runtime.database.takes_single_statements:
-        return None
+def _create(
+    runtime: Runtime,
+    request: Request,
+    uid: str,
+    key: Key | None,
+    connection: Connection,
+    tried: Decided[Schedule] | None,
+) -> Decided[Schedule]:
+    namespace, schedule_id = request.named
+    # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
+    known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
+    if tried is not None and tried.is_written(known):
+        return tried
+    made = key and idempotency.made_by(connection, key, runtime.now())
+    if made and (earlier := changes.find(connection, made)) is not None:
+        return Decided([unchanged(earlier)], earlier)
+    if known is not None and known.uid == uid:  # a fire or another operation has written it since
+        return Decided([unchanged(known)], known)
+    if known is not None:
+        raise ScheduleExistsError(schedule_id, namespace)
+    now = runtime.now()
+    new = created(request, uid, now)
+    if key is None:
+        return Decided([new], new.after)
+    answer = request.answer and request.answer(new.after)
+    hold = partial(idempotency.hold, key=key, schedule_uid=uid, now=now, answer=answer)
+    return Decided([new], new.after, also=hold)
+
+
+def _create_alone(
+    runtime: Runtime, request: Request, uid: str, _: Connection
+) -> tuple[Decided[Schedule], str | None] | None:
+    """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first."""
     try:
-        change = created(request, uid, runtime.now())
-    except RqschedError:  # but that the id is taken is said first
+        new = created(request, uid, runtime.now())
+    except RqschedError:
         return None
-    if runtime.notifier.owed([change]):
-        return None
-    if not runtime.database.transact_alone(lambda connection: one_change.create_alone(connection, change)):
-        return None
-    runtime.publish([change])
-    return change.after
+    return Decided([new], new.after), None
 
 
 def _key_of(request: Request) -> Key | None:
@@ -140,7 +145,7 @@ def created(request: Request, uid: str, now: datetime) -> Change:
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, now)
     return lifecycle.decide_create(
-        Identity(uid, request.named.namespace, request.named.schedule_id),
+        Identity(uid, *request.named),
         request.definition,
         now=now,
         paused=bool(request.paused),
@@ -156,9 +161,8 @@ def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | No
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
-    work = _work(runtime, [request])
-    [(change, outcome)] = operate_in(within, runtime, work, _changes, creates=1)
-    return change.after, outcome
+    [(schedule, outcome)] = change(runtime, _upserting(runtime, [request]), within=within, creates=1)
+    return schedule, outcome
 
 
 def upsert_batches(
@@ -169,22 +173,22 @@ def upsert_batches(
     Redis follows one batch while the next is written, and then subscribers are told. Raises as `upsert` does; what was
     written before is followed and told all the same.
     """
-    untold: deque[tuple[_Done, Callable[[], object]]] = deque()
+    untold: deque[tuple[Sequence[Change], Callable[[], object]]] = deque()
     with ThreadPoolExecutor(1, "rqsched-follow") as threads:
         try:
             for batch in batches:
-                done = despite_others(runtime, _work(runtime, batch), len(batch))
-                untold.append((done, _start_following(threads, runtime, done)))
-                for change, outcome in done:
-                    report(change.after, outcome)
+                done = commit(runtime, _upserting(runtime, batch), creates=len(batch))
+                untold.append((done.changes, _start_following(threads, runtime, done.changes)))
+                for schedule, outcome in done.result:
+                    report(schedule, outcome)
                 _tell(runtime, untold, but=1)
         finally:
             _tell(runtime, untold)
 
 
-def _start_following(threads: Executor, runtime: Runtime, done: _Done) -> Callable[[], object]:
+def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Change]) -> Callable[[], object]:
     """Let Redis follow in a thread; returns what waits for it."""
-    follow = partial(_follow, runtime, _changes(done))
+    follow = partial(_follow, runtime, changes)
     try:
         return threads.submit(copy_context().run, follow).result
     except RuntimeError:  # no thread can be started; one that starts later follows once more, which changes nothing
@@ -199,17 +203,17 @@ def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
         _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 
 
-def _tell(runtime: Runtime, untold: deque[tuple[_Done, Callable[[], object]]], but: int = 0) -> None:
+def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], object]]], but: int = 0) -> None:
     """Tell subscribers of the first batches, `but` the last so many, each once Redis has followed."""
     while len(untold) > but:
-        done, wait = untold[0]
+        changes, wait = untold[0]
         wait()
         untold.popleft()
-        runtime.tell(_changes(done))
+        runtime.tell(changes)
 
 
-def _work(runtime: Runtime, requests: Sequence[Request]) -> Callable[[Connection], _Done]:
-    """Return what upserts schedules of one namespace in one transaction; it returns what it did in the same order.
+def _upserting(runtime: Runtime, requests: Sequence[Request]) -> Decide[_Outcomes]:
+    """Return what decides about upserts of one namespace, in their order.
 
     Raises WrongDatabaseError when Redis belongs to another database.
     """
@@ -217,57 +221,14 @@ def _work(runtime: Runtime, requests: Sequence[Request]) -> Callable[[Connection
     # In this order they are listed: they are created at one instant.
     uids = new_uids(runtime.now(), len(requests))
 
-    def work(connection: Connection) -> _Done:
-        known = _known(partial(changes.lock_named, connection), requests)
-        done = _Upserting(partial(open_runs, connection), runtime.now()).upsert_each(known, requests, uids)
-        require_room_for(runtime, connection, requests[0].named.namespace, _changes(done))
-        # In one order for all, so that two who create the same set wait for each other one way only.
-        runtime.notifier.write(connection, sorted(_changes(done), key=lambda change: change.after.schedule_id))
-        return done
+    def decide(connection: Connection, tried: Decided[_Outcomes] | None) -> Decided[_Outcomes]:
+        known = changes.lock_named(connection, *_names_of(requests))
+        if tried is not None and any(tried.is_written(schedule) for schedule in known.values()):
+            return tried
+        done = _decide_each(known, requests, uids, now=runtime.now(), runs_of=partial(open_runs, connection))
+        return Decided([one for one, _ in done], [(one.after, outcome) for one, outcome in done])
 
-    return work
-
-
-def _changes(done: _Done) -> list[Change]:
-    return [change for change, _ in done]
-
-
-class _Upserting:
-    """Upserts of one transaction, at one instant: what is created alike is decided once."""
-
-    def __init__(self, runs_of: RunsOf, now: datetime) -> None:
-        self._runs_of = runs_of
-        self._now = now
-        self._made: dict[tuple[object, ...], Change] = {}
-
-    def upsert_each(self, known: Mapping[str, Schedule], requests: Sequence[Request], uids: Sequence[str]) -> _Done:
-        """Decide about each, of which those that are `known` by their id are there."""
-        return [
-            self.upsert(known.get(request.named.schedule_id), request, uid)
-            for request, uid in zip(requests, uids, strict=True)
-        ]
-
-    def upsert(self, known: Schedule | None, request: Request, uid: str) -> tuple[Change, str]:
-        """Decide about one, whose row is locked if its Change is to be written; returns that and what it does."""
-        if known is None:
-            return self._create(request, uid), "created"
-        if known.operation == uid:  # committed before, and the answer was lost
-            return Change(known, known), "created" if known.uid == uid else "updated"
-        change = _changed(self._runs_of, known, request, uid, self._now)
-        return change, "unchanged" if change.is_empty else "updated"
-
-    def _create(self, request: Request, uid: str) -> Change:
-        shared = request.shared or request.definition
-        if not lifecycle.is_shared(shared):
-            return created(request, uid, self._now)
-        # The very same definition: to compare two of them would take as long as to decide.
-        alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
-        if (made := self._made.get(alike)) is None:
-            made = self._made[alike] = created(request, uid, self._now)
-            return made
-        named = request.named
-        identity = Identity(uid, named.namespace, named.schedule_id)
-        return lifecycle.created_alike(made, identity, request.definition, uid)
+    return decide
 
 
 def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
@@ -275,22 +236,63 @@ def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
     uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[str]:
-        known = _known(partial(changes.find_all_named, connection), requests)
-        upserting = _Upserting(lambda one: changes.open_runs(connection, [one])[one.uid], runtime.now())
-        return [outcome for _, outcome in upserting.upsert_each(known, requests, uids)]
+        known = changes.find_all_named(connection, *_names_of(requests))
+        done = _decide_each(
+            known,
+            requests,
+            uids,
+            now=runtime.now(),
+            runs_of=lambda one: changes.open_runs(connection, [one])[one.uid],
+        )
+        return [outcome for _, outcome in done]
 
     return runtime.database.read(work)
 
 
-def _known(
-    read: Callable[[str, Sequence[str]], dict[str, Schedule]], requests: Sequence[Request]
-) -> dict[str, Schedule]:
-    """Read those that are there of the schedules that are asked for, by id; they are of one namespace."""
-    return read(requests[0].named.namespace, [request.named.schedule_id for request in requests])
+def _names_of(requests: Sequence[Request]) -> tuple[str, list[str]]:
+    """Return the namespace of requests, which they share, and the ids in it."""
+    return requests[0].named.namespace, [request.named.schedule_id for request in requests]
+
+
+def _decide_each(
+    known: Mapping[str, Schedule],
+    requests: Sequence[Request],
+    uids: Sequence[str],
+    *,
+    now: datetime,
+    runs_of: RunsOf,
+) -> list[tuple[Change, str]]:
+    """Decide about each request; those schedules that are `known` by their id are there.
+
+    Returns the Change of each, and whether it is `created`, `updated` or `unchanged`.
+    """
+    made: dict[tuple[object, ...], Change] = {}
+    done = []
+    for request, uid in zip(requests, uids, strict=True):
+        schedule = known.get(request.named.schedule_id)
+        if schedule is None:
+            done.append((_created_alike(made, request, uid, now), "created"))
+            continue
+        decided = _changed(runs_of, schedule, request, uid, now)
+        done.append((decided, "unchanged" if decided.is_empty else "updated"))
+    return done
+
+
+def _created_alike(made: dict[tuple[object, ...], Change], request: Request, uid: str, now: datetime) -> Change:
+    """Decide to create one; what differs from one that was `made` at this instant in its name only is decided once."""
+    shared = request.shared or request.definition
+    if not lifecycle.is_shared(shared):
+        return created(request, uid, now)
+    # The very same definition: to compare two of them would take as long as to decide.
+    alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
+    if (first := made.get(alike)) is None:
+        first = made[alike] = created(request, uid, now)
+        return first
+    return lifecycle.created_alike(first, Identity(uid, *request.named), request.definition, uid)
 
 
 def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:
-    change = lifecycle.decide_update(
+    decided = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
         now=now,
@@ -300,27 +302,23 @@ def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: s
         operation=operation,
         keep_next=request.keep_next,
     )
-    if not request.keep_next and lifecycle.can_continue(change.after, now):  # Waymark's registration restarts instead
+    if not request.keep_next and lifecycle.can_continue(decided.after, now):  # Waymark's registration restarts instead
         runs = runs_of(schedule)
-        continued = lifecycle.decide_continue(change.after, runs, now=now, context=request.context, operation=operation)
-        change = combined(change, continued)
-    return combined(change, _switched(runs_of, change.after, request, now, operation))
-
-
-def _switched(runs_of: RunsOf, schedule: Schedule, request: Request, now: datetime, operation: str) -> Change:
-    """Pause or resume as requested; Waymark's registration also makes active what was done or dead."""
-    context = request.context
-    if request.paused and schedule.is_active:
-        return lifecycle.decide_pause(schedule, now=now, context=context, operation=operation)
-    if request.paused is not False:
-        return unchanged(schedule)
-    runs = runs_of(schedule)
-    if schedule.status is ScheduleStatus.PAUSED:
-        keep = request.keep_next
-        return lifecycle.decide_resume(schedule, runs, now=now, context=context, operation=operation, keep_next=keep)
-    if request.keep_next and schedule.status in {ScheduleStatus.DONE, ScheduleStatus.DEAD}:
-        return lifecycle.decide_restart(schedule, runs, now=now, context=context, operation=operation)
-    return unchanged(schedule)
+        continued = lifecycle.decide_continue(
+            decided.after, runs, now=now, context=request.context, operation=operation
+        )
+        decided = combined(decided, continued)
+    return lifecycle.decide_switch(
+        decided,
+        runs_of,
+        paused=request.paused,
+        # Waymark's registration also makes active what was done or dead.
+        revives={ScheduleStatus.DONE, ScheduleStatus.DEAD} if request.keep_next else set(),
+        now=now,
+        context=request.context,
+        operation=operation,
+        keep_next=request.keep_next,
+    )
 
 
 def _declared(known: Schedule, request: Request) -> Definition:

@@ -7,14 +7,9 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 
-from rqsched.chain.caller_transaction import operate_in
-from rqsched.chain.quotas import require_room_for
+from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
-from rqsched.core import lifecycle
-from rqsched.core.audit import CommandContext
-from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.overlap import may_end_others
@@ -47,44 +42,19 @@ def operate(
         runtime.require_own_redis()
     operation = new_uid(runtime.now())
 
-    def work(connection: Connection) -> Change:
+    def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:
         schedule = changes.lock_one(connection, uid)
-        if schedule is not None and schedule.operation == operation:
-            return Change(schedule, schedule)
+        if tried is not None and tried.is_written(schedule):
+            return tried
         if schedule is None or schedule.status is ScheduleStatus.DELETED:
             named = (schedule.schedule_id, schedule.namespace) if schedule else (uid, "")
             raise ScheduleNotFoundError(*named)
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
-        change = decide(connection, schedule, operation)
-        require_room_for(runtime, connection, schedule.namespace, [change])
-        runtime.notifier.write(connection, [change])
-        return change
+        decided = decide(connection, schedule, operation)
+        return Decided([decided], decided.after)
 
-    return operate_in(within, runtime, work, lambda change: [change]).after
-
-
-def switched(
-    connection: Connection,
-    change: Change,
-    paused: bool,
-    now: datetime,
-    context: CommandContext | None,
-    operation: str,
-) -> Change:
-    """Add to a change of a schedule that it is paused then, or fires again if it is paused or dead."""
-    schedule = change.after
-    if paused:
-        if not schedule.is_active:
-            return change
-        return combined(change, lifecycle.decide_pause(schedule, now=now, context=context, operation=operation))
-    decide = {ScheduleStatus.PAUSED: lifecycle.decide_resume, ScheduleStatus.DEAD: lifecycle.decide_restart}.get(
-        schedule.status
-    )
-    if decide is None:
-        return change
-    runs = open_runs(connection, schedule)
-    return combined(change, decide(schedule, runs, now=now, context=context, operation=operation))
+    return change(runtime, decide_one, within=within)
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:

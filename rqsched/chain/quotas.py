@@ -15,12 +15,15 @@ from rqsched.store import system_queries
 from rqsched.store.database import Connection
 
 
-def require_room_for(runtime: Runtime, connection: Connection, namespace: str, changes: Sequence[Change]) -> None:
+def require_room_for(runtime: Runtime, connection: Connection, changes: Sequence[Change]) -> None:
     """Check, in the transaction that will write these Changes of one namespace, that its quota has room for them.
 
     Raises QuotaExceededError. Where a quota is set and something grows, this takes the namespace's lock and counts:
     another caller that wants to grow waits until this transaction has ended.
     """
+    if not changes:
+        return
+    namespace = changes[0].after.namespace
     limits = quota_of(runtime, namespace)
     if limits.is_unlimited:
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
+from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core import retry_on_request
 from rqsched.core.audit import CommandContext
-from rqsched.core.ids import RunJobId
+from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunKind, RunStatus
 from rqsched.core.retry_on_request import FAILED, decide_retry_on_request, is_asked
 from rqsched.errors import (
@@ -69,31 +71,39 @@ def retry_run(
     when Redis belongs to another database.
     """
     runtime.require_own_redis()
-    asked = 0
+    operation = new_uid(runtime.now())
 
-    def work(connection: Connection) -> tuple[Change, Run]:
-        nonlocal asked
+    def decide(connection: Connection, tried: Decided[Run] | None) -> Decided[Run]:
         found = changes.lock_with_schedule(connection, run_uid)
         if found is None:
             raise RunNotFoundError(run_uid)
         schedule, run = found
-        is_done = 0 < asked <= (run.asked_attempt or 0)  # it was committed, and the answer was lost
-        if is_done or (is_asked(run) and not run.is_blocked):
-            return Change(schedule, schedule, changed_runs=((run, run),)), run
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        if (is_asked(run) and not run.is_blocked) or (tried is not None and _has_begun(run, tried.result)):
+            return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
-        change = decide_retry_on_request(
-            schedule, others, run, now=runtime.now(), reason=reason, context=context, failed_targets=failed_targets
+        decided = decide_retry_on_request(
+            schedule,
+            others,
+            run,
+            now=runtime.now(),
+            reason=reason,
+            context=context,
+            failed_targets=failed_targets,
+            operation=operation,
         )
-        asked = 0 if run.is_blocked else run.attempt + 1
-        prepare_again(connection, [run.uid])
-        runtime.notifier.write(connection, [change])
-        return change, next(after for _, after in change.changed_runs if after.uid == run_uid)
+        again = next(after for _, after in decided.changed_runs if after.uid == run_uid)
+        return Decided([decided], again, also=partial(prepare_again, run_uids=[run_uid]))
 
-    change, run = runtime.database.transact(work)
-    runtime.publish([change])
-    return run
+    return change(runtime, decide)
+
+
+def _has_begun(run: Run, tried: Run) -> bool:
+    """Return whether the attempt that was `tried` was written, and has perhaps ended since."""
+    return not tried.is_blocked and (run.asked_attempt or 0) >= (tried.asked_attempt or 0)
 
 
 def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:

@@ -5,13 +5,15 @@ The uid of the run is drawn before the first attempt, so that what was written b
 
 from __future__ import annotations
 
-from rqsched.chain.caller_transaction import operate_in
+from typing import NamedTuple
+
+from rqsched.chain.changing import Decided, change
 from rqsched.chain.operations import open_runs
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
-from rqsched.core.model import Change, Run, RunKind, Schedule, ScheduleStatus
-from rqsched.core.overlap import StartResult, refused
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.overlap import StartResult
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import IdempotencyConflictError, ScheduleNotFoundError
@@ -19,7 +21,7 @@ from rqsched.store import changes, one_change
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
-_Triggered = tuple[Change, StartResult]
+_Started = Decided[tuple[Schedule, StartResult]]
 
 
 def trigger(
@@ -38,80 +40,50 @@ def trigger(
     """
     runtime.require_own_redis()
     wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
-    triggering = _Triggering(runtime, uid, wanted, context)
-    if within is None and (done := triggering.try_alone()) is not None:
-        change, outcome = done
-        runtime.publish([change])
-    else:
-        change, outcome = operate_in(within, runtime, triggering.under_lock, lambda done: [done[0]])
-    return change.after, outcome
+    one = _Triggering(runtime, uid, wanted, context)
+    return change(runtime, one.decide, alone=one.decide_alone if idempotency_key is None else None, within=within)
 
 
-class _Triggering:
-    """One trigger, which may be tried several times."""
+class _Triggering(NamedTuple):
+    """One trigger: what it reads and decides."""
 
-    def __init__(self, runtime: Runtime, uid: str, wanted: Trigger, context: CommandContext | None) -> None:
-        self._runtime = runtime
-        self._uid = uid
-        self._wanted = wanted
-        self._context = context
-        self._tried: _Triggered | None = None
-        """What may have been written, its answer lost."""
+    runtime: Runtime
+    uid: str
+    wanted: Trigger
+    context: CommandContext | None
 
-    def try_alone(self) -> _Triggered | None:
-        """Start the run of a schedule that has no open one by a read and a write, each a statement (PostgreSQL only).
+    def decide(self, connection: Connection, tried: _Started | None) -> _Started:
+        """Decide under the schedule's lock; raises ScheduleNotFoundError once it is deleted."""
+        schedule = changes.lock_one(connection, self.uid)
+        if schedule is None:
+            raise ScheduleNotFoundError(self.uid)
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        run = self._find_known(connection, schedule, is_tried=tried is not None)
+        if run is not None:
+            outcome = StartResult("buffered" if run.status is RunStatus.BUFFERED else "triggered", run)
+            return Decided([Change(schedule, schedule, changed_runs=((run, run),))], (schedule, outcome))
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
+        return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
 
-        Returns None where it did not, and where its answer was lost.
-        """
-        database = self._runtime.database
-        if self._wanted.idempotency_key is not None or not database.takes_single_statements:
-            return None
-        return database.transact_alone(self._alone)
-
-    def _alone(self, connection: Connection) -> _Triggered | None:
-        found = one_change.read_idle(connection, self._uid) if self._tried is None else None
+    def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
+        """Decide to start the run of a schedule that has no open one; None where that is not all."""
+        found = one_change.read_idle(connection, self.uid)
         if found is None:
             return None
         schedule, version = found
-        decided = self._decide(schedule, [])
-        if not decided[0].new_runs or self._runtime.notifier.owed([decided[0]]):
-            return None
-        self._tried = decided
-        if not one_change.write(connection, decided[0], version=version):
-            self._tried = None
-        return self._tried
+        started = self._start(schedule, [])
+        return (started, version) if started.changes[0].new_runs else None
 
-    def under_lock(self, connection: Connection) -> _Triggered:
-        """Decide under the schedule's lock and write; raises ScheduleNotFoundError once it is deleted."""
-        schedule = changes.lock_one(connection, self._uid)
-        if schedule is None:
-            raise ScheduleNotFoundError(self._uid)
-        if (known := self._known(connection, schedule)) is not None:
-            return known
-        if schedule.status is ScheduleStatus.DELETED:
-            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        self._tried = self._decide(schedule, open_runs(connection, schedule, self._wanted.overlap))
-        self._runtime.notifier.write(connection, [self._tried[0]])
-        return self._tried
+    def _start(self, schedule: Schedule, runs: list[Run]) -> _Started:
+        decided, outcome = decide_trigger(schedule, runs, self.wanted, now=self.runtime.now(), context=self.context)
+        return Decided([decided], (decided.after, outcome))
 
-    def _decide(self, schedule: Schedule, runs: list[Run]) -> _Triggered:
-        return decide_trigger(schedule, runs, self._wanted, now=self._runtime.now(), context=self._context)
-
-    def _known(self, connection: Connection, schedule: Schedule) -> _Triggered | None:
-        """Find what this very trigger, or an earlier one with its key, has done already."""
-        if self._tried is None and self._wanted.idempotency_key is None:
-            return None  # nobody has heard of its uid
-        if self._tried is not None and schedule == self._tried[0].after:
-            return self._tried
-        if (run := self._known_run(connection, schedule)) is not None:
-            outcome = StartResult("buffered" if run.status.value == "buffered" else "triggered", run)
-            return Change(schedule, schedule, changed_runs=((run, run),)), outcome
-        if schedule.operation == self._wanted.uid:
-            return Change(schedule, schedule), refused(schedule.last_skip_reason or "")
-        return None
-
-    def _known_run(self, connection: Connection, schedule: Schedule) -> Run | None:
-        mine, key = changes.find_run(connection, self._wanted.uid), self._wanted.idempotency_key
+    def _find_known(self, connection: Connection, schedule: Schedule, *, is_tried: bool) -> Run | None:
+        """Find the run that this very trigger started before, or an earlier one with its key."""
+        mine = changes.find_run(connection, self.wanted.uid) if is_tried else None
+        key = self.wanted.idempotency_key
         if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:
             return mine
         known = changes.find_run_by_key(connection, schedule.uid, key)
@@ -121,7 +93,7 @@ class _Triggering:
 
     def _is_same_request(self, schedule: Schedule, known: Run) -> bool:
         """Return whether the trigger that started a run asked for the same policy."""
-        overlap = self._wanted.overlap
+        overlap = self.wanted.overlap
         if overlap is None:
             return not known.is_override or known.overlap == schedule.policies.overlap.value
         return known.overlap == overlap.value

@@ -6,14 +6,14 @@ Each returns a Change; none of them fires a due occurrence or lets one vanish wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
-from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.change_builder import ChangeBuilder, combined
 from rqsched.core.jitter import jittered
 from rqsched.core.model import (
     DEFINITION,
@@ -43,6 +43,8 @@ from rqsched.core.schedule_endings import complete_if_over, delete, end_exhauste
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 
+RunsOf = Callable[[Schedule], Sequence[Run]]
+"""Reads what a decision about a schedule must see."""
 _TIMING = frozenset({"spec", "jitter"})
 
 
@@ -369,6 +371,39 @@ def decide_restart(
     _plan_anew(builder)
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="restart")
     return builder.build(operation)
+
+
+def decide_switch(
+    change: Change,
+    runs_of: RunsOf,
+    *,
+    paused: bool | None,
+    revives: Collection[ScheduleStatus],
+    now: datetime,
+    context: CommandContext | None,
+    operation: str,
+    keep_next: bool = False,
+) -> Change:
+    """Add to a Change that its schedule is paused then if it is active, or fires again; None adds nothing.
+
+    What fires again is a schedule that is paused, or in a status of `revives`.
+    """
+    schedule = change.after
+    if paused:
+        if not schedule.is_active:
+            return change
+        return combined(change, decide_pause(schedule, now=now, context=context, operation=operation))
+    if paused is None:
+        return change
+    if schedule.status is ScheduleStatus.PAUSED:
+        resumed = decide_resume(
+            schedule, runs_of(schedule), now=now, context=context, operation=operation, keep_next=keep_next
+        )
+        return combined(change, resumed)
+    if schedule.status in revives:
+        restarted = decide_restart(schedule, runs_of(schedule), now=now, context=context, operation=operation)
+        return combined(change, restarted)
+    return change
 
 
 def can_continue(schedule: Schedule, now: datetime) -> bool:

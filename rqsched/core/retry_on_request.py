@@ -35,6 +35,7 @@ def decide_retry_on_request(
     reason: str | None = None,
     context: CommandContext | None = None,
     failed_targets: bool = False,
+    operation: str | None = None,
 ) -> Change:
     """Give a run one more attempt, now or when those ahead of it have ended; raises RunStateError.
 
@@ -47,7 +48,7 @@ def decide_retry_on_request(
         _offer(builder, run, reason)
     else:
         attempt_again(builder, run, reason=reason)
-    return builder.build()
+    return builder.build(operation)
 
 
 def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:

@@ -30,6 +30,13 @@ from rqsched.store.tables import IS_OPEN_LIVE, Span, audit_events, constant, run
 Names = tuple[str, ...]
 
 
+def write_alone(connection: Connection, change: Change, *, version: str | None) -> bool:
+    """Write a Change of a schedule that is not locked: a new one, or one whose row is still that `version`."""
+    if change.before is None:
+        return create_alone(connection, change)
+    return version is not None and write(connection, change, version=version)
+
+
 def create_alone(connection: Connection, change: Change) -> bool:
     """Write a new schedule and its one event, unless its id or its uid is taken; returns whether it was written."""
     events = event_rows(change)

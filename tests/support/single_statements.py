@@ -43,7 +43,7 @@ def wait_for_a_lock(database: Database) -> None:
 
 
 class SilentDatabase(Database):
-    """A database that writes single statements and then does not answer, once it is told so."""
+    """A database that commits what is written and then does not answer, once it is told so."""
 
     is_silent = False
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
@@ -51,7 +51,7 @@ class SilentDatabase(Database):
 
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
         result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
-        if is_alone and self.is_silent:
+        if not is_read_only and self.is_silent:
             self.is_silent = False
             self.meanwhile()
             raise sa.exc.OperationalError("", {}, psycopg.OperationalError("server closed the connection unexpectedly"))

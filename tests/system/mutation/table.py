@@ -176,23 +176,23 @@ FENCES = (
     ),
     _edit(
         "a trigger in one statement is decided anew though its answer was lost",
-        "chain/triggering.py",
-        "one_change.read_idle(connection, self._uid) if self._tried is None else None",
-        "one_change.read_idle(connection, self._uid)",
+        "chain/changing.py",
+        "if self._decide_alone is not None and self._tried is None else None",
+        "if self._decide_alone is not None else None",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
     ),
     _edit(
         "a trigger in one statement forgets who is to be told of it",
-        "chain/triggering.py",
-        " or self._runtime.notifier.owed([decided[0]])",
+        "chain/changing.py",
+        "        if self._runtime.notifier.owed([change]):\n            return None\n",
         "",
         _CHAIN + "triggers_alone.py::test_trigger_that_somebody_is_told_of_records_the_notification",
     ),
     _edit(
         "a trigger in one statement does not look for the run of its key",
         "chain/triggering.py",
-        "if self._wanted.idempotency_key is not None or not database",
-        "if not database",
+        "alone=one.decide_alone if idempotency_key is None else None",
+        "alone=one.decide_alone",
         _CHAIN + "triggers_alone.py::test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run",
     ),
     _edit(
@@ -370,14 +370,9 @@ ORDER = (
     ),
     _edit(
         "an owner's operation is published before it is committed",
-        "chain/caller_transaction.py",
-        "        result = despite_others(runtime, work, creates)\n        runtime.publish(changes_of(result))\n"
-        "        return result\n",
-        "        def early(connection: Connection) -> T:\n"
-        "            result = work(connection)\n"
-        "            runtime.publish(changes_of(result))\n"
-        "            return result\n\n"
-        "        return despite_others(runtime, early, creates)\n",
+        "chain/changing.py",
+        "        self._runtime.notifier.write(connection, ordered)\n",
+        "        self._runtime.publish(decided.changes)\n        self._runtime.notifier.write(connection, ordered)\n",
         _CRASH.format("resume"),
         _CRASH.format("restart a done one"),
     ),
@@ -392,7 +387,7 @@ ORDER = (
     ),
     _edit(
         "after the caller's commit what was decided is published, not what SQL says",
-        "chain/caller_transaction.py",
+        "chain/after_commit.py",
         "found = runtime.database.read(self._as_it_is, patience=_ONCE)",
         "found = self._changes",
         _OWN + "what_was_undone_by_a_savepoint_is_not_published[sqlite]",
@@ -563,11 +558,13 @@ ANSWERS = (
     ),
     _edit(
         "an operation does not look for its own commit",
-        "chain/operations.py",
-        "if schedule is not None and schedule.operation == operation:",
-        "if False:",
+        "chain/changing.py",
+        "        if row is None or row.operation is None:\n            return False\n",
+        "        return False\n",
         _CRASH.format("pause"),
         _CRASH.format("restart a done one"),
+        _CHAIN + "lost_answers.py::test_operation_is_recorded_and_told_once[pause]",
+        _CHAIN + "lost_answers.py::test_retry_of_a_blocked_run_is_recorded_once",
     ),
 )
 """What keeps a transaction whose answer was lost from being made twice."""

@@ -1,18 +1,16 @@
-"""The transaction of an operation: one of ours, published at once, or the caller's own, published after its commit.
+"""After the caller's commit: what an operation wrote in the caller's transaction is published.
 
-What is published after somebody else's commit is what SQL then says of all that was touched, read on a connection of
-ours, and never what was decided: a savepoint may have been rolled back since, or the whole transaction.
+The touched rows are read again, on a connection of ours, and published as they are then, never as they were decided: a
+savepoint may have been rolled back since, or the whole transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
 
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
@@ -21,61 +19,16 @@ from rqsched.core.model import OPEN, Change, Run, Schedule, changed
 from rqsched.core.payload import dumps
 from rqsched.store import changes as store
 from rqsched.store import event_queries
-from rqsched.store.caller_transaction import CallerTransaction, perform
-from rqsched.store.database import Connection, ConstraintError, Patience
+from rqsched.store.database import Connection, Patience
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _ONCE = Patience(total=timedelta(milliseconds=1))
 """Somebody waits for the answer to a commit: once, and again on another connection when this one was lost."""
 
 
-def operate_in(
-    within: CallerTransaction | None,
-    runtime: Runtime,
-    work: Callable[[Connection], T],
-    changes_of: Callable[[T], Sequence[Change]],
-    *,
-    creates: int = 0,
-) -> T:
-    """Do an operation's work and publish its Changes: at once in a transaction of ours, else after the caller's commit.
-
-    In a transaction of ours the work is repeated while failures may pass, and for each of the `creates` schedules that
-    another process may create first. In the caller's it is done once or not at all; see `perform` for what is raised.
-    """
-    if within is None:
-        result = despite_others(runtime, work, creates)
-        runtime.publish(changes_of(result))
-        return result
-    with within.connection() as connection:
-        result = perform(connection, runtime.known_database_id(), work)
-        within.when_over(connection, runtime, lambda: Touched(runtime)).add(changes_of(result))
-    return result
-
-
-def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[Connection], T]) -> T:
-    """Read on a snapshot of our own, or in the caller's transaction, which sees what it wrote itself."""
-    if within is None:
-        return runtime.database.read(work)
-    with within.connection() as connection:
-        return perform(connection, runtime.known_database_id(), work, is_writing=False)
-
-
-def despite_others(runtime: Runtime, work: Callable[[Connection], T], count: int) -> T:
-    """Run work that creates up to `count` schedules in a transaction of ours, which is repeated where it must be.
-
-    What another process created first is found on the next try: each failure is one such id, so there are at most
-    `count` of them.
-    """
-    for _ in range(count):
-        with suppress(ConstraintError):
-            return runtime.database.transact(work)
-    return runtime.database.transact(work)
-
-
-class Touched:
-    """What one scheduler touched in one transaction of its caller. Called once that is over, it publishes."""
+class AfterCommit:
+    """What one scheduler touched in one transaction of its caller; called once that is over, to publish it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
