@@ -71,7 +71,11 @@ def routes() -> list[Route]:
 
 def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET") -> Route:
     async def serve(request: Request) -> Response:
-        return await run_in_threadpool(_serve, request, await _fields(request), handler, role)
+        try:
+            fields = await _fields(request)
+        except RqschedError as error:
+            return _error(request, None, error)
+        return await run_in_threadpool(_serve, request, fields, handler, role)
 
     return Route(path, serve, methods=[method], include_in_schema=False)
 
@@ -138,7 +142,7 @@ def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, ro
     except UnauthorizedError:
         to = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
         return RedirectResponse(f"{request.scope.get('root_path', '')}/login?to={to}", 303)
-    except (RqschedError, DatabaseError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - the boundary of a page: a browser shows no JSON
         return _error(request, visit, error)
 
 

@@ -36,6 +36,8 @@ _MOST_TICKS = 24
 """Fires of one schedule that are drawn one by one; more are drawn as a band."""
 _MOST_SKIPS = 200
 _LEAST_WIDTH = 3.0
+_FIRST_YEAR, _LAST_YEAR = 1970, 9000
+"""What one can look at: around it there are instants that every zone has."""
 
 
 @dataclass
@@ -143,6 +145,9 @@ def _instant(text: str) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(text.replace(" ", "+"))
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        found = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidInputError("at", f"{text[:64]!r} is not an instant; write one such as 2026-01-01T00:00Z") from None
+        found = None
+    if found is None or not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+        raise InvalidInputError("at", f"{text[:64]!r} is not an instant; write one such as 2026-01-01T00:00Z")
+    return found

@@ -11,6 +11,7 @@ import pytest
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.dashboard.rendering import NOTHING
+from rqsched.store import schedule_queries
 from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
@@ -91,10 +92,40 @@ def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
         "/schedules?label=x",
         "/schedules?after=x",
         "/timeline?hours=5",
+        "/timeline?at=0001-01-01T00:00Z",
+        "/timeline?at=9999-12-31T23:59Z",
+        "/timeline?at=1969-12-31T00:00Z",
     ],
 )
 def test_a_refused_parameter_is_a_page_that_says_what_to_write(pages: Pages, path: str) -> None:
     assert "That cannot be read" in pages.get(path, status=422)
+
+
+@pytest.mark.parametrize("at", ["1970-01-01T00:00Z", "9000-12-31T23:59Z"])
+@pytest.mark.parametrize("zone", ["Pacific%2FKiritimati", "Pacific%2FPago_Pago"])
+def test_the_timeline_reaches_the_ends_of_time(pages: Pages, at: str, zone: str) -> None:
+    pages.env.create("nightly")
+    pages.cookies["rqsched_zone"] = zone
+    assert 'class="lane"' in pages.get(f"/timeline?hours=336&at={at}")
+
+
+def test_a_form_with_too_many_fields_is_a_page_that_says_so(pages: Pages) -> None:
+    answer = pages.send("/bulk", **{f"field-{number}": "x" for number in range(2_001)})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert "The form cannot be read; load the page again." in answer.text
+
+
+def test_a_defect_is_a_page_with_the_request_by_which_the_log_has_it(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(schedule_queries, "sorted_schedules", fail)
+    shown = pages.get("/timeline", status=500)
+    assert "Something went wrong" in shown
+    assert re.search(r"Request [\w-]+", shown)
+    assert "ZeroDivisionError" not in shown
 
 
 def test_what_does_not_exist_is_a_page_that_says_so(pages: Pages) -> None:
