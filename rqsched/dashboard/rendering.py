@@ -226,8 +226,15 @@ def ticked(text: str) -> Markup:
 
 
 def pretty(value: Any) -> str:
-    """Return a JSON value laid out for reading."""
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    """Return a JSON value laid out for reading; what would not be seen, or would turn the text around, is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def typed(text: Any) -> Markup:
+    """Return what somebody typed as text that stays what it is: no character of it changes how the rest is read."""
+    seen = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(text))
+    return Markup("<bdi>{}</bdi>").format(seen)
 
 
 @cache
@@ -250,7 +257,7 @@ def _environment() -> Environment:
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
         "moment": datetime.fromisoformat, "end_words": end_in_words, "skip_words": skip_in_words,
-        "error_line": error_line,
+        "error_line": error_line, "typed": typed,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,

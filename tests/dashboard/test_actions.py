@@ -440,7 +440,7 @@ def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Page
     assert "The backfill is stopped" in pages.do(path, reason="the wrong month")
     shown = pages.get("/schedules/hourly")
     assert "<progress" not in shown
-    assert "by local (dashboard)" in shown
+    assert "by <bdi>local</bdi> (<bdi>dashboard</bdi>)" in shown
     pages.do(path, reason="once more")  # one that has ended stays as it is
     (event,) = [event for event in schedule.iter_history() if event.event_type == "BackfillStopped"]
     context = event.payload.pop("command_context")

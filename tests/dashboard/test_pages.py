@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy
+from rqsched.core.audit import CommandContext
 from rqsched.dashboard.rendering import NOTHING
 from rqsched.store import schedule_queries
 from rqsched.workflows import make_workflow
@@ -99,6 +100,17 @@ def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
 )
 def test_a_refused_parameter_is_a_page_that_says_what_to_write(pages: Pages, path: str) -> None:
     assert "That cannot be read" in pages.get(path, status=422)
+
+
+def test_a_reason_cannot_forge_the_line_of_the_history_it_stands_in(pages: Pages) -> None:
+    forged = "\u202e)draobhsad( nimda yb desuaP\u2066\x1b"
+    context = CommandContext(principal="mallory\u202e", source="cli\u202e", reason=forged)
+    pages.env.create("nightly").pause(context=context)
+    shown = pages.get("/schedules/nightly")
+    assert "by <bdi>mallory\ufffd</bdi> (<bdi>cli\ufffd</bdi>)" in shown
+    assert "<bdi>\ufffd)draobhsad( nimda yb desuaP\ufffd\ufffd</bdi>" in shown
+    assert "\\u202e)draobhsad" in shown, "the details escape it"
+    assert not {"\u202e", "\u2066", "\x1b"} & {*shown}
 
 
 @pytest.mark.parametrize("at", ["1970-01-01T00:00Z", "9000-12-31T23:59Z"])
