@@ -11,12 +11,12 @@ from rq import Retry, get_current_job
 from rq.job import Job
 
 from rqsched.chain import execution, firing, ownership
-from rqsched.chain.fan_out.dispatch import dispatch
-from rqsched.chain.fan_out.execution import execute as execute_target
+from rqsched.chain.fan_out import dispatch
 from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import current_runtime
+from rqsched.chain.target_execution import execute as execute_target
 from rqsched.core.ids import (
     BatchJobId,
     DeliveryJobId,

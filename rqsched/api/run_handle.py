@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from rqsched.api.description import RunFields
 from rqsched.chain import retrying, settling
-from rqsched.chain.fan_out.progress import read_progress, read_targets
+from rqsched.chain.fan_out import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run

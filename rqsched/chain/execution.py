@@ -15,8 +15,7 @@ from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.claim import Claim, NotAnsweredError, ParentWorker
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out.execution import try_to_end
-from rqsched.chain.fan_out.resolver import find_resolver, name_targets
+from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
@@ -25,6 +24,7 @@ from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, publish_end
+from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERDUE, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunStatus, dumps

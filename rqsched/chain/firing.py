@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from rqsched.chain.fan_out.dispatch import promote
+from rqsched.chain.fan_out import promote
 from rqsched.chain.runtime import Runtime
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id

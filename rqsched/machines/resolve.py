@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from rqsched.chain.fan_out.dispatch import batch_of, fan_out
+from rqsched.chain.fan_out import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.machines.machine import InState, Machine, Resolve
 from rqsched.store import machine_states

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 from rq.job import Job
 
 from rqsched.chain import settling
-from rqsched.chain.fan_out.execution import lose as lose_target
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.target_execution import lose as lose_target
 from rqsched.chain.time_limit import Lose
 from rqsched.core.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.fork_guard import ForkGuard

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from rqsched import Every, RetryPolicy, current_run, workflow
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.fan_out.resolver import iter_chunks
+from rqsched.chain.fan_out import iter_chunks
 from rqsched.errors import InvalidInputError, InvalidPolicyError, RunCancelled, UnknownWorkflowError
 from rqsched.store import fan_out_targets
 from rqsched.store.tables import targets as rows

@@ -11,7 +11,7 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.fan_out.dispatch import fan_out
+from rqsched.chain.fan_out import fan_out
 from rqsched.core.ids import derived_uid, new_uid
 from rqsched.errors import WrongDatabaseError
 from rqsched.store.fan_out_targets import Batch

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from rqsched.chain.fan_out.execution import end_if_over
 from rqsched.chain.settling import lose_run
+from rqsched.chain.target_execution import end_if_over
 from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from rq.job import Job
 
 from rqsched import RetryPolicy, jobs
-from rqsched.chain.fan_out.dispatch import fill
+from rqsched.chain.fan_out import fill
 from rqsched.chain.runtime import using
 from rqsched.core.ids import BatchJobId, RetryLinkId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import TargetStatus

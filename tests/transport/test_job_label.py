@@ -11,7 +11,7 @@ from rq.job import Job
 from rq.utils import import_attribute
 
 from rqsched import jobs
-from rqsched.chain.fan_out.dispatch import fan_out
+from rqsched.chain.fan_out import fan_out
 from rqsched.chain.reconcile import recover
 from rqsched.core.ids import derived_uid, iso_utc, new_uid
 from rqsched.store.fan_out_targets import Batch

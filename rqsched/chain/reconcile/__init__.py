@@ -1,7 +1,7 @@
 """Reconcile: compare SQL with Redis and repair the difference (docs/architecture.md, Protocol).
 
-`passes` makes a pass out of the repairs of `schedules`, `runs`, `fan_outs` and `notifications`. A row that cannot be
-repaired now is logged and left behind; it never starves the others. Any number of passes may run at once.
+`passes` makes a pass out of the repairs of `schedules` and `attempts`. A row that cannot be repaired now is logged and
+left behind; it never starves the others. Any number of passes may run at once.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from redis.exceptions import RedisError
 
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
-from rqsched.chain.reconcile import fan_outs, notifications, runs, schedules
+from rqsched.chain.reconcile import attempts, schedules
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
@@ -76,14 +76,14 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         schedules.apply_new_tzdata(runtime),
         schedules.set_next_times(runtime),
         schedules.arm_links(runtime, everything=everything),
-        runs.arm_retries(runtime, everything=everything),
-        runs.redeliver(runtime, everything=everything),
-        runs.settle_lost(runtime),
-        runs.fail_blocked(runtime),
-        runs.drain(runtime),
-        fan_outs.repair_targets(runtime, everything=everything),
+        attempts.arm_retries(runtime, everything=everything),
+        attempts.redeliver_runs(runtime, everything=everything),
+        attempts.settle_lost(runtime),
+        attempts.fail_blocked(runtime),
+        schedules.drain(runtime),
+        attempts.repair_targets(runtime, everything=everything),
         schedules.find_overdue(runtime),
-        notifications.redeliver(runtime),
+        attempts.redeliver_notifications(runtime),
     ]
     errors: list[BaseException] = []
     for section in sections:

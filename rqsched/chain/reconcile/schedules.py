@@ -12,7 +12,7 @@ from rqsched.chain import backfill
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
-from rqsched.core.repair import decide_overdue, decide_replan, decide_retime
+from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import backfills, changes, metadata, reconcile_queries
@@ -47,6 +47,17 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     uid = schedule.awaiting_run_uid
     awaited = None if uid is None else changes.find_run(connection, uid)
     return decide_replan(schedule, awaited, now=now)
+
+
+def drain(runtime: Runtime) -> Iterator[Recovered]:
+    """Start the oldest waiting run of each schedule where nothing is ahead of it."""
+    for uids in pages(runtime, reconcile_queries.waiting):
+        drained, failed = repair_schedules(runtime, uids, _drain_one)
+        yield Recovered(len(uids), drained=drained, failed=failed)
+
+
+def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=now)
 
 
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:

@@ -18,7 +18,7 @@ from rq import Queue, SimpleWorker
 
 from rqsched import Cron, Every, Once, RetryPolicy, Scheduler
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.fan_out.dispatch import fan_out
+from rqsched.chain.fan_out import fan_out
 from rqsched.chain.runtime import using
 from rqsched.core.ids import new_uid
 from rqsched.store.fan_out_targets import Batch

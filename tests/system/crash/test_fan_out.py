@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
-from rqsched.chain.fan_out.execution import lose
-from rqsched.chain.reconcile.fan_outs import repair_targets
+from rqsched.chain.reconcile.attempts import repair_targets
 from rqsched.chain.runtime import using
+from rqsched.chain.target_execution import lose
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS
 from rqsched.errors import RunStateError

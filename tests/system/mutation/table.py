@@ -589,7 +589,7 @@ RECONCILE = (
     _edit(
         "reconcile arms no retries",
         "chain/reconcile/passes.py",
-        "        runs.arm_retries(runtime, everything=everything),\n",
+        "        attempts.arm_retries(runtime, everything=everything),\n",
         "",
         _CHAIN + "reconcile.py::test_a_retry_whose_link_is_gone_is_armed_again[sqlite]",
         _CRASH.format("a run fails and is retried"),
@@ -597,7 +597,7 @@ RECONCILE = (
     _edit(
         "reconcile delivers nothing again",
         "chain/reconcile/passes.py",
-        "        runs.redeliver(runtime, everything=everything),\n",
+        "        attempts.redeliver_runs(runtime, everything=everything),\n",
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
@@ -617,7 +617,7 @@ RECONCILE = (
     _edit(
         "reconcile loses no run",
         "chain/reconcile/passes.py",
-        "        runs.settle_lost(runtime),\n",
+        "        attempts.settle_lost(runtime),\n",
         "",
         _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
         _CRASH.format("a run succeeds"),
@@ -625,7 +625,7 @@ RECONCILE = (
     ),
     _edit(
         "reconcile loses a run at first sight",
-        "chain/reconcile/runs.py",
+        "chain/reconcile/attempts.py",
         "SIGHTINGS = 3\n",
         "SIGHTINGS = 0\n",
         _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
@@ -633,14 +633,14 @@ RECONCILE = (
     ),
     _edit(
         "reconcile loses a run that beats",
-        "chain/reconcile/runs.py",
+        "chain/reconcile/attempts.py",
         "claims.read_heartbeat(connection, run.uid)) != heartbeat:\n",
         "claims.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
     ),
     _edit(
         "reconcile loses a run whatever has become of it",
-        "chain/reconcile/runs.py",
+        "chain/reconcile/attempts.py",
         "return is_same and current.status is RunStatus.RUNNING and is_silent",
         "return True",
         _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
@@ -740,7 +740,7 @@ RECONCILE = (
     _edit(
         "reconcile drains nothing",
         "chain/reconcile/passes.py",
-        "        runs.drain(runtime),\n",
+        "        schedules.drain(runtime),\n",
         "",
         _CHAIN + "reconcile.py::test_a_waiting_run_with_nothing_ahead_is_drained[sqlite]",
     ),
@@ -820,7 +820,7 @@ NOTIFICATIONS = (
     _edit(
         "reconcile enqueues no notification",
         "chain/reconcile/passes.py",
-        "        notifications.redeliver(runtime),\n",
+        "        attempts.redeliver_notifications(runtime),\n",
         "",
         _CHAIN + "notifications.py::test_an_attempt_whose_process_vanished_is_repeated[sqlite]",
         _CRASH.format("a run fails and somebody is told"),
@@ -880,14 +880,14 @@ _EACH = "tests/machines/test_target_policies.py::test_"
 FAN_OUT = (
     _edit(
         "a run ends although targets are open",
-        "chain/fan_out/execution.py",
+        "chain/target_execution.py",
         " or fan_out_targets.has_open(connection, run_uid)",
         "",
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
     _edit(
         "reconcile does not end a run whose targets have",
-        "chain/reconcile/fan_outs.py",
+        "chain/reconcile/attempts.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
         "():\n",
         _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",

@@ -1,38 +1,128 @@
-"""Dispatch: the targets that a run names are recorded, and a job for each of them is put on its queue.
+"""Fan-out: the targets of a run are named and recorded, each gets a job, and people see how far they are.
 
-The run records its targets and puts the first chunk of them on its queue, and behind that chunk a job that
-continues with the next one. A queue is first in, first out: the next chunk comes when workers have taken the one
-before, however few they are, and nothing waits or counts. SQL first, Redis second: reconcile enqueues what a crash
-left out. With `max_parallel` only so many are on the queue, and each that ends puts the next one there.
+A run whose workflow is called for many targets asks a function which they are. It is called with nothing, and what it
+returns is read in chunks that are recorded one by one: however many targets there are, no process holds more than a
+chunk. Nothing is dispatched before it has come to its end: when it raises, the attempt of the run fails, and the next
+one asks again.
+
+Then the first chunk goes on its queue, and behind it a job that continues with the next one. A queue is first in, first
+out: the next chunk comes when workers have taken the one before, however few they are, and nothing waits or counts. SQL
+first, Redis second: reconcile enqueues what a crash left out. With `max_parallel` only so many are on the queue, and
+each that ends puts the next one there.
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
-`execution`.
+`target_execution`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
 
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
-from rqsched.errors import BackendUnavailableError, RunNotFoundError
+from rqsched.core.model import Run, Schedule, TargetStatus
+from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.payload import ARGUMENT_BYTES, json_text
+from rqsched.core.target_progress import WINDOW, TargetDescription, TargetProgress, progress_of
+from rqsched.errors import BackendUnavailableError, InvalidInputError, InvalidLimitError, RunNotFoundError
+from rqsched.fork_guard import ForkGuard
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Batch, RunName, Target
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobSpec
+from rqsched.workflows import FannedOut, Workflow, surroundings
 
 _log = logging.getLogger(__name__)
 
-_DISPATCH_SECONDS = 120
+MAX_ID = 255
+"""The most characters of a target's id."""
 PAGE = 500
 """The most targets that one transaction of a repair changes."""
+_CHUNK_BYTES = 1_048_576
+"""A chunk is recorded when its payloads are longer than this, however few they are."""
+_DISPATCH_SECONDS = 120
+_END = object()
+
+Named: TypeAlias = tuple[str, str | None]
+"""The id of a target and the JSON of its payload; None without one."""
+
+
+def find_resolver(runtime: Runtime, schedule: Schedule, workflow: Workflow) -> Workflow | None:
+    """Return what names the targets of a run: the schedule's, else the workflow's own; None for a run without targets.
+
+    Raises UnknownWorkflowError as `Runtime.resolve` does, and InvalidInputError for a workflow that names its targets
+    itself, as a state machine's does.
+    """
+    wanted = schedule.policies.targets or workflow.targets
+    if wanted is None:
+        return None
+    if workflow.each is not None:
+        raise InvalidInputError("targets", f"workflow {workflow.name!r} names its targets itself; leave targets out")
+    return runtime.resolve(wanted) if isinstance(wanted, str) else Workflow(f"targets of {workflow.name}", wanted)
+
+
+def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Callable[[], None]) -> FannedOut:
+    """Record the targets of a run and put the first ones on their queue."""
+    size = runtime.settings.target_chunk
+    with surroundings():
+        chunks = iter_chunks(lambda: resolver.perform([], {}), size)
+        return FannedOut(targets=fan_out(runtime, batch_of(runtime, run.uid), chunks, checkpoint))
+
+
+def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
+    """Call a resolver, and yield what it names in chunks; raises TypeError and InvalidInputError for anything else."""
+    chunk: list[Named] = []
+    length = 0
+    for one in _each(resolve):
+        named = _named(one)
+        chunk.append(named)
+        length += len(named[1] or "")
+        if len(chunk) >= size or length >= _CHUNK_BYTES:
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk
+
+
+def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
+    """Yield what a resolver names; a process that it forks ends there, also between two of them."""
+    with ForkGuard():
+        entries = iter(_entries(resolve()))
+    while True:
+        with ForkGuard():
+            one = next(entries, _END)
+        if one is _END:
+            return
+        yield one
+
+
+def _entries(found: Any) -> Iterable[Any]:
+    if isinstance(found, Mapping):
+        return found.items()
+    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
+        raise TypeError(f"targets must be an iterable of ids, such as a list, not {type(found).__name__}")
+    return found
+
+
+def _named(one: Any) -> Named:
+    """Read an id, a row of a query with an id alone, or an id and a payload."""
+    values = one if isinstance(one, tuple) else (one,)
+    if not 1 <= len(values) <= 2:
+        raise InvalidInputError("targets", f"{one!r:.200} is neither an id nor an id and a payload")
+    target_id = str(values[0])
+    if values[0] is None or not 1 <= len(target_id) <= MAX_ID or not target_id.isprintable():
+        raise InvalidInputError("targets", f"{values[0]!r:.300} is not an id; use 1 to {MAX_ID} printable characters")
+    if len(values) == 1:
+        return target_id, None
+    return target_id, json_text(f"the payload of target {target_id}", values[1], ARGUMENT_BYTES)
 
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
@@ -189,3 +279,27 @@ def promote(runtime: Runtime, run_uid: str | None = None) -> int:
     for uid in sorted({target.run_uid for target in limited}):
         fill(runtime, uid)
     return len(ready) + len(limited)
+
+
+def read_progress(runtime: Runtime, run: Run) -> TargetProgress | None:
+    """Return how far the targets of a run are; None when it has none."""
+    now = runtime.now()
+    count = partial(fan_out_targets.count_lately, run_uid=run.uid, since=now - WINDOW)
+    counts, lately = runtime.database.read(count)
+    return progress_of(counts, lately, run.dispatched_at or run.started_at, now) if counts else None
+
+
+def read_targets(
+    runtime: Runtime, run: Run, limit: int = 100, cursor: str | None = None, status: str | None = None
+) -> Page[TargetDescription]:
+    """Read a page of a run's targets, in the order in which they were named."""
+    if status is not None and status not in list(TargetStatus):
+        raise InvalidInputError("status", f"{status!r} is not one of {', '.join(TargetStatus)}")
+    if isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
+        raise InvalidLimitError("limit", f"must be from 1 to {MAX_PAGE}")
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise InvalidInputError("cursor", "is not the next_cursor of a page of targets")
+    after = 0 if cursor is None else int(cursor)
+    page = partial(fan_out_targets.describe_page, run_uid=run.uid, status=status, after=after, limit=limit)
+    items = runtime.database.read(page)
+    return Page(items, str(items[-1].number) if len(items) == limit else None)

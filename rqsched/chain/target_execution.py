@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched.chain.error_text import describe_error, names_of
-from rqsched.chain.fan_out.dispatch import enqueue_soon
+from rqsched.chain.fan_out import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name

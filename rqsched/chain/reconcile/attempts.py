@@ -1,0 +1,161 @@
+"""Attempts of runs, targets and notifications: what is due and has no live job is put on its queue, what is lost ends.
+
+Of all three a pass asks the same: whose job has vanished, whose process has died, what nobody could start for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from rqsched.chain import blocking
+from rqsched.chain.fan_out import PAGE, batch_job, enqueue, fill, promote
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_each
+from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import has_failed_finally, settle_run
+from rqsched.chain.target_execution import decide_lost, end_if_over
+from rqsched.core.deliveries import DeliveryStatus
+from rqsched.core.ids import BatchJobId
+from rqsched.core.model import Run, RunStatus
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.core.target_decision import TargetEnd, decide_blocked
+from rqsched.store import changes, claims, deliveries, fan_out_targets, reconcile_queries, target_attempts
+from rqsched.store.database import Connection
+from rqsched.store.fan_out_targets import Target
+from rqsched.store.target_attempts import EndStep
+from rqsched.transport.transport import retry_of
+
+SIGHTINGS = 3
+"""A run is lost when this many passes in a row saw the same heartbeat."""
+_UNSETTLED = "run %s cannot be settled now"
+_LOST_AFTER = timedelta(seconds=60)
+"""How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
+LOST = "its process vanished: it neither ended nor ran out of time"
+"""The error of a target whose deadline passed without a result."""
+
+
+def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Arm the retry links of runs whose next attempt is due soon, or (everything) of all retrying runs."""
+    until = None if everything else runtime.now() + SOON
+    for rows in pages(runtime, partial(reconcile_queries.retrying, until=until)):
+        armed = runtime.transport.arm([retry_of(run) for run in rows], now=runtime.now())
+        yield Recovered(checked=len(rows), retries=armed)
+
+
+def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
+    now = runtime.now()
+    before = now if everything else now - runtime.settings.grace
+    for rows in pages(runtime, partial(reconcile_queries.pending, before=before)):
+        live = runtime.transport.live_deliveries(rows, now=runtime.now())
+        dead = [run for run, is_live in zip(rows, live, strict=True) if not is_live]
+        again = runtime.database.transact(partial(changes.next_deliveries, dead=dead))
+        named = partial(reconcile_queries.names_of, uids=[run.schedule_uid for run in again])
+        runtime.transport.deliver(again, runtime.database.read(named) if again else {}, now=runtime.now())
+        yield Recovered(checked=len(rows), deliveries=len(again))
+
+
+def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
+    """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
+    now = runtime.now()
+    interval = runtime.settings.reconcile_interval
+    compare = partial(reconcile_queries.compare_heartbeats, now=now, before=now - interval)
+    for uids in pages(runtime, compare, is_writing=True):
+        yield Recovered(checked=len(uids))
+    for runs in pages(runtime, partial(reconcile_queries.without_heartbeat, sightings=SIGHTINGS)):
+        yield _lose(runtime, runs, "no sign of life from its worker")
+    for runs in pages(runtime, partial(reconcile_queries.silent, now=now, usual=runtime.settings.ojs_visibility)):
+        yield _lose(runtime, runs, "no heartbeat from its external worker")
+
+
+def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Recovered:
+    repairs = {run.uid: partial(_lose_one, runtime, run, heartbeat, reason) for run, heartbeat in runs}
+    lost, failed = repair_each(repairs, _UNSETTLED)
+    return Recovered(checked=len(runs), lost=lost, failed=failed)
+
+
+def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
+    def is_still_silent(current: Run) -> bool:
+        is_same = current.token == run.token and current.attempt == run.attempt
+        is_silent = current.heartbeat_at == run.heartbeat_at and current.dispatched_at is None
+        return is_same and current.status is RunStatus.RUNNING and is_silent
+
+    if runtime.database.read(lambda connection: claims.read_heartbeat(connection, run.uid)) != heartbeat:
+        return False
+    lost = AttemptResult(AttemptOutcome.LOST, error=reason)
+    change = settle_run(runtime, run.uid, lost, fence=is_still_silent, skip_locked=True)
+    if has_failed_finally(change, run.uid):
+        runtime.transport.mark_failed(run)
+    return change is not None
+
+
+def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
+    """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
+    before = runtime.now() - runtime.settings.blocked_timeout
+    for rows in pages(runtime, partial(reconcile_queries.blocked, before=before)):
+        repairs = {run.uid: partial(blocking.fail_blocked, runtime, run) for run in rows}
+        failed_runs, failed = repair_each(repairs, _UNSETTLED)
+        yield Recovered(checked=len(rows), blocked=failed_runs, failed=failed)
+
+
+def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
+    now = runtime.now()
+    before = now if everything else now - runtime.settings.grace
+    yield from _end_overdue(runtime, now)
+    given_up = runtime.database.transact(lambda connection: target_attempts.give_up(connection, now))
+    yield Recovered(checked=given_up, targets=given_up)
+    while promoted := promote(runtime):
+        yield Recovered(checked=promoted, targets=promoted)
+        if promoted < PAGE:
+            break
+    unfinished = runtime.database.read(lambda connection: fan_out_targets.unfinished_batches(connection, before))
+    for job, first in unfinished:
+        yield Recovered(checked=1, targets=_continue(runtime, job, first))
+    for rows in pages(runtime, partial(fan_out_targets.pending, before=before)):
+        yield Recovered(checked=len(rows), targets=enqueue(runtime, rows))
+    for uids in pages(runtime, reconcile_queries.dispatched):
+        repairs = {uid: partial(end_if_over, runtime, uid, skip_locked=True) for uid in uids}
+        ended, failed = repair_each(repairs, "the fan-out of run %s cannot be ended now")
+        yield Recovered(checked=len(uids), targets=ended, failed=failed)
+
+
+def _end_overdue(runtime: Runtime, now: datetime) -> Iterator[Recovered]:
+    """Decide about targets whose process vanished, and about those that were blocked for too long."""
+    timeout = runtime.settings.blocked_timeout
+
+    def blocked_for_too_long(connection: Connection, target: Target) -> TargetEnd:
+        reason = fan_out_targets.read_error(connection, target.uid) or ""
+        return decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
+
+    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
+    lost = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
+    blocked = EndStep(blocked_for_too_long, now, PAGE)
+    works: tuple[Callable[[Connection], list[str]], ...] = (
+        partial(target_attempts.end_silent, before=silent_since, step=lost),
+        partial(target_attempts.end_blocked, before=now - timeout, step=blocked),
+    )
+    for work in works:
+        while True:
+            ended = len(runtime.database.transact(work))
+            yield Recovered(checked=ended, targets=ended)
+            if ended < PAGE:
+                break
+
+
+def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
+    """Dispatch the next targets of a run, or put the job that does so behind those that are on its queue."""
+    if first.max_parallel is not None:
+        return fill(runtime, job.run_uid)
+    return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())
+
+
+def redeliver_notifications(runtime: Runtime) -> Iterator[Recovered]:
+    """Enqueue notifications that are due and have no live job, and fail attempts whose process vanished."""
+    now = runtime.now()
+    for rows in pages(runtime, partial(deliveries.due, now=now)):
+        silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
+        lost = runtime.database.transact(partial(deliveries.lose, silent=silent, now=now)) if silent else 0
+        waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
+        yield Recovered(checked=len(rows), notifications=lost + runtime.notifier.enqueue(waiting, runtime.now()))
