@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
-    from rqsched.api.run_handle import RunHandle, TriggerResult
+    from rqsched.api.description import TriggerResult
+    from rqsched.api.run_handle import RunHandle
     from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
     from rqsched.api.scheduler import Scheduler
     from rqsched.config import Settings
@@ -77,7 +78,7 @@ _HOMES = {
     "Settings": "config",
     "Spec": "spec.spec",
     "Timing": "timing",
-    "TriggerResult": "api.run_handle",
+    "TriggerResult": "api.description",
     "current_run": "workflows",
     "workflow": "workflows",
 }

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rqsched.api.caller_transaction import is_async
-from rqsched.api.run_handle import RunHandle, RunView, TriggerResult
+from rqsched.api.description import TriggerResult
+from rqsched.api.run_handle import RunHandle, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
@@ -175,6 +176,7 @@ class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
     iter_history = _iterated(ScheduleHandle.iter_history, _same)
     deliveries = _awaited(ScheduleHandle.deliveries, _same)
     runs = _awaited(ScheduleHandle.runs, _runs)
+    iter_runs = _iterated(ScheduleHandle.iter_runs, AsyncRunHandle)
     run = _awaited(ScheduleHandle.run, AsyncRunHandle)
     upcoming = _awaited(ScheduleHandle.upcoming, _same)
 
@@ -211,10 +213,15 @@ class AsyncScheduler(_Async[Scheduler]):
     newest = _awaited(Scheduler.newest, AsyncScheduleHandle)
     list = _awaited(Scheduler.list, _page)
     iter = _iterated(Scheduler.iter, AsyncScheduleHandle)
+    count = _awaited(Scheduler.count, _same)
     sync = _awaited(Scheduler.sync, _same)
     preview_sync = _awaited(Scheduler.preview_sync, _same)
     history = _awaited(Scheduler.history, _same)
     run = _awaited(Scheduler.run, AsyncRunHandle)
+    backfill = _awaited(Scheduler.backfill, _same)
+    backfills = _awaited(Scheduler.backfills, _same)
+    iter_backfills = _iterated(Scheduler.iter_backfills, _same)
+    cancel_backfill = _awaited(Scheduler.cancel_backfill, _same)
     bulk = _awaited(Scheduler.bulk, _same)
     retry_failed = _awaited(Scheduler.retry_failed, _same)
     usage = _awaited(Scheduler.usage, _same)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from rqsched.api.list_filters import ListFilters, to_filters
@@ -13,6 +12,7 @@ from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.results import BulkRow
 from rqsched.errors import ConflictError, InvalidInputError, InvalidLimitError, NotFoundError
 from rqsched.store import schedule_queries
 
@@ -21,22 +21,6 @@ DEFAULT_BOUND = 500
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active"}
 """What can be done to many schedules, and the status of those it is done to when a filter names none."""
 _MOST = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class BulkRow:
-    """What a bulk operation did with one schedule."""
-
-    schedule_id: str
-    """The schedule."""
-    outcome: str
-    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
-    reason: str | None = None
-    """Why it was skipped; None otherwise."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON-native values."""
-        return asdict(self)
 
 
 class Bulk(NamedTuple):

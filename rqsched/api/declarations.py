@@ -44,20 +44,6 @@ class Declaration:
     """True pauses, False resumes; None leaves a known schedule as it is and creates an active one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync did, as schedule ids."""
-
-    created: list[str]
-    """New ones."""
-    updated: list[str]
-    """Known ones that were declared differently."""
-    unchanged: list[str]
-    """Known ones as declared."""
-    removed: list[str]
-    """Deleted by `prune`."""
-
-
 class DeclarationOptions(Options, total=False):
     """What a declaring decorator takes beside the timing: the options of `Scheduler.create`, and these."""
 

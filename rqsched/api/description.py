@@ -1,4 +1,4 @@
-"""What is shown of schedules, runs and notifications: plain values for people and JSON, and the fields of handles.
+"""What is shown of schedules, runs, triggers and notifications: plain values, and the fields of handles.
 
 Imports no SQL, cron or Redis: clients use it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rqsched.core.ids import iso_utc
 from rqsched.core.shown import Shown
@@ -385,3 +385,29 @@ class RunFields:
     def has_ended(self) -> bool:
         """Whether it has ended, as it was last read."""
         return self.ended_at is not None
+
+
+H = TypeVar("H", bound=RunFields)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerResult(Generic[H]):
+    """What a manual trigger did; its run is a handle of the kind that was triggered."""
+
+    outcome: str
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    run: H | None = None
+    """The run that was started or buffered; None when nothing was."""
+    reason: str | None = None
+    """Why nothing was started; None when something was."""
+    buffer_depth: int | None = None
+    """How many runs wait, this one included; None unless it waits."""
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of the run; None when nothing was started."""
+        return self.run.instance_id if self.run else None
+
+    def __bool__(self) -> bool:
+        """Whether a run was started or buffered."""
+        return self.run is not None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from rqsched.api.description import RunFields
+from rqsched.api.description import RunFields, TriggerResult
 from rqsched.chain import retrying, settling
 from rqsched.chain.fan_out import read_progress, read_targets
 from rqsched.chain.runtime import Runtime
@@ -154,32 +153,6 @@ class RunHandle(RunView):
         require_note(reason, "reason")
         self._run = settling.end_run(self._runtime, self._run.uid, outcome, reason=reason, context=context)
         return self
-
-
-H = TypeVar("H", bound=RunView)
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerResult(Generic[H]):
-    """What a manual trigger did; its run is a handle of the kind that was triggered."""
-
-    outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    run: H | None = None
-    """The run that was started or buffered; None when nothing was."""
-    reason: str | None = None
-    """Why nothing was started; None when something was."""
-    buffer_depth: int | None = None
-    """How many runs wait, this one included; None unless it waits."""
-
-    @property
-    def instance_id(self) -> str | None:
-        """The instance id of the run; None when nothing was started."""
-        return self.run.instance_id if self.run else None
-
-    def __bool__(self) -> bool:
-        """Whether a run was started or buffered."""
-        return self.run is not None
 
 
 def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult[RunHandle]:

@@ -22,8 +22,8 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.api.description import DeliveryDescription, Description, ScheduleFields
-from rqsched.api.run_handle import RunHandle, TriggerResult, trigger_result
+from rqsched.api.description import DeliveryDescription, Description, ScheduleFields, TriggerResult
+from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, Range
 from rqsched.chain.runtime import Runtime
@@ -33,7 +33,7 @@ from rqsched.core.deliveries import require_delivery_status
 from rqsched.core.ids import is_uid, new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_key, require_note
-from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
 from rqsched.core.schedule_options import define, require_known
@@ -174,6 +174,10 @@ class ScheduleHandle(ScheduleView):
             lambda c: run_queries.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
         )
         return Page([RunHandle(self._runtime, run) for run in page.items], page.next_cursor)
+
+    def iter_runs(self, statuses: tuple[str, ...] = ()) -> Iterator[RunHandle]:
+        """Read all runs, newest first, page by page."""
+        return pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""

@@ -26,29 +26,31 @@ from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
-from rqsched.chain import creating, option_checks, quotas, retrying
+from rqsched.chain import backfill, creating, option_checks, quotas, retrying
 from rqsched.chain.changing import read_in
 from rqsched.chain.creating import Named, Request
-from rqsched.chain.retrying import RetryRow
 from rqsched.chain.runtime import Runtime, is_importing_workflows
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import is_id, require_id, require_note
-from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.quota import Usage
+from rqsched.core.results import RetryRow
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import define, require_known
 from rqsched.errors import (
     BackendUnavailableError,
+    BackfillNotFoundError,
     ConfigError,
     InvalidInputError,
     RunNotFoundError,
     ScheduleNotFoundError,
 )
 from rqsched.spec.duration import SpanLike, to_span
-from rqsched.store import changes, run_queries, schedule_queries, schema_version
+from rqsched.store import backfills, changes, run_queries, schedule_queries, schema_version
+from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection, Engine
 from rqsched.store.run_queries import FailedRuns
 from rqsched.store.shared_engine import database_of
@@ -359,13 +361,12 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` with these filters and this order shows, page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters)
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
+
+    def count(self, **filters: Unpack[ListFilters]) -> int:
+        """Count the schedules that `list` shows with these filters."""
+        wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
+        return self.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
 
     def history(
         self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
@@ -383,6 +384,53 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         if found is None:
             raise RunNotFoundError(uid)
         return RunHandle(self.runtime, found)
+
+    def backfill(self, uid: str, *, namespace: str | None = None) -> Backfill:
+        """Read the progress of a backfill; raises BackfillNotFoundError."""
+        found = backfill.get_backfill(self.runtime, uid.upper())
+        schedule = self.runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
+        if schedule is None or schedule.namespace != self._namespace(namespace):
+            raise BackfillNotFoundError(uid)
+        return found
+
+    def backfills(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        namespace: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Backfill]:
+        """Read a page of backfills, newest first; `status` is `running`, `done` or `stopped`."""
+        schedule_queries.require_limit(limit)
+        where = self._namespace(namespace)
+        return self.runtime.database.read(
+            lambda c: backfills.page(c, where, schedule_id=schedule_id, status=status, limit=limit, cursor=cursor)
+        )
+
+    def iter_backfills(
+        self, *, schedule_id: str | None = None, status: str | None = None, namespace: str | None = None
+    ) -> Iterator[Backfill]:
+        """Read all backfills, newest first, page by page."""
+        asked = {"schedule_id": schedule_id, "status": status, "namespace": namespace}
+        return pages(lambda cursor: self.backfills(**asked, limit=MAX_PAGE, cursor=cursor))
+
+    def cancel_backfill(
+        self,
+        uid: str,
+        reason: str | None = None,
+        *,
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+    ) -> Backfill:
+        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
+
+        The reason is recorded, and who stopped it.
+        """
+        require_note(reason, "reason")
+        found = self.backfill(uid, namespace=namespace)
+        return backfill.cancel(self.runtime, found.uid, reason=reason, context=context)
 
     def retry_failed(
         self,

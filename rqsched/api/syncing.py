@@ -7,13 +7,14 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
-from rqsched.api.declarations import SYNC, Declaration, Synced, require_distinct
+from rqsched.api.declarations import SYNC, Declaration, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, quotas
 from rqsched.chain.creating import Request
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import require_note
+from rqsched.core.results import Synced
 from rqsched.core.schedule_options import with_arguments
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec

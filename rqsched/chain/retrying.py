@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
@@ -14,6 +12,7 @@ from rqsched.core import retry_on_request
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunKind, RunStatus
+from rqsched.core.results import RetryRow
 from rqsched.core.retry_on_request import FAILED, decide_retry_on_request, is_asked
 from rqsched.errors import (
     ConflictError,
@@ -31,26 +30,6 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_BOUND = 1_000
 """The most runs of one bulk retry, unless the caller raises it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRow:
-    """What a bulk retry did with one run."""
-
-    run_uid: str
-    """The run."""
-    schedule_id: str
-    """Its schedule."""
-    instance_id: str
-    """Its instance id."""
-    outcome: str
-    """`started`, `buffered` (it waits for the run ahead of it) or `skipped`; `would_retry` in a dry run."""
-    reason: str | None = None
-    """Why it was skipped: it was retried or deleted meanwhile."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON-native values."""
-        return asdict(self)
 
 
 def retry_run(

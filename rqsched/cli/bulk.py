@@ -15,19 +15,18 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api.bulk import DEFAULT_BOUND as MOST_SCHEDULES
-from rqsched.api.bulk import BulkRow
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND as MOST_OCCURRENCES
 from rqsched.chain.backfill import Range
 from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
-from rqsched.chain.retrying import RetryRow
 from rqsched.cli import parsing
 from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
+from rqsched.core.results import BulkRow, RetryRow
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
 

@@ -17,13 +17,14 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rqsched.api.declarations import Declaration, Synced
+from rqsched.api.declarations import Declaration
 from rqsched.cli import parsing
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import progress_bar
 from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.option_table import OPTIONS, Options
+from rqsched.core.results import Synced
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 

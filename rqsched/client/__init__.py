@@ -7,19 +7,23 @@ It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or cron
 ...     client.create("nightly", "invoice-sync", Cron("0 2 * * *"))
 """
 
-from rqsched.api.description import RunDescription
-from rqsched.client.aio import AsyncClient
+from rqsched.api.description import RunDescription, TriggerResult
+from rqsched.client.aio import AsyncClient, AsyncRunHandle, AsyncScheduleHandle
 from rqsched.client.http import ResponseError, Retries
-from rqsched.client.responses import BackfillProgress, EventRecord, TriggerResult
-from rqsched.client.sync import Client
+from rqsched.client.responses import BackfillProgress, EventRecord
+from rqsched.client.sync import Client, RunHandle, ScheduleHandle
 
 __all__ = [
     "AsyncClient",
+    "AsyncRunHandle",
+    "AsyncScheduleHandle",
     "BackfillProgress",
     "Client",
     "EventRecord",
     "ResponseError",
     "Retries",
     "RunDescription",
+    "RunHandle",
+    "ScheduleHandle",
     "TriggerResult",
 ]

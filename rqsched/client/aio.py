@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 import httpx
 import tenacity
 
-from rqsched.api.description import Description, RunDescription
+from rqsched.api.description import Description, RunDescription, TriggerResult
 from rqsched.client import http, requests, sync
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, path_of
-from rqsched.client.responses import BackfillProgress, EventRecord, Synced
+from rqsched.client.responses import BackfillProgress, EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.results import Synced
 from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
 
@@ -47,6 +48,10 @@ def _awaited(
 ) -> Operation[P, Awaited[tuple[AsyncScheduleHandle, str]]]: ...
 @overload
 def _awaited(call: Operation[P, Page[sync.ScheduleHandle]]) -> Operation[P, Awaited[Page[AsyncScheduleHandle]]]: ...
+@overload
+def _awaited(
+    call: Operation[P, TriggerResult[sync.RunHandle]],
+) -> Operation[P, Awaited[TriggerResult[AsyncRunHandle]]]: ...
 @overload
 def _awaited(call: Operation[P, sync.RunHandle]) -> Operation[P, Awaited[AsyncRunHandle]]: ...
 @overload
@@ -129,6 +134,7 @@ class AsyncClient:
     get = _awaited(sync.Client.get)
     list = _awaited(sync.Client.list)
     count = _awaited(sync.Client.count)
+    history = _awaited(sync.Client.history)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
     usage = _awaited(sync.Client.usage)
@@ -156,12 +162,12 @@ class AsyncClient:
         parts = requests.sync_requests(declarations, prune=prune)
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             await self.send(rehearsal)
-        return Synced.joined([requests.told(await self.send(part), progress) for part in parts])
+        return requests.joined([requests.told(await self.send(part), progress) for part in parts])
 
     async def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
         """Return what `sync` would do now; see `Client.preview_sync`."""
         parts = requests.sync_requests(declarations, prune=prune)
-        return Synced.joined([await self.send(part) for part in requests.rehearsed(parts)])
+        return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
 
     def events(
         self,
@@ -244,6 +250,7 @@ class AsyncScheduleHandle(ScheduleView):
     def _run_handle(self, description: RunDescription) -> AsyncRunHandle:
         return AsyncRunHandle(self._client, self.schedule_id, description)
 
+    refresh = _awaited(sync.ScheduleHandle.refresh)
     describe = _awaited(sync.ScheduleHandle.describe)
     update = _awaited(sync.ScheduleHandle.update)
     pause = _awaited(sync.ScheduleHandle.pause)

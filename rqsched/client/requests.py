@@ -12,10 +12,11 @@ from urllib.parse import quote
 import httpx
 
 from rqsched.client import responses
-from rqsched.client.responses import EventRecord, Synced
+from rqsched.client.responses import EventRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.results import Synced
 from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -185,9 +186,16 @@ def rehearsed(requests: Iterable[Request[Synced]]) -> Iterator[Request[Synced]]:
     return (replace(request, body={**(request.body or {}), "dry_run": True}) for request in requests)
 
 
+def joined(parts: Iterable[Synced]) -> Synced:
+    """Return what the parts of a set did, together."""
+    done = [asdict(part) for part in parts]
+    return Synced(**{name: [id_ for one in done for id_ in one[name]] for name in Synced.__dataclass_fields__})
+
+
 def told(synced: Synced, progress: Callable[[str, str], None] | None) -> Synced:
     """Call `progress` with each declared id and its outcome."""
     if progress is not None:
-        for schedule_id, outcome in synced.items():
-            progress(schedule_id, outcome)
+        for outcome in ("created", "updated", "unchanged"):
+            for schedule_id in getattr(synced, outcome):
+                progress(schedule_id, outcome)
     return synced

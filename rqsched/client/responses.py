@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
@@ -10,81 +10,11 @@ from typing import Any, TypeVar, get_type_hints
 
 import httpx
 
-from rqsched.api.description import RunDescription
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import Page
 from rqsched.core.quota import RESOURCES, Quota, Usage
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerResult:
-    """The outcome of a manual trigger."""
-
-    outcome: str
-    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
-    reason: str | None
-    """Why no run was started; None otherwise."""
-    instance_id: str | None
-    """The instance id of the run; None when there is none."""
-    run: RunDescription | None
-    """The run; None when there is none."""
-    buffer_depth: int | None
-    """How many runs wait in the buffer; None unless this one does."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetriedRun:
-    """What a bulk retry did with one run."""
-
-    run_uid: str
-    """The run."""
-    schedule_id: str
-    """Its schedule."""
-    instance_id: str
-    """Its instance id."""
-    outcome: str
-    """`started`, `buffered`, `skipped`; `would_retry` in a dry run."""
-    reason: str | None = None
-    """Why it was skipped; None otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync did, as schedule ids."""
-
-    created: list[str]
-    """New ones."""
-    updated: list[str]
-    """Known ones that were declared differently."""
-    unchanged: list[str]
-    """Known ones that were declared as they are."""
-    removed: list[str]
-    """Deleted by `prune`."""
-
-    @classmethod
-    def joined(cls, parts: Iterable[Synced]) -> Synced:
-        """Return what the parts of a set did, together."""
-        listed = list(parts)
-        return cls(*([id_ for one in listed for id_ in getattr(one, name)] for name in cls.__dataclass_fields__))
-
-    def items(self) -> Iterator[tuple[str, str]]:
-        """Yield each declared id with its outcome."""
-        for name in ("created", "updated", "unchanged"):
-            yield from ((id_, name) for id_ in getattr(self, name))
-
-
-@dataclass(frozen=True, slots=True)
-class BulkRow:
-    """What a bulk operation did with one schedule."""
-
-    schedule_id: str
-    """The schedule."""
-    outcome: str
-    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
-    reason: str | None = None
-    """Why it was skipped; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +103,6 @@ def page(kind: Callable[..., T]) -> Callable[[httpx.Response], Page[T]]:
 
 def nothing(response: httpx.Response) -> None:
     """Read a response whose status says all."""
-
-
-def trigger_result(response: httpx.Response) -> TriggerResult:
-    """Read the outcome of a manual trigger, and its run."""
-    fields = response.json()
-    return TriggerResult(**fields | {"run": fields["run"] and read(RunDescription, fields["run"])})
 
 
 def usage(response: httpx.Response) -> Usage:

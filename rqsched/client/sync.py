@@ -9,28 +9,25 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import httpx
 import tenacity
 
-from rqsched.api.description import DeliveryDescription, Description, RunDescription
+from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.client import http, requests, responses
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import (
     BackfillProgress,
-    BulkRow,
     EventRecord,
-    RetriedRun,
-    Synced,
-    TriggerResult,
 )
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
-from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.quota import Usage
+from rqsched.core.results import BulkRow, RetryRow, Synced
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
@@ -41,17 +38,7 @@ if TYPE_CHECKING:
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
-
-
-def _pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
-    """Read page after page."""
-    cursor: str | None = None
-    while True:
-        page = read(cursor)
-        yield from page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+History: TypeAlias = list[AuditRecord]
 
 
 class Client:
@@ -150,6 +137,10 @@ class Client:
         """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
         return ScheduleHandle(self, schedule_id)
 
+    def history(self, schedule_id: str, *, limit: int = 100, after_sequence: int = 0) -> History:
+        """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
+        return self.handle(schedule_id).history(limit, after_sequence)
+
     def list(
         self,
         *,
@@ -164,7 +155,7 @@ class Client:
         created_until: datetime | None = None,
         next_since: datetime | None = None,
         next_until: datetime | None = None,
-        sort: str | None = None,
+        sort: str = "created",
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ScheduleHandle]:
@@ -182,7 +173,7 @@ class Client:
 
     def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` shows with these filters, page by page."""
-        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
+        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
 
     def count(self, /, **filters: Any) -> int:
         """Count the schedules that `list` shows with these filters."""
@@ -212,7 +203,7 @@ class Client:
         bound: int = 500,
         dry_run: bool = False,
         reason: str | None = None,
-    ) -> Sequence[RetriedRun]:
+    ) -> Sequence[RetryRow]:
         """Retry every run that failed or was lost since an instant, or so long ago; returns a row for each.
 
         Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
@@ -226,7 +217,7 @@ class Client:
             "dry_run": dry_run,
             "reason": reason,
         }
-        path, read = path_of("runs", "retry"), responses.listed(RetriedRun)
+        path, read = path_of("runs", "retry"), responses.listed(RetryRow)
         return self.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
 
     def bulk(
@@ -270,7 +261,7 @@ class Client:
         params = requests.event_params(after, since, event_types)
         if follow:
             return self.follow(path_of("events", "stream"), params)
-        return _pages(lambda cursor: self.send(requests.events(params, cursor)))
+        return pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     def follow(self, path: str, params: Mapping[str, Any]) -> Iterator[EventRecord]:
         """Read a stream of events, connection after connection."""
@@ -319,7 +310,7 @@ class Client:
     ) -> Iterator[BackfillProgress]:
         """Read all backfills, newest first, page by page."""
         filters = {"schedule_id": schedule_id, "status": status}
-        return _pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
+        return pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
 
     def sync(
         self,
@@ -337,12 +328,12 @@ class Client:
         parts = requests.sync_requests(declarations, prune=prune)
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             self.send(rehearsal)
-        return Synced.joined([requests.told(self.send(part), progress) for part in parts])
+        return requests.joined([requests.told(self.send(part), progress) for part in parts])
 
     def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
         """Return what `sync` would do now, with the same checks; writes nothing."""
         parts = requests.sync_requests(declarations, prune=prune)
-        return Synced.joined([self.send(part) for part in requests.rehearsed(parts)])
+        return requests.joined([self.send(part) for part in requests.rehearsed(parts)])
 
 
 class RunHandle(RunView):
@@ -421,6 +412,10 @@ class ScheduleHandle(ScheduleView):
         """Read the schedule's description; raises ScheduleNotFoundError."""
         return self._client.send(get(self._path(), responses.one(Description)).then(self._keep_description))
 
+    def refresh(self) -> ScheduleHandle:
+        """Read the schedule again; raises ScheduleNotFoundError."""
+        return self._client.send(get(self._path(), responses.one(Description)).then(self._keep))
+
     def update(
         self,
         workflow: str | None = None,
@@ -466,14 +461,21 @@ class ScheduleHandle(ScheduleView):
 
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
-    ) -> TriggerResult:
+    ) -> TriggerResult[RunHandle]:
         """Start a run now as the overlap policy allows. Safe to repeat: it is sent with a key."""
+
+        def read(response: httpx.Response) -> TriggerResult[RunHandle]:
+            fields = response.json()
+            run = fields["run"] and self._run_handle(responses.read(RunDescription, fields["run"]))
+            return TriggerResult(fields["outcome"], run, fields["reason"], fields["buffer_depth"])
+
         body, headers = (
             given({"overlap": overlap, "force": force}),
             {"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
         )
-        path, read = self._path("trigger"), responses.trigger_result
-        return self._client.send(Request("POST", path, read, body, headers=headers, is_repeatable=True))
+        return self._client.send(
+            Request("POST", self._path("trigger"), read, body, headers=headers, is_repeatable=True)
+        )
 
     def backfill(
         self,
@@ -526,7 +528,7 @@ class ScheduleHandle(ScheduleView):
 
     def iter_runs(self, statuses: Sequence[str] = ()) -> Iterator[RunHandle]:
         """Read all runs, newest first, page by page."""
-        return _pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
+        return pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""

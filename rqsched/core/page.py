@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,3 +24,14 @@ class Page(Generic[T]):
     def map(self, convert: Callable[[T], R]) -> Page[R]:
         """Return the same page with converted items."""
         return Page([convert(item) for item in self.items], self.next_cursor)
+
+
+def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    """Read page after page; yields their items."""
+    cursor: str | None = None
+    while True:
+        page = read(cursor)
+        yield from page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return

@@ -453,6 +453,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "trigger": [triggered.run],
                 "run": [run],
                 "runs": [*(await schedule.runs()).items],
+                "iter_runs": [found async for found in schedule.iter_runs()],
                 "refresh": [await schedule.refresh()],
                 "update": [await schedule.update(note="n")],
                 "pause": [await schedule.pause()],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.api.bulk import BulkRow
+from rqsched.core.results import BulkRow
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from tests.support.env import SECOND, Env, events
 

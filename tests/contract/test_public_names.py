@@ -128,3 +128,56 @@ def test_async_handle_has_every_public_name_of_the_blocking_one(blocking: type, 
 
 def _public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")} - NOTHING_TO_AWAIT - {"runtime"}
+
+
+IN_PROCESS: dict[type, set[str]] = {
+    Scheduler: {
+        "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "on_timing", "prune",
+        "prune_history", "recover", "run", "tick", "usages",
+    },
+    ScheduleHandle: {"iter_backfill", "preview_backfill", "resume_backfill", "runtime", "state"},
+    RunHandle: {"require_retryable", "runtime", "state"},
+}  # fmt: skip
+"""What needs the database or the code of this process, and what only surfaces call."""
+OVER_HTTP: dict[type, set[str]] = {
+    Scheduler: {"batch_delete", "events", "follow", "handle", "send", "workflows"},
+    ScheduleHandle: set(),
+    RunHandle: set(),
+}
+"""What needs a server: streams, and handles that have read nothing yet."""
+NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "newest_first", "progress", "session"}
+"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
+
+
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)],
+)
+def test_client_has_the_methods_and_parameters_of_the_scheduler(near: type, far: type) -> None:
+    names = {kind: {name for name in dir(kind) if not name.startswith("_")} for kind in (near, far)}
+    names = {kind: found | {"schedule_id", "description"} for kind, found in names.items()}  # attributes of the client
+    assert names[near] - names[far] == IN_PROCESS[near]
+    assert names[far] - names[near] == OVER_HTTP[near]
+    lacking = {
+        f"{name}({parameter})"
+        for name in (names[near] & names[far]) - {"schedule_id", "description"}
+        for parameter in _parameters(near, name) - _parameters(far, name) - NOT_OVER_HTTP - {"filters", "sort"}
+    }
+    assert lacking == set()
+
+
+def _parameters(kind: type, name: str) -> set[str]:
+    member = getattr(kind, name)
+    return set(inspect.signature(member).parameters) if inspect.isfunction(member) else set()
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (client.Client, client.AsyncClient),
+        (client.ScheduleHandle, client.AsyncScheduleHandle),
+        (client.RunHandle, client.AsyncRunHandle),
+    ],
+)
+def test_async_client_has_every_public_name_of_the_blocking_one(blocking: type, awaited: type) -> None:
+    assert {n for n in dir(blocking) if n[0] != "_"} == {n for n in dir(awaited) if n[0] != "_"}

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rqsched.api.schedule_handle import RunHandle, TriggerResult
+from rqsched.api.description import TriggerResult
+from rqsched.api.run_handle import RunHandle
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc

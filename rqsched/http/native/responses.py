@@ -11,14 +11,13 @@ from typing import Any, get_type_hints
 from pydantic import create_model
 
 from rqsched.api.build_description import describe_plainly
-from rqsched.api.bulk import BulkRow
-from rqsched.api.description import Description
-from rqsched.api.schedule_handle import RunHandle, TriggerResult
-from rqsched.chain.retrying import RetryRow
+from rqsched.api.description import Description, TriggerResult
+from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
+from rqsched.core.results import BulkRow, RetryRow
 from rqsched.core.start_on_request import BackfillRow
 from rqsched.http.openapi import Schema
 from rqsched.spec.spec import Every

@@ -19,8 +19,8 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
-from rqsched.errors import BackfillNotFoundError, InvalidLimitError
-from rqsched.http.dependencies import Call, OperateAlways, Read
+from rqsched.errors import InvalidLimitError
+from rqsched.http.dependencies import OperateAlways, Read
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
@@ -52,8 +52,7 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.store import backfills, changes, event_queries, run_queries
-from rqsched.store.backfills import Backfill
+from rqsched.store import event_queries, run_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.run_queries import RunFilters
 
@@ -300,8 +299,8 @@ def list_backfills(
     cursor: Cursor = None,
 ) -> Response:
     """List backfills, the newest first."""
-    page = call.scheduler.runtime.database.read(
-        lambda c: backfills.page(c, call.namespace, schedule_id=schedule_id, status=status, limit=limit, cursor=cursor)
+    page = call.scheduler.backfills(
+        schedule_id=schedule_id, status=status, namespace=call.namespace, limit=limit, cursor=cursor
     )
     items = [backfill_response(one) for one in page.items]
     return JSONResponse({"items": items, "next_cursor": page.next_cursor})
@@ -310,21 +309,12 @@ def list_backfills(
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
 def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
     """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
-    found, reason = _find(call, uid), body.reason if body else None
-    stopped = backfill.cancel(call.scheduler.runtime, found.uid, reason=reason, context=call.context)
+    reason = body.reason if body else None
+    stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
     return JSONResponse(backfill_response(stopped))
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
 def read_backfill(call: Read, uid: BackfillUid) -> Response:
     """Read the progress of a backfill."""
-    return JSONResponse(backfill_response(_find(call, uid)))
-
-
-def _find(call: Call, uid: str) -> Backfill:
-    runtime = call.scheduler.runtime
-    found = backfill.get_backfill(runtime, uid.upper())
-    schedule = runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
-    if schedule is None or schedule.namespace != call.namespace:
-        raise BackfillNotFoundError(uid)
-    return found
+    return JSONResponse(backfill_response(call.scheduler.backfill(uid, namespace=call.namespace)))
