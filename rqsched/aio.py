@@ -175,7 +175,7 @@ def _defaults_of_run(scheduler: Scheduler, name: str) -> dict[str, Any]:
     Nothing where the code is not here, or is called for each of its targets, which are its arguments.
     """
     try:
-        workflow = scheduler.runtime.resolve(name)
+        workflow = scheduler.runtime.imports.resolve(name)
         call: Any = workflow.target.run if inspect.isclass(workflow.target) else workflow.target  # type: ignore[attr-defined]
         parameters = inspect.signature(call).parameters.values()
     except (UnknownWorkflowError, ValueError, TypeError):  # a callable in C may have no signature
@@ -292,7 +292,7 @@ def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) ->
     if len(schedule_name) > _LONGEST_NAME:
         raise InvalidInputError("schedule_name", f"is longer than {_LONGEST_NAME} characters")
     scheduler = _scheduler()
-    name = scheduler.runtime.name_of(workflow)
+    name = scheduler.runtime.imports.name_of(workflow)
     return _Registered(name, schedule_name, require_id(namespace or scheduler.settings.namespace, "namespace"))
 
 

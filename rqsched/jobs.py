@@ -94,20 +94,21 @@ def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: J
 def _is_foreign(rq_job: Job | None) -> bool:
     """Tell whether a job names another database; of a ping that arrived no row is left in its own."""
     owner = None if rq_job is None else rq_job.meta.get(DATABASE)
-    return owner is not None and owner != current_runtime().database_id()
+    return owner is not None and owner != current_runtime().ownership.database_id()
 
 
 def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
     """Put a job back that this database does not know, if it belongs to another one and that was not done before."""
     runtime, carrier = current_runtime(), get_current_job()
     owner = None if carrier is None else carrier.meta.get(DATABASE)
-    error = ownership.explain(runtime, job, owner)
+    error = ownership.explain(runtime.ownership, job, owner)
     _log.error("%s", error, extra={"action": "job_refused"})
     if carrier is None or not isinstance(error, WrongDatabaseError):
         raise error
-    ownership.report_foreign_worker(runtime, carrier.connection, owner, carrier.worker_name)
+    if (owner := owner or runtime.ownership.owner_of_queue()) is not None:
+        ownership.report_foreign_worker(carrier.connection, owner, carrier.worker_name, now=runtime.now())
     if ownership.is_refused_again(job, carrier):
-        ownership.step_back(runtime, job, carrier)
+        ownership.step_back(runtime.settings, job, carrier)
         raise error
     return Retry(max=1, interval=int(ownership.PUT_BACK.total_seconds()))
 

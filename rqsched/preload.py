@@ -22,7 +22,8 @@ from rq.worker import SpawnWorker
 
 from rqsched import jobs
 from rqsched.api.recovering import find_worker_command
-from rqsched.chain.runtime import current_runtime, import_workflows
+from rqsched.chain.imports import import_workflows
+from rqsched.chain.runtime import current_runtime
 from rqsched.config import Settings
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher

@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 from rq import Queue
 from rq.job import Job
 
-from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.chain.imports import import_workflows
+from rqsched.chain.runtime import Runtime, using
 from rqsched.chain.time_limit import end_by_itself
 from rqsched.config import Settings, export
 from rqsched.errors import BackendUnavailableError

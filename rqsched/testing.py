@@ -196,7 +196,7 @@ def assert_has_schedule(
     except ScheduleNotFoundError:
         known = ", ".join(repr(one.schedule_id) for one in scheduler.list(namespace=namespace).items) or "none"
         raise AssertionError(f"schedule {schedule_id!r} does not exist; existing schedules: {known}") from None
-    wanted = None if workflow is None else scheduler.runtime.name_of(workflow)
+    wanted = None if workflow is None else scheduler.runtime.imports.name_of(workflow)
     if wanted is not None and handle.workflow != wanted:
         raise AssertionError(f"schedule {schedule_id!r} runs {handle.workflow!r}, not {wanted!r}")
     if status is not None and handle.status != status:

@@ -334,7 +334,7 @@ class ScheduleHandle(ScheduleView):
     ) -> tuple[str | None, dict[str, Any] | None]:
         if workflow is None:
             return None, None
-        name = self._runtime.name_of(workflow)
+        name = self._runtime.imports.name_of(workflow)
         is_external = options.get("executor", self._schedule.definition.executor) == "external"
         return name, {} if is_external else option_checks.workflow_defaults(self._runtime, name)
 

@@ -29,7 +29,8 @@ from rqsched.api.syncing import Syncing
 from rqsched.chain import backfill, creating, option_checks, quotas, retrying
 from rqsched.chain.changing import read_in
 from rqsched.chain.creating import Named, Request
-from rqsched.chain.runtime import Runtime, is_importing_workflows
+from rqsched.chain.imports import is_importing_workflows
+from rqsched.chain.runtime import Runtime
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -112,7 +113,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         self.runtime = Runtime(
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
-        self.runtime.on_redis_back = self._resync_redis
+        self.runtime.breakers.on_back = self._resync_redis
         self.has_checked_schema = True
         """Whether the tables were found to be those of this version; not while the database was away."""
         try:
@@ -152,7 +153,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         scheduler = cls(**overrides)
         caller = inspect.currentframe()
         module = None if caller is None or caller.f_back is None else caller.f_back.f_globals.get("__spec__")
-        scheduler.runtime.owe_imports(module)
+        scheduler.runtime.imports.owe(module)
         return scheduler
 
     def close(self) -> None:
@@ -286,7 +287,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         return self._handle(schedule), outcome
 
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
-        name = self.runtime.name_of(workflow)
+        name = self.runtime.imports.name_of(workflow)
         spec, options = unfold(when, given)
         option_checks.require_connection(self.runtime, options.get("connection"))
         defaults = {} if options.get("executor") == "external" else option_checks.workflow_defaults(self.runtime, name)
@@ -508,7 +509,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         """
         from rqsched.chain import fire_due  # noqa: PLC0415 - as in `recover`
 
-        self.runtime.try_imports()  # what listens to events may be in one of them
+        self.runtime.imports.attempt()  # what listens to events may be in one of them
 
         return fire_due.tick(self.runtime, limit=schedule_queries.require_limit(limit, 10_000), now=now)
 

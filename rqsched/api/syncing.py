@@ -47,7 +47,7 @@ class Syncing:
         follow.
         """
         if declarations is None:
-            self.runtime.require_imports()
+            self.runtime.imports.require()
             declarations = self.declarations.all()
         requests = self._requests(declarations, namespace, context)
         done = _nothing_done()

@@ -75,7 +75,7 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str)
 
     Nor is anything when Redis belongs to another database: that raises WrongDatabaseError.
     """
-    runtime.require_own_redis()
+    runtime.ownership.require_own_redis()
     now = runtime.now()
     start_at, end_at = _require_range(wanted, now)
     _require_bound(schedule, start_at, end_at, wanted.bound)

@@ -69,7 +69,7 @@ def change(
         runtime.publish(decided.changes)
         return decided.result
     with within.connection() as connection:
-        decided = perform(connection, runtime.known_database_id(), _Attempts(runtime, decide).under_lock)
+        decided = perform(connection, runtime.ownership.known_database_id(), _Attempts(runtime, decide).under_lock)
         within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
     return decided.result
 
@@ -96,7 +96,7 @@ def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[
     if within is None:
         return runtime.database.read(work)
     with within.connection() as connection:
-        return perform(connection, runtime.known_database_id(), work, is_writing=False)
+        return perform(connection, runtime.ownership.known_database_id(), work, is_writing=False)
 
 
 class _Attempts(Generic[R]):

@@ -76,7 +76,7 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
     Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
     WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
-    runtime.require_own_redis()
+    runtime.ownership.require_own_redis()
     uid = new_uid(runtime.now())
     is_alone = request.key is None and quota_of(runtime, request.named.namespace).is_unlimited
     return change(
@@ -217,7 +217,7 @@ def _upserting(runtime: Runtime, requests: Sequence[Request]) -> Decide[_Outcome
 
     Raises WrongDatabaseError when Redis belongs to another database.
     """
-    runtime.require_own_redis()
+    runtime.ownership.require_own_redis()
     # In this order they are listed: they are created at one instant.
     uids = new_uids(runtime.now(), len(requests))
 

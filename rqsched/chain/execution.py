@@ -95,7 +95,7 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
     None when it is not here and the run was given back.
     """
     try:
-        workflow = runtime.resolve(claim.run.workflow)
+        workflow = runtime.imports.resolve(claim.run.workflow)
         found = workflow, find_resolver(runtime, claim.schedule, workflow)
     except WorkflowNotFoundError as error:
         change = block_run(runtime, claim.run, error.reason, patience=runtime.end_patience)

@@ -58,7 +58,7 @@ Named: TypeAlias = tuple[str, str | None]
 def find_resolver(runtime: Runtime, schedule: Schedule, workflow: Workflow) -> Workflow | None:
     """Return what names the targets of a run: the schedule's, else the workflow's own; None for a run without targets.
 
-    Raises UnknownWorkflowError as `Runtime.resolve` does, and InvalidInputError for a workflow that names its targets
+    Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError for a workflow that names its targets
     itself, as a state machine's does.
     """
     wanted = schedule.policies.targets or workflow.targets
@@ -66,7 +66,9 @@ def find_resolver(runtime: Runtime, schedule: Schedule, workflow: Workflow) -> W
         return None
     if workflow.each is not None:
         raise InvalidInputError("targets", f"workflow {workflow.name!r} names its targets itself; leave targets out")
-    return runtime.resolve(wanted) if isinstance(wanted, str) else Workflow(f"targets of {workflow.name}", wanted)
+    return (
+        runtime.imports.resolve(wanted) if isinstance(wanted, str) else Workflow(f"targets of {workflow.name}", wanted)
+    )
 
 
 def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Callable[[], None]) -> FannedOut:

@@ -262,7 +262,7 @@ def _disown(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
     """Drop links of schedules that were purged; leave them where another database may own the control queue."""
     foreign = [result.id for result in fired if result.outcome == "foreign"]
     try:
-        is_ours = runtime.is_known_to_redis()
+        is_ours = runtime.ownership.is_known_to_redis()
     except (ConfigError, RedisError):
         is_ours = False
     fate = "dropped" if is_ours else "left for another database"

@@ -223,7 +223,7 @@ def _ownership(scope: _Scope) -> Finding:
     """Compare the database's id with the one in Redis; the same is said of a database without tables."""
     runtime, transport = scope.runtime, scope.runtime.transport
     has_tables = schema_version.status(runtime.database).current is not None
-    owner, mine = transport.database_id(), runtime.database_id() if has_tables else None
+    owner, mine = transport.database_id(), runtime.ownership.database_id() if has_tables else None
     if owner is None:
         return Finding(Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet")
     if owner == mine:
@@ -332,7 +332,7 @@ def _foreign_workers(scope: _Scope) -> Finding:
     """Look for workers with another database that were given this one's jobs, on every Redis there is."""
     runtime = scope.runtime
     redises = [runtime.transport.redis, *runtime.transport.connections.values()]
-    mine, now = runtime.database_id(), runtime.now()
+    mine, now = runtime.ownership.database_id(), runtime.now()
     found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
     if not found:
         return Finding(Level.OK, "no worker with another database was given a job")

@@ -39,7 +39,7 @@ def operate(
     WrongDatabaseError then.
     """
     if not stops:
-        runtime.require_own_redis()
+        runtime.ownership.require_own_redis()
     operation = new_uid(runtime.now())
 
     def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:

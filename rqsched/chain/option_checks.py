@@ -19,11 +19,11 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
 
     Raises UnknownWorkflowError when there is none.
     """
-    if (here := runtime.find_workflow(name)) is not None:
+    if (here := runtime.imports.find(name)) is not None:
         return here.defaults
     row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
     if row is None:
-        return runtime.resolve(name).defaults
+        return runtime.imports.resolve(name).defaults
     options = {name: value for name, value in loads(row["options"]).items() if name in (*_TOLD, "targets")}
     return {name: row[name] for name in ROUTING if row[name] is not None} | options
 
@@ -65,7 +65,7 @@ def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str
         return dict(options)
     if not isinstance(targets, str) and not callable(targets):
         raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
-    name = runtime.name_of(targets)
+    name = runtime.imports.name_of(targets)
     try:
         workflow_defaults(runtime, name)
     except UnknownWorkflowError as error:
@@ -94,6 +94,6 @@ def require_queue(runtime: Runtime, name: str | None) -> None:
 
 def is_registered(runtime: Runtime, name: str) -> bool:
     """Tell whether some process registered a workflow of this name; dotted paths do not count."""
-    if runtime.find_workflow(name) is not None:
+    if runtime.imports.find(name) is not None:
         return True
     return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None

@@ -49,7 +49,7 @@ def retry_run(
     RunNotFoundError, RunStateError (also when `fence` does not hold), and WrongDatabaseError, with nothing written,
     when Redis belongs to another database.
     """
-    runtime.require_own_redis()
+    runtime.ownership.require_own_redis()
     operation = new_uid(runtime.now())
 
     def decide(connection: Connection, tried: Decided[Run] | None) -> Decided[Run]:

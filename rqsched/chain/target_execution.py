@@ -78,7 +78,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 
 def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
     target = claimed.target
-    workflow = runtime.resolve(target.workflow)
+    workflow = runtime.imports.resolve(target.workflow)
     if workflow.each is None:
         return _call(runtime, workflow, claimed, token)
     with _time_limit(runtime, target, token), surroundings():

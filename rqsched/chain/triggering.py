@@ -38,7 +38,7 @@ def trigger(
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
-    runtime.require_own_redis()
+    runtime.ownership.require_own_redis()
     wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
     one = _Triggering(runtime, uid, wanted, context)
     return change(runtime, one.decide, alone=one.decide_alone if idempotency_key is None else None, within=within)

@@ -85,7 +85,7 @@ class Session:
     def scheduler(self) -> Scheduler:
         """The scheduler of the environment, its schema checked, RQSCHED_IMPORTS imported; raises what is wrong."""
         scheduler = Scheduler.from_env()
-        scheduler.runtime.require_imports()
+        scheduler.runtime.imports.require()
         if not scheduler.has_checked_schema:
             schema_version.require_current(scheduler.runtime.database)
         return scheduler

@@ -15,7 +15,8 @@ import rqsched
 from rqsched.chain import health
 from rqsched.chain.error_text import explain
 from rqsched.chain.health import Finding, Level
-from rqsched.chain.runtime import Runtime, import_workflows
+from rqsched.chain.imports import import_workflows
+from rqsched.chain.runtime import Runtime
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls

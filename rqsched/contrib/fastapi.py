@@ -65,7 +65,7 @@ def lifespan(
 
 
 def _sync(scheduler: Scheduler) -> None:
-    scheduler.runtime.try_imports()
+    scheduler.runtime.imports.attempt()
     scheduler.sync(scheduler.declarations.all())
 
 

@@ -334,7 +334,7 @@ def _require_registered(visit: Visit, field: str, name: str) -> None:
 
 def _workflows(visit: Visit) -> list[str]:
     """Return the names that are proposed: all for who sees every namespace, else those that this one uses."""
-    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.registered())}
+    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.imports.all())}
     if visit.principal.namespaces is None:
         return sorted(known)
     return sorted(known & visit.read(lambda connection: registered_workflows.names_in_use(connection, visit.namespace)))

@@ -95,7 +95,7 @@ def show(visit: Visit) -> Response:
     upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
     found = visit.read(lambda connection: _read(connection, visit, schedule))
     interval = min((later - earlier for earlier, later in pairwise(upcoming)), default=None)
-    workflow = visit.scheduler.runtime.find_workflow(schedule.definition.workflow)
+    workflow = visit.scheduler.runtime.imports.find(schedule.definition.workflow)
     return visit.page(
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
         run_status=visit.query("run_status"), states=STATES, arrows=ARROWS, box=BOX,

@@ -23,6 +23,7 @@ from rich.console import Console
 from rqsched import embedded
 from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
+from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.errors import BackendUnavailableError, ConfigError
@@ -126,7 +127,8 @@ def _scheduler(settings: Settings) -> Scheduler:
     scheduler = Scheduler(settings=settings)
     if not settings.is_sqlite:
         schema_version.upgrade(scheduler.runtime.database)
-    scheduler.runtime.load_workflows()
+    import_workflows(settings)
+    scheduler.runtime.record_workflows()
     return scheduler
 
 

@@ -158,7 +158,7 @@ def serve(
 
     def configure(recover: bool = True) -> uvicorn.Config:
         app = create_app(settings=settings, recover=recover)
-        app.state.rqsched.scheduler.runtime.require_imports()  # a wrong setting ends this process, not a request
+        app.state.rqsched.scheduler.runtime.imports.require()  # a wrong setting ends this process, not a request
         return uvicorn.Config(app, host=host, port=port, **_QUIET | options)
 
     if workers > 1:

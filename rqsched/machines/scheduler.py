@@ -184,7 +184,7 @@ class MachineScheduler:
         """
         known = require_declared(machine_class, event)
         runtime = scheduler.runtime
-        runtime.require_own_redis()
+        runtime.ownership.require_own_redis()
         workflow = runtime.workflows.resolve(known.workflow(event))
         option_checks.require_queue(runtime, queue or workflow.queue)
         option_checks.require_connection(runtime, workflow.connection)

@@ -132,7 +132,7 @@ class WorkerSide:
 
     def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
         self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
-        return self._claim, self._runtime.measured_clock
+        return self._claim, self._runtime.time.measured
 
     def _end(self, asked: Mapping[str, Any]) -> tuple[Change | None, bool]:
         if self._claim is None:
@@ -155,7 +155,7 @@ class HorseSide:
         del job  # the worker knows it
         claim: Claim | None
         claim, clock = self._ask({"token": token, "worker": worker})
-        self._runtime.take_over_clock(clock)
+        self._runtime.time.take_over(clock)
         return claim
 
     def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:

@@ -29,8 +29,9 @@ from rq.utils import now as rq_now
 from rq.worker import BaseWorker, SpawnWorker
 
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.imports import import_workflows
 from rqsched.chain.notifications.messages import require_sentry
-from rqsched.chain.runtime import Runtime, import_workflows, using
+from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError
@@ -239,7 +240,7 @@ def prepare(runtime: Runtime) -> None:
     runtime.database.require_accepted()
     _open_database(runtime)
     runtime.record_workflows()
-    runtime.is_known_to_redis()
+    runtime.ownership.is_known_to_redis()
 
 
 def open_runtime(settings: Settings | None = None) -> Runtime:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.payload import dumps
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import IS_LIVE, schedules, workflows
+from rqsched.workflows import ROUTING, Workflow
+
+
+def row_of(workflow: Workflow, *, registered_at: datetime) -> dict[str, Any]:
+    """Return the row of a workflow as this process registered it."""
+    routing = {name: workflow.defaults.get(name) for name in ROUTING}
+    options = {name: value for name, value in workflow.defaults.items() if name not in ROUTING}
+    known = {"name": workflow.name, "path": workflow.path, "registered_at": registered_at, "options": dumps(options)}
+    return known | routing
+
+
+def those_that_differ(
+    rows: Iterable[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the rows that say something else than those that are `known` by name, whenever those were registered."""
+
+    def said(row: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+        return None if row is None else tuple(row[name] for name in ("path", *ROUTING, "options"))
+
+    return [row for row in rows if said(known.get(row["name"])) != said(row)]
 
 
 def record(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
+from rqsched.transport.client import connect
 from rqsched.transport.redis_url import open_client
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,40 @@ class Breaker:
             self._on_close()
         except Exception:  # noqa: BLE001 - a thread's boundary; reconcile does what is left
             _log.exception("what Redis missed is left to reconcile", extra={"action": "follow_failed"})
+
+
+class Breakers:
+    """Opens the clients of one process: each with a breaker, or, without a `timeout`, one that waits."""
+
+    def __init__(self, timeout: timedelta | None) -> None:
+        self.on_back: Callable[[], None] = lambda: None
+        """Called from a thread when a Redis that was away answers again."""
+        self._timeout = timeout
+        self._all: list[Breaker] = []
+
+    def __bool__(self) -> bool:
+        """Tell whether clients have breakers."""
+        return bool(self._all)
+
+    def connect(self, url: str) -> Redis:
+        """Open a client."""
+        if not self._timeout:
+            return connect(url)
+        self._all.append(Breaker(url, self._timeout, self._notice))
+        return self._all[-1].client()
+
+    def _notice(self) -> None:
+        self.on_back()
+
+    @property
+    def is_any_open(self) -> bool:
+        """Whether calls to one of them fail at once."""
+        return any(breaker.is_open for breaker in self._all)
+
+    def stop(self) -> None:
+        """End their threads; the clients are closed."""
+        for breaker in self._all:
+            breaker.stop()
 
 
 def _answers(redis: Redis) -> bool:

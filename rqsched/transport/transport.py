@@ -105,12 +105,11 @@ class Transport:
         settings: Settings,
         redis: Redis,
         connections: Mapping[str, Redis] | None = None,
-        *,
-        owner: Callable[[], str | None] | None = None,
     ) -> None:
-        """Open the queues; `owner` returns the id of the database whose runs and targets are enqueued, once known."""
+        """Open the queues."""
         self.settings = settings
-        self._owner = owner
+        self.owner: Callable[[], str | None] | None = None
+        """Returns the id of the database whose runs and targets are enqueued; None while it is not known."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
@@ -252,7 +251,7 @@ class Transport:
         if key not in self._job_queues:
             serializer, grace = self.settings.serializer_for(name), self.settings.grace
             self._job_queues[key] = JobQueue(
-                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self._owner
+                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self.owner
             )
         return self._job_queues[key]
 

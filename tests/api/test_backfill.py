@@ -305,7 +305,7 @@ def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_env: Env) 
     schedule = any_env.create(spec=SECONDLY, overlap="allow")
     any_env.create("other", SECONDLY, overlap="allow")
     backfill, owner = opened(any_env, schedule, 3), threading.get_ident()
-    any_env.runtime.database_id()  # which the first job's meta would read in a transaction of its own
+    any_env.runtime.ownership.database_id()  # which the first job's meta would read in a transaction of its own
     asked: list[Future[Any]] = []
     served: list[set[str]] = []
 

@@ -14,7 +14,7 @@ import pytest
 from rq import Queue, SimpleWorker
 
 from rqsched import Scheduler
-from rqsched.chain.runtime import import_workflows
+from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings
 from tests.support.children import in_children
 from tests.support.env import Env, MakeEnv

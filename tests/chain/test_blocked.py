@@ -299,7 +299,7 @@ FOUND: dict[str, str] = {
 @pytest.mark.parametrize("what", MISSING)
 def test_code_that_is_missing_is_not_found(what: str, folder: Path, env: Env) -> None:
     with pytest.raises(WorkflowNotFoundError):
-        env.runtime.resolve(MISSING[what](folder))
+        env.runtime.imports.resolve(MISSING[what](folder))
 
 
 @pytest.mark.parametrize("what", FOUND)
@@ -308,7 +308,7 @@ def test_code_that_is_there_and_does_not_work_is_found(what: str, folder: Path, 
     write_module(folder, name, FOUND[what].format(name=name))
 
     with pytest.raises(UnknownWorkflowError) as refusal:
-        env.runtime.resolve(f"{name}.work")
+        env.runtime.imports.resolve(f"{name}.work")
 
     assert not isinstance(refusal.value, WorkflowNotFoundError)
 
@@ -335,7 +335,7 @@ def test_an_import_error_out_of_a_workflows_body_is_a_failed_attempt(env: Env) -
 
 
 def test_a_workflow_that_misses_another_workflow_in_its_body_is_a_failed_attempt(env: Env) -> None:
-    env.register("body", lambda: env.runtime.resolve("never-registered"))
+    env.register("body", lambda: env.runtime.imports.resolve("never-registered"))
     run = env.run_next(env.create(workflow="body", retry=ONCE))
 
     assert (run.status, run.is_blocked) == ("failed", False)

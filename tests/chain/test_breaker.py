@@ -105,7 +105,7 @@ def test_fork_asks_redis_itself(web_rig: Env, own_valkey: ValkeyServer) -> None:
 
 
 def _exit_unless_away_again(is_away: Callable[[], bool], env: Env) -> None:
-    is_closed = not env.runtime._breakers[0].is_open
+    is_closed = not env.runtime.breakers.is_any_open
     try:
         env.transport.count_armed()
     except RedisError:  # the first call of the child waits itself

@@ -20,16 +20,16 @@ def other(make_env: MakeEnv, tmp_path: Path) -> Env:
 
 
 def test_the_first_pass_records_the_database_id(env: Env) -> None:
-    assert not env.runtime.is_known_to_redis()
+    assert not env.runtime.ownership.is_known_to_redis()
 
     env.recover()
 
-    assert env.runtime.is_known_to_redis()
-    assert text(env.redis.get("rqsched:epoch:rqsched")) == env.runtime.database_id()
+    assert env.runtime.ownership.is_known_to_redis()
+    assert text(env.redis.get("rqsched:epoch:rqsched")) == env.runtime.ownership.database_id()
 
 
 def test_a_databases_id_is_drawn_once(make_env: MakeEnv) -> None:
-    assert make_env().runtime.database_id() == make_env().runtime.database_id()
+    assert make_env().runtime.ownership.database_id() == make_env().runtime.ownership.database_id()
 
 
 def test_a_second_database_is_refused(env: Env, other: Env) -> None:
@@ -48,7 +48,7 @@ def test_the_refusal_names_the_key_to_delete_when_the_first_database_is_gone(env
     env.redis.delete(key)
 
     other.recover()
-    assert other.runtime.is_known_to_redis()
+    assert other.runtime.ownership.is_known_to_redis()
 
 
 def test_two_databases_share_a_redis_under_queues_of_their_own(make_env: MakeEnv, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_flushed_redis_is_claimed_again_by_its_database(env: Env, lose: str) -
     forget: Callable[[], object] = getattr(env.redis, lose)
     forget()
 
-    assert not env.runtime.is_known_to_redis()
+    assert not env.runtime.ownership.is_known_to_redis()
     env.recover()
-    assert env.runtime.is_known_to_redis()
+    assert env.runtime.ownership.is_known_to_redis()
 
 
 def test_runs_and_links_may_not_share_a_queue(make_env: MakeEnv) -> None:

@@ -314,7 +314,7 @@ def test_redis_learns_the_database_id_only_when_everything_is_armed(
     list(whole)
     own_valkey.start()
 
-    assert not env.runtime.is_known_to_redis()
+    assert not env.runtime.ownership.is_known_to_redis()
     assert repaired(env) == {"links": 1}
     assert link_id(schedule) in env.armed()
 
@@ -330,10 +330,10 @@ def test_a_flush_within_a_full_pass_starts_another(env: Env) -> None:
     env.redis.flushall()
     list(whole)
 
-    assert not env.runtime.is_known_to_redis()
+    assert not env.runtime.ownership.is_known_to_redis()
     assert repaired(env) == {"links": 1}
     assert link_id(schedule) in env.armed()
-    assert env.runtime.is_known_to_redis()
+    assert env.runtime.ownership.is_known_to_redis()
 
 
 def test_a_full_pass_leaves_only_the_database_id_and_telemetry(env: Env) -> None:

@@ -50,14 +50,14 @@ def test_a_run_job_names_its_database_and_a_link_does_not(env: Env) -> None:
     schedule = env.create()
     run = env.fire_next(schedule)
 
-    assert env.job(run_job_id(run)).meta["database"] == env.runtime.database_id()
+    assert env.job(run_job_id(run)).meta["database"] == env.runtime.ownership.database_id()
     assert not env.redis.hexists(f"rq:job:{link_id(schedule.refresh())}", "meta")
 
 
 def test_a_target_job_names_its_database(env: Env) -> None:
     uid = dispatch_targets(env, "a")
 
-    assert env.job(f"target-{uid}").meta["database"] == env.runtime.database_id()
+    assert env.job(f"target-{uid}").meta["database"] == env.runtime.ownership.database_id()
 
 
 def test_a_worker_with_another_database_puts_a_run_back_once_and_then_fails_it_with_what_to_set(
@@ -72,7 +72,7 @@ def test_a_worker_with_another_database_puts_a_run_back_once_and_then_fails_it_w
     other.work()
     assert move_scheduled(env) == []
     assert list(failed(env)) == [job]
-    assert f"belongs to database {env.runtime.database_id()}" in failed(env)[job]
+    assert f"belongs to database {env.runtime.ownership.database_id()}" in failed(env)[job]
     assert "Set RQSCHED_DATABASE_URL of this worker" in failed(env)[job]
     assert run.refresh().status == "pending"
 
@@ -158,10 +158,10 @@ def test_the_owner_is_shown_which_workers_have_another_database(env: Env, other:
 
     other.work()
 
-    (name,) = telemetry.foreign_workers(env.redis, env.runtime.database_id(), now=env.clock.now())
+    (name,) = telemetry.foreign_workers(env.redis, env.runtime.ownership.database_id(), now=env.clock.now())
     assert present(env.job(move_scheduled(env)[0]).worker_name) in name
     env.advance(6 * MINUTE)
-    assert telemetry.foreign_workers(env.redis, env.runtime.database_id(), now=env.clock.now()) == []
+    assert telemetry.foreign_workers(env.redis, env.runtime.ownership.database_id(), now=env.clock.now()) == []
 
 
 def test_a_job_of_the_first_release_names_no_database_and_is_judged_by_the_owner_of_the_queue(

@@ -204,7 +204,7 @@ def test_a_redis_of_another_database_is_found(served: Cli) -> None:
 def test_a_database_that_redis_does_not_belong_to_is_found_with_the_remedy_and_twice_the_same(
     served: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    owner = served.scheduler.runtime.database_id()
+    owner = served.scheduler.runtime.ownership.database_id()
     for name in ("wrong.db", "empty.db"):
         url = f"sqlite:///{tmp_path / name}"
         monkeypatch.setenv("RQSCHED_DATABASE_URL", url)
@@ -232,7 +232,7 @@ def test_a_forgotten_database_url_is_found(cli: Cli, monkeypatch: pytest.MonkeyP
 def test_workers_with_another_database_are_named(served: Cli) -> None:
     runtime = served.scheduler.runtime
     redis = runtime.transport.redis
-    telemetry.record_foreign_worker(redis, runtime.database_id(), "host-7 (rq-1)", now=runtime.now())
+    telemetry.record_foreign_worker(redis, runtime.ownership.database_id(), "host-7 (rq-1)", now=runtime.now())
     first, second = (findings(served, 1)["foreign workers"] for _ in range(2))
     assert first == second
     assert first["detail"] == "workers with another database were given jobs of this one: host-7 (rq-1)"

@@ -102,7 +102,7 @@ def foreign_redis(env: Env) -> None:
 
 def foreign_worker(env: Env) -> None:
     now = datetime.now(UTC)
-    telemetry.record_foreign_worker(env.redis, env.runtime.database_id(), "host-7 (rq-1)", now=now)
+    telemetry.record_foreign_worker(env.redis, env.runtime.ownership.database_id(), "host-7 (rq-1)", now=now)
 
 
 FAULTS = {

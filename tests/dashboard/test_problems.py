@@ -32,13 +32,14 @@ def test_a_redis_of_another_database_is_a_problem_with_its_remedy(pages: Pages) 
     transport.redis.set(transport.database_id_key, "somebody-else")
     found = problem_of(pages.get("/"), "Redis belongs to another database")
     assert "somebody-else" in found
-    assert pages.env.runtime.database_id() in found
+    assert pages.env.runtime.ownership.database_id() in found
     assert "Set RQSCHED_DATABASE_URL to that database" in found
 
 
 def test_workers_with_another_database_are_a_problem_with_its_remedy(pages: Pages) -> None:
     runtime = pages.env.runtime
-    telemetry.record_foreign_worker(pages.env.redis, runtime.database_id(), "host-7 (rq-1)", now=runtime.now())
+    owner = runtime.ownership.database_id()
+    telemetry.record_foreign_worker(pages.env.redis, owner, "host-7 (rq-1)", now=runtime.now())
     found = problem_of(pages.get("/"), "Workers with another database take jobs of this one")
     assert "host-7 (rq-1)" in found
     assert "restart them" in found

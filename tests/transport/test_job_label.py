@@ -67,7 +67,7 @@ def test_a_run_job_says_what_it_is(env: Env) -> None:
         "occurrence": iso_utc(run.occurrence_at),
         "attempt": 1,
         "run": run.uid,
-        "database": env.runtime.database_id(),
+        "database": env.runtime.ownership.database_id(),
     }
     assert job.args == []
     stored: Any = env.redis.hgetall(f"rq:job:{job.id}")
@@ -135,7 +135,7 @@ def test_the_job_of_a_target_is_named_as_its_run(env: Env) -> None:
         "occurrence": iso_utc(run.occurrence_at),
         "attempt": 1,
         "run": run.uid,
-        "database": env.runtime.database_id(),
+        "database": env.runtime.ownership.database_id(),
     }
 
 
@@ -159,7 +159,7 @@ def test_the_job_of_a_target_of_a_fan_out_by_hand_names_its_workflow(env: Env) -
 
     job = env.job(f"target-{derived_uid(now, run_uid, 'a')}")
     assert (job.description, job.func_name) == ("note", "rqsched.jobs.workflow.note")
-    assert job.meta == {"run": run_uid, "database": env.runtime.database_id()}
+    assert job.meta == {"run": run_uid, "database": env.runtime.ownership.database_id()}
 
 
 def test_what_is_shown_is_written_with_the_serializer_of_the_queue(make_env: MakeEnv) -> None:

@@ -96,7 +96,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
 def _leave_flush_marker(runtime: Runtime) -> str | None:
     """Leave a flush marker in a Redis that was flushed; None when it was not, or cannot be written to now."""
     try:
-        return runtime.leave_flush_marker()
+        return runtime.ownership.leave_flush_marker()
     except RedisError as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
         return None
@@ -108,7 +108,7 @@ def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recover
     A Redis that comes back from a copy older than some of what was armed keeps the marker: ordinary passes arm what it
     lost, when it is due soon or overdue.
     """
-    if not runtime.record_database_id(flush_marker):
+    if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})
     yield Recovered()
 

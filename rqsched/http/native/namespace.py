@@ -60,7 +60,7 @@ def list_workflows(call: Read) -> Response:
     """
     runtime = call.scheduler.runtime
     recorded = runtime.database.read(registered_workflows.read_all)
-    here = {known.name: {"name": known.name, **known.defaults} for known in runtime.registered()}
+    here = {known.name: {"name": known.name, **known.defaults} for known in runtime.imports.all()}
     merged = here | recorded
     shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
     return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})

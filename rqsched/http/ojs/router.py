@@ -92,7 +92,7 @@ def manifest() -> Response:
 def health(call: Read) -> Response:
     """Return whether SQL and Redis respond; 503 when one does not."""
     runtime = call.scheduler.runtime
-    runtime.database_id()
+    runtime.ownership.database_id()
     runtime.transport.redis.ping()
     return OjsResponse({"status": "ok", "version": rqsched.__version__})
 

@@ -129,7 +129,7 @@ def test_every_schedule_is_read_as_it_was_declared(env: Env) -> None:
 
 
 def test_the_redis_is_this_databases(env: Env) -> None:
-    assert env.runtime.is_known_to_redis()
+    assert env.runtime.ownership.is_known_to_redis()
 
 
 def test_its_links_fire_without_a_repair(env: Env) -> None:

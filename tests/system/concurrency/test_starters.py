@@ -127,7 +127,7 @@ def test_a_database_without_tables_is_ready_for_all_who_open_it_at_once(
         upgrade(empty_database)
         with crowd.scheduler() as scheduler:
             scheduler.recover()
-            return scheduler.runtime.database_id(), scheduler.upsert("report", "note", MINUTE)[1]
+            return scheduler.runtime.ownership.database_id(), scheduler.upsert("report", "note", MINUTE)[1]
 
     answers = in_children(STARTERS, start)
 

@@ -754,7 +754,7 @@ RECONCILE = (
     _edit(
         "reconcile does not notice a flush",
         "chain/reconcile/passes.py",
-        "        return runtime.leave_flush_marker()\n",
+        "        return runtime.ownership.leave_flush_marker()\n",
         "        return None\n",
         _CHAIN + "reconcile.py::test_after_a_flush_everything_is_armed_again_at_once[sqlite]",
     ),

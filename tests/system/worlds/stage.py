@@ -56,7 +56,7 @@ class Actor:
     def restart(self) -> None:
         """It died and started again: what it had in memory is gone."""
         self.dispatcher = Dispatcher(self.scheduler.runtime)
-        self.scheduler.runtime._database_id = None
+        self.scheduler.runtime.ownership._known = None
         self.passes = None
 
 
@@ -83,8 +83,9 @@ class Stage:
         clock = OwnClock(self.clock)
         scheduler = Scheduler(settings=self._settings, clock=clock, workflows=self._registry)
         scheduler.runtime.database.close()
-        scheduler.runtime.database = self.database
-        scheduler.runtime.transport = NetworkTransport(self._settings, self.network)
+        runtime = scheduler.runtime
+        runtime.database = runtime.ownership.database = self.database
+        runtime.transport = runtime.ownership.transport = NetworkTransport(self._settings, self.network)
         return Actor(name, scheduler, clock, Dispatcher(scheduler.runtime))
 
     _clearing = tuple(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))

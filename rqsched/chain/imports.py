@@ -1,0 +1,117 @@
+"""The application's code in this process: the modules in RQSCHED_IMPORTS, and the workflows that they register."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError
+from rqsched.workflows import Registry, Workflow, WorkflowNotFoundError, import_failure
+
+_log = logging.getLogger(__name__)
+
+
+class Imports:
+    """Imports RQSCHED_IMPORTS, at once or when a workflow is named first, and finds workflows."""
+
+    def __init__(self, settings: Settings, workflows: Registry) -> None:
+        self.error: str | None = None
+        """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
+        self._settings = settings
+        self._workflows = workflows
+        self._are_owed = False
+        self._opened_by: ModuleSpec | None = None
+
+    def owe(self, opened_by: ModuleSpec | None) -> None:
+        """Import RQSCHED_IMPORTS when a workflow is named, but not while the module `opened_by` is being imported.
+
+        That module is half there until then, and those of RQSCHED_IMPORTS may well import it.
+        """
+        self._are_owed, self._opened_by = True, opened_by
+
+    def require(self) -> None:
+        """Import RQSCHED_IMPORTS if that is owed. Raises ConfigError when it cannot be, also for now."""
+        if not (self._are_owed or self.error):
+            return
+        missing = [name for name in self._settings.imports if name not in sys.modules]
+        if missing and self._is_too_early():
+            raise ConfigError(
+                f"RQSCHED_IMPORTS names {missing[0]!r}, which is not imported while the module that opened this "
+                "scheduler is: call this when your application is made, not while its module is imported."
+            )
+        import_workflows(self._settings)  # more than one thread may come here: each module is imported once
+        self._are_owed, self.error = False, None
+
+    def attempt(self) -> None:
+        """Import RQSCHED_IMPORTS if that is owed and can be done now; what cannot be imported is logged, once."""
+        if not self._are_owed or self._is_too_early():
+            return
+        try:
+            self.require()
+        except ConfigError as error:
+            self._are_owed, self.error = False, str(error)
+            _log.error("%s", error, extra={"action": "import_failed"})
+
+    def _is_too_early(self) -> bool:
+        """Tell whether the module that opened this is still being imported; the import system notes that there."""
+        return bool(getattr(self._opened_by, "_initializing", False))
+
+    def find(self, name: str) -> Workflow | None:
+        """Return the workflow of a name; None when this process does not know it."""
+        self.attempt()
+        return self._workflows.get(name)
+
+    def all(self) -> list[Workflow]:
+        """Return every workflow that this process knows, by name."""
+        self.attempt()
+        return self._workflows.all()
+
+    def name_of(self, workflow: str | Callable[..., Any]) -> str:
+        """Return a workflow's name: as registered, else its dotted path; raises InvalidInputError."""
+        self.attempt()
+        return self._workflows.name_of(workflow)
+
+    def resolve(self, name: str) -> Workflow:
+        """Find a workflow for a run; raises WorkflowNotFoundError, which says what else this process lacks."""
+        self.attempt()
+        try:
+            return self._workflows.resolve(name)
+        except WorkflowNotFoundError as error:
+            if self.error is None:
+                raise
+            raise WorkflowNotFoundError(name, f"{error.reason} {self.error}") from error
+
+
+def import_workflows(settings: Settings) -> None:
+    """Import the modules in RQSCHED_IMPORTS, from the working directory too.
+
+    Raises ConfigError with the reason when one of them cannot be imported; the others are.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    first: tuple[str, Exception] | None = None
+    token = _importing.set(True)
+    for module in settings.imports:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - whatever a user's module does wrong
+            first = first or (module, error)
+    _importing.reset(token)
+    if first is not None:
+        module, failure = first
+        reason = import_failure(failure)
+        raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from failure
+
+
+def is_importing_workflows() -> bool:
+    """Return whether a module is being imported because RQSCHED_IMPORTS names it, not because it serves requests."""
+    return _importing.get()
+
+
+_importing: ContextVar[bool] = ContextVar("rqsched_importing", default=False)
