@@ -37,7 +37,7 @@ class Doors:
     def resolve(cls) -> list[str]:
         run = current_run()
         with cls.executed.open("a") as lines:
-            lines.write(f"{run.uid} {run.attempt}\n")
+            lines.write(f"{run.uid} {run.attempt} {run.fence}\n")
         return NAMES
 
     @classmethod
