@@ -113,7 +113,7 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         for one in found:
             retention = _retention_for(runtime, wanted, one)
             if retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
-                yield from _guarded(runtime, wanted, one.uid, retention)
+                yield from _prune_schedule(runtime, wanted, one.uid, retention)
         if cursor is None:
             break
     if wanted.namespace is None:
@@ -126,16 +126,6 @@ def _retention_for(runtime: Runtime, wanted: Pruning, found: Oldest) -> Retentio
     except Exception:  # noqa: BLE001 - what cannot be read is kept, and one row never starves the others
         return None
     return wanted.retention or Retention.parse(own or runtime.settings.retention)
-
-
-def _guarded(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
-    try:
-        yield from _prune_schedule(runtime, wanted, uid, retention)
-    except BackendUnavailableError:
-        raise
-    except Exception:  # noqa: BLE001 - one schedule never starves the others
-        _log.exception("schedule %s cannot be pruned now", uid, extra={"action": "prune_failed"})
-        yield Pruned(busy=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +148,21 @@ _Step = tuple[Pruned, _Place]
 
 
 def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
+    """Prune one schedule step by step; what fails is logged and left out."""
     place = _Place()
-    while not place.is_end:
-        work = partial(_step, uid=uid, retention=retention, place=place, now=runtime.now())
-        done, place = _look_and_prune(runtime, wanted, work)
-        yield done
-
-
-def _look_and_prune(runtime: Runtime, wanted: Pruning, work: partial[_Step]) -> _Step:
-    """Look first, without a lock: most schedules with old rows have only some that always stay."""
-    seen = runtime.database.read(lambda connection: work(connection, is_dry=True))
-    if wanted.is_dry or not seen[0].rows:
-        return seen
-    return runtime.database.transact(lambda connection: work(connection, is_dry=False))
+    try:
+        while not place.is_end:
+            step = partial(_step, uid=uid, retention=retention, place=place, now=runtime.now())
+            # Look first, without a lock: most schedules with old rows have only some that always stay.
+            done, place = runtime.database.read(partial(step, is_dry=True))
+            if done.rows and not wanted.is_dry:
+                done, place = runtime.database.transact(partial(step, is_dry=False))
+            yield done
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one schedule never starves the others
+        _log.exception("schedule %s cannot be pruned now", uid, extra={"action": "prune_failed"})
+        yield Pruned(busy=1)
 
 
 def _step(
