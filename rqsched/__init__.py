@@ -17,73 +17,142 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
-    from rqsched.api.description import TriggerResult
+    from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
+    from rqsched.api.list_filters import ListFilters
     from rqsched.api.run_handle import RunHandle
     from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
     from rqsched.api.scheduler import Scheduler
+    from rqsched.chain.backfill import BackfillRange
     from rqsched.config import Settings
-    from rqsched.core.audit import CommandContext
-    from rqsched.core.policy import CatchUp, FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy
+    from rqsched.core.audit import AuditRecord, CommandContext
+    from rqsched.core.option_table import Options
+    from rqsched.core.page import Page
+    from rqsched.core.policy import (
+        CatchUp,
+        FailurePolicy,
+        FanOutPolicy,
+        MissedPolicy,
+        OverlapPolicy,
+        OverlapUntil,
+        Rerun,
+        RetryPolicy,
+    )
+    from rqsched.core.quota import Quota, Usage
+    from rqsched.core.results import BulkRow, RetryRow, Synced
+    from rqsched.core.start_on_request import BackfillRow
+    from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
-    from rqsched.spec.spec import Cron, Every, Once, Spec
-    from rqsched.timing import Timing
-    from rqsched.workflows import RunContext, current_run, workflow
+    from rqsched.spec.duration import SpanLike
+    from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
+    from rqsched.store.backfills import Backfill
+    from rqsched.timing import Timing, When
+    from rqsched.workflows import Registry, RunContext, current_run, workflow
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditRecord",
+    "Backfill",
+    "BackfillRange",
     "BackfillResult",
+    "BackfillRow",
+    "BulkRow",
     "CatchUp",
     "CommandContext",
     "Cron",
     "Declaration",
+    "DeliveryDescription",
+    "Description",
     "Every",
     "FailurePolicy",
+    "FanOutPolicy",
+    "ListFilters",
     "MissedPolicy",
     "Once",
+    "Options",
     "OverlapPolicy",
+    "OverlapUntil",
+    "Page",
+    "Quota",
+    "Registry",
+    "Rerun",
     "RetryPolicy",
+    "RetryRow",
     "RqschedError",
     "RunCancelled",
     "RunContext",
+    "RunDescription",
     "RunHandle",
     "ScheduleHandle",
     "Scheduler",
     "Settings",
+    "SpanLike",
     "Spec",
+    "SpecLike",
+    "Synced",
+    "TargetDescription",
+    "TargetProgress",
     "Timing",
     "TriggerResult",
+    "Usage",
+    "When",
     "current_run",
     "workflow",
 ]
 
 _HOMES = {
+    "AuditRecord": "core.audit",
+    "Backfill": "store.backfills",
+    "BackfillRange": "chain.backfill",
     "BackfillResult": "api.schedule_handle",
+    "BackfillRow": "core.start_on_request",
+    "BulkRow": "core.results",
     "CatchUp": "core.policy",
     "CommandContext": "core.audit",
     "Cron": "spec.spec",
     "Declaration": "api.declarations",
+    "DeliveryDescription": "api.description",
+    "Description": "api.description",
     "Every": "spec.spec",
     "FailurePolicy": "core.policy",
+    "FanOutPolicy": "core.policy",
+    "ListFilters": "api.list_filters",
     "MissedPolicy": "core.policy",
     "Once": "spec.spec",
+    "Options": "core.option_table",
     "OverlapPolicy": "core.policy",
+    "OverlapUntil": "core.policy",
+    "Page": "core.page",
+    "Quota": "core.quota",
+    "Registry": "workflows",
+    "Rerun": "core.policy",
     "RetryPolicy": "core.policy",
+    "RetryRow": "core.results",
     "RqschedError": "errors",
     "RunCancelled": "errors",
     "RunContext": "workflows",
+    "RunDescription": "api.description",
     "RunHandle": "api.run_handle",
     "ScheduleHandle": "api.schedule_handle",
     "Scheduler": "api.scheduler",
     "Settings": "config",
+    "SpanLike": "spec.duration",
     "Spec": "spec.spec",
+    "SpecLike": "spec.spec",
+    "Synced": "core.results",
+    "TargetDescription": "core.target_progress",
+    "TargetProgress": "core.target_progress",
     "Timing": "timing",
     "TriggerResult": "api.description",
+    "Usage": "core.quota",
+    "When": "timing",
     "current_run": "workflows",
     "workflow": "workflows",
 }
 """The module of each public name."""
-_MODULES = frozenset({"aio", "client", "config", "errors", "machines", "signals", "tables", "testing", "timing"})
+_MODULES = frozenset(
+    {"aio", "client", "clock", "config", "errors", "machines", "signals", "tables", "testing", "timing", "workflows"}
+)
 """Public modules that `import rqsched` alone offers; each is imported at its first use."""
 
 

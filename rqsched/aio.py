@@ -46,6 +46,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleStatus",
     "ScheduleType",
+    "WorkflowLike",
     "delete_schedule",
     "list_schedules",
     "pause_schedule",

@@ -190,7 +190,7 @@ class Timing:
         return set(range(0, _DAY_MINUTES, step))
 
 
-When: TypeAlias = "SpecLike | Timing"
+When: TypeAlias = SpecLike | Timing
 """Everything that says when: a spec in any form, or a builder."""
 
 

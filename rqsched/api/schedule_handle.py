@@ -25,7 +25,7 @@ from rqsched.api.caller_transaction import (
 from rqsched.api.description import DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
-from rqsched.chain.backfill import DEFAULT_BOUND, Range
+from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -415,7 +415,7 @@ class ScheduleHandle(ScheduleView):
         InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
-        wanted = Range(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
+        wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
         if dry_run:
             return BackfillResult(None, [row for chunk in self.preview_backfill(wanted) for row in chunk])
         rows: list[BackfillRow] = []
@@ -427,11 +427,11 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         return BackfillResult(done, rows)
 
-    def preview_backfill(self, wanted: Range) -> Iterator[list[BackfillRow]]:
+    def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
         """Say what a backfill would do, chunk by chunk, in bounded memory; writes nothing."""
         return backfill.preview(self._runtime, self.refresh().state, wanted)
 
-    def iter_backfill(self, wanted: Range) -> Generator[tuple[Backfill, list[BackfillRow]]]:
+    def iter_backfill(self, wanted: BackfillRange) -> Generator[tuple[Backfill, list[BackfillRow]]]:
         """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.
 
         Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.

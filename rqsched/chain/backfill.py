@@ -53,7 +53,7 @@ _PREVIEWED = 5_000
 """How many occurrences a dry run looks at together."""
 
 
-class Range(NamedTuple):
+class BackfillRange(NamedTuple):
     """What a backfill is asked to fire."""
 
     start_at: datetime
@@ -70,7 +70,7 @@ class Range(NamedTuple):
     """Which occurrences that have a run are run again; None for none."""
 
 
-def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str) -> Backfill:
+def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
     """Check a range and write the backfill's row; raises InvalidInputError or InvalidLimitError, then nothing is.
 
     Nor is anything when Redis belongs to another database: that raises WrongDatabaseError.
@@ -98,7 +98,7 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: Range, uid: str)
     return runtime.database.transact(lambda connection: backfills.add(connection, backfill))
 
 
-def _require_range(wanted: Range, now: datetime) -> tuple[datetime, datetime]:
+def _require_range(wanted: BackfillRange, now: datetime) -> tuple[datetime, datetime]:
     for name, instant in (("start", wanted.start_at), ("end", wanted.end_at)):
         if instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; give an aware datetime, such as one with tzinfo=UTC")
@@ -231,7 +231,7 @@ def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: dat
     )
 
 
-def preview(runtime: Runtime, schedule: Schedule, wanted: Range) -> Iterator[list[BackfillRow]]:
+def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
     """Say what a backfill would do, without writing (`dry_run`): chunk by chunk, in bounded memory."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)

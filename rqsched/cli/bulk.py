@@ -18,7 +18,7 @@ from rqsched.api.bulk import DEFAULT_BOUND as MOST_SCHEDULES
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND as MOST_OCCURRENCES
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
 from rqsched.cli import parsing
 from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, workflow_names
@@ -209,7 +209,7 @@ def backfill(
 
     Run it again after an interruption to continue: occurrences that have a run are reported as already_run.
     """
-    wanted = Range(
+    wanted = BackfillRange(
         parsing.instant("--start", start),
         parsing.instant("--end", end),
         None if overlap is None else OverlapPolicy.of(overlap),
@@ -227,7 +227,7 @@ def backfill(
         _show_backfill(session.writer, handle, _fired(handle, wanted), "backfill_started")
 
 
-def _fired(handle: ScheduleHandle, wanted: Range) -> Iterator[BackfillRow]:
+def _fired(handle: ScheduleHandle, wanted: BackfillRange) -> Iterator[BackfillRow]:
     """Yield what the backfill does, chunk by chunk, while a bar follows it."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
-from rqsched.chain.backfill import DEFAULT_BOUND, Range
+from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
 from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.dashboard.rendering import field_text, skip_in_words
@@ -76,7 +76,7 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
-    wanted = Range(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
+    wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
     if "dry_run" in visit.form:
         count = sum(len(rows) for rows in handle.preview_backfill(wanted))
         return f"{count} occurrence(s) lie in that range. Nothing was started."

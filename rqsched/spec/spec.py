@@ -39,9 +39,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_GAPS = 1000
 _Answer = TypeVar("_Answer")
 
-SpecLike: TypeAlias = "Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]"
-"""Everything `Spec.coerce` reads."""
-
 
 @dataclass(frozen=True, init=False)
 class Spec(Timeline):
@@ -212,6 +209,10 @@ class Spec(Timeline):
         for name in lists.keys() & known.keys():
             known[name] = [{key: one[key] for key in lists[name] if key in one} for one in known[name]]
         return cls.from_json(known)
+
+
+SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]
+"""Everything `Spec.coerce` reads."""
 
 
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds")

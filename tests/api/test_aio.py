@@ -26,7 +26,7 @@ from rqsched.aio import (
     schedule_workflow,
     use,
 )
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.testing import run_due
@@ -415,7 +415,7 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> N
         assert (await created.run("1")).kind == "manual"
         assert len(await created.upcoming(3)) == 3
         assert len((await created.backfill(NOON - 2 * DAY, NOON, overlap="allow")).rows) == 2
-        wanted = Range(NOON - 3 * DAY, NOON, OverlapPolicy.ALLOW_ALL)
+        wanted = BackfillRange(NOON - 3 * DAY, NOON, OverlapPolicy.ALLOW_ALL)
         assert [len(rows) async for rows in created.preview_backfill(wanted)] == [3]
         assert [done.started async for done, _ in created.iter_backfill(wanted)] == [1]
         handle, outcome = await schedules.upsert("nightly", "note", Cron("0 2 * * *"))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every
 from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
-from rqsched.chain.backfill import CHUNK, PAUSE, Range, get_backfill, iterate, open_backfill
+from rqsched.chain.backfill import CHUNK, PAUSE, BackfillRange, get_backfill, iterate, open_backfill
 from rqsched.chain.firing import LOCKED_AGAIN
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, InvalidLimitError, ScheduleNotFoundError
@@ -209,7 +209,7 @@ def test_progress_is_called_after_each_chunk(env: Env) -> None:
 def begun(env: Env, **options: Any) -> tuple[Any, str]:
     """A backfill whose process ends after its first chunk."""
     schedule = env.create(spec=MINUTELY, **options)
-    steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
+    steps = schedule.iter_backfill(BackfillRange(NOON - LONG, NOON))
     backfill, rows = next(steps)
     assert (len(rows), backfill.status) == (CHUNK, "running")
     steps.close()
@@ -263,7 +263,7 @@ def test_a_crash_between_commit_and_redis_loses_no_run_of_a_backfill(env: Env) -
 
 def test_deleting_the_schedule_stops_its_backfill(env: Env) -> None:
     schedule = env.create(spec=MINUTELY)
-    steps = schedule.iter_backfill(Range(NOON - LONG, NOON))
+    steps = schedule.iter_backfill(BackfillRange(NOON - LONG, NOON))
     next(steps)
     schedule.delete()
 
@@ -280,7 +280,7 @@ SECONDLY = Cron("* * * * * *")
 
 def opened(env: Env, schedule: ScheduleHandle, chunks: int) -> Backfill:
     """A backfill of so many chunks, nothing of it fired yet."""
-    wanted = Range(NOON - (chunks * CHUNK - 1) * SECOND, NOON)
+    wanted = BackfillRange(NOON - (chunks * CHUNK - 1) * SECOND, NOON)
     return open_backfill(env.runtime, schedule.refresh().state, wanted, new_uid(NOON))
 
 
@@ -363,7 +363,7 @@ def test_a_backfill_streams_in_bounded_memory(env: Env) -> None:
     peaks: list[int] = []
     tracemalloc.start()
     try:
-        for _ in schedule.iter_backfill(Range(NOON - count * MINUTE, NOON)):
+        for _ in schedule.iter_backfill(BackfillRange(NOON - count * MINUTE, NOON)):
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.reset_peak()
     finally:

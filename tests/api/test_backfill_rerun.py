@@ -87,7 +87,7 @@ def test_retries_of_a_backfill_count_for_no_max_runs(env: Env) -> None:
 
 def test_interrupted_backfill_continues_with_its_retries(env: Env) -> None:
     schedule = with_failures(env)
-    wanted = backfill.Range(NOON + HOUR, END, rerun=Rerun.FAILED)
+    wanted = backfill.BackfillRange(NOON + HOUR, END, rerun=Rerun.FAILED)
     opened = backfill.open_backfill(env.runtime, schedule.state, wanted, new_uid(env.clock.now()))
     env.advance(HOUR / 4)
     assert env.recover().backfills == 1

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import pruning as prunings
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.core.ids import new_uid
 from rqsched.errors import InvalidPolicyError
@@ -188,7 +188,7 @@ def test_a_backfill_that_runs_all_again_fires_what_was_pruned(any_env: Env) -> N
 
 def test_nothing_is_pruned_of_a_schedule_while_its_backfill_fires(any_env: Env) -> None:
     schedule = turned(any_env, 20)
-    firing = schedule.iter_backfill(Range(NOON - 600 * DAY, NOON))
+    firing = schedule.iter_backfill(BackfillRange(NOON - 600 * DAY, NOON))
     backfill, _ = next(firing)
     assert backfill.status == "running"
     any_env.advance(100 * DAY)

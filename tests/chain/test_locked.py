@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.chain import firing
-from rqsched.chain.backfill import DEFAULT_BOUND, Range, get_backfill, open_backfill
+from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange, get_backfill, open_backfill
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import claims
@@ -91,7 +91,7 @@ def test_lost_run_that_is_held_is_settled_by_a_later_pass(env: Env) -> None:
 
 def test_interrupted_backfill_of_a_held_schedule_is_continued_by_a_later_pass(env: Env) -> None:
     schedule = env.create(overlap="allow_all")
-    wanted = Range(NOON - 5 * MINUTE, NOON, bound=DEFAULT_BOUND)
+    wanted = BackfillRange(NOON - 5 * MINUTE, NOON, bound=DEFAULT_BOUND)
     uid = new_uid(env.clock.now())
     env.advance(SECOND)
     open_backfill(env.runtime, schedule.state, wanted, uid)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.backfill import Range, cancel, iterate, open_backfill
+from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
 from tests.support.env import HOUR, MINUTE, Env, MakeEnv, block, link_id, newest, run_job_id, statuses
@@ -113,7 +113,7 @@ def test_retry_of_a_blocked_run_is_recorded_once(env: Env, told: list[str]) -> N
 def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
     schedule = env.create(overlap="allow_all")
     now = env.advance(HOUR)
-    opened = open_backfill(env.runtime, schedule.state, Range(now - 3 * MINUTE, now), new_uid(now))
+    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
     lose_answer(env)
 
     [(backfill, rows)] = iterate(env.runtime, opened)
@@ -127,7 +127,7 @@ def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
 def test_stop_of_a_backfill_is_told_once(env: Env, told: list[str]) -> None:
     schedule = env.create()
     now = env.advance(HOUR)
-    opened = open_backfill(env.runtime, schedule.state, Range(now - 3 * MINUTE, now), new_uid(now))
+    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
     lose_answer(env)
 
     assert cancel(env.runtime, opened.uid).status == "stopped"

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.reconcile import BATCH, Recovered, iter_batches, reconcile_in_turn, repair
 from rqsched.chain.reconcile.schedules import is_newer
 from rqsched.core import audit
@@ -83,9 +83,9 @@ def interrupted(env: Env, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     return schedule
 
 
-def _range(env: Env) -> Range:
+def _range(env: Env) -> BackfillRange:
     now = env.clock.now()
-    return Range(now - 12 * MINUTE, now)
+    return BackfillRange(now - 12 * MINUTE, now)
 
 
 def test_an_interrupted_backfill_is_continued(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from rqsched import Cron, Every, errors
 from rqsched.api import run_handle, schedule_handle
 from rqsched.api.description import Description, RunFields, ScheduleFields
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.client import Client, ResponseError, RunDescription
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.shown import Shown
@@ -139,7 +139,7 @@ def test_backfills_are_listed_and_cancelled(client: Client, web: Web) -> None:
     assert client.backfills(status="running").items == []
     assert small.uid is not None
     assert client.cancel_backfill(small.uid).status == "done", "one that has ended stays so"
-    large, _ = next(iter(web.env.scheduler.get("report").iter_backfill(Range(start, start + 600 * MINUTE))))
+    large, _ = next(iter(web.env.scheduler.get("report").iter_backfill(BackfillRange(start, start + 600 * MINUTE))))
     stopped = client.cancel_backfill(large.uid, "too many")
     events = [event for event in made.iter_history() if event.event_type == "BackfillStopped"]
     assert [(event.payload["backfill_id"], event.payload["reason"]) for event in events] == [(large.uid, "too many")]

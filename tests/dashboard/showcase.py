@@ -16,7 +16,7 @@ from rq.utils import utcformat
 from rq.worker import WorkerStatus
 
 from rqsched import CommandContext, Cron, Every, Once, RetryPolicy, Scheduler
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.runtime import using
 from rqsched.testing import ManualClock, execute_pending
 from rqsched.workflows import make_workflow
@@ -91,7 +91,7 @@ class Showcase:
         """One chunk of a backfill, of which some runs have ended."""
         usage = self._scheduler.get("usage-rollup")
         until = NOW - timedelta(days=4)
-        next(iter(usage.iter_backfill(Range(until - timedelta(days=32), until, context=_BY_GRACE))))
+        next(iter(usage.iter_backfill(BackfillRange(until - timedelta(days=32), until, context=_BY_GRACE))))
         self._work("reports", 6)
 
     def _fan_out(self) -> None:

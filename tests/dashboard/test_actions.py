@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.dashboard import session
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
@@ -431,7 +431,7 @@ def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Page
     env = pages.env
     schedule = env.create("hourly", spec=Cron("0 * * * *"))
     end = env.clock.now()
-    wanted = Range(end - timedelta(hours=600), end)
+    wanted = BackfillRange(end - timedelta(hours=600), end)
     next(iter(schedule.iter_backfill(wanted)))  # the process that did more of it is gone
     shown = pages.get("/schedules/hourly")
     assert '<progress max="100" value="8' in shown

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 import rqsched
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import option_checks
-from rqsched.chain.backfill import Range, continue_later
+from rqsched.chain.backfill import BackfillRange, continue_later
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
@@ -223,7 +223,7 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
     context = command_context(call, request, schedule_id, "backfill")
     rows: list[dict[str, Any]] = []
     until = monotonic() + WITHIN_REQUEST.total_seconds()
-    for done, chunk in handle.iter_backfill(Range(body.start_time, body.end_time, overlap, context=context)):
+    for done, chunk in handle.iter_backfill(BackfillRange(body.start_time, body.end_time, overlap, context=context)):
         rows += map(responses.backfilled, chunk)
         if monotonic() >= until and not done.is_done:
             continue_later(call.scheduler.runtime, done.uid)

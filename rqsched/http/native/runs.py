@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
@@ -259,7 +259,10 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     """
     overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
     rerun = None if body.rerun is None else Rerun.of(body.rerun)
-    handle, wanted = call.schedule(schedule_id), Range(body.start, body.end, overlap, body.bound, call.context, rerun)
+    handle, wanted = (
+        call.schedule(schedule_id),
+        BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
+    )
     if body.dry_run:
         return JSONResponse(_preview(handle, wanted))
     first, rows = next(iter(handle.iter_backfill(wanted)))
@@ -270,7 +273,7 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     return JSONResponse(backfill_response(first), 202, {"Location": location})
 
 
-def _preview(handle: ScheduleHandle, wanted: Range) -> dict[str, Any]:
+def _preview(handle: ScheduleHandle, wanted: BackfillRange) -> dict[str, Any]:
     """Count what a backfill would do, with the rows of as many occurrences as one that starts shows."""
     counts, shown = Counter[str](), list[BackfillRow]()
     for rows in handle.preview_backfill(wanted):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.store.tables import runs
 from rqsched.testing import ManualClock
 
@@ -27,7 +27,7 @@ def test_a_hundred_thousand_occurrences_are_backfilled_in_bounded_memory(
     minutes = timedelta(minutes=1)
     with Scheduler(database_url=sqlite_url, redis_url=redis_url, clock=clock) as scheduler:
         schedule = scheduler.create("minutely", "builtins.len", Cron("* * * * *"))
-        steps = schedule.iter_backfill(Range(clock.now() - COUNT * minutes, clock.now(), bound=COUNT))
+        steps = schedule.iter_backfill(BackfillRange(clock.now() - COUNT * minutes, clock.now(), bound=COUNT))
         memory = psutil.Process().memory_info
         grown = {done.attempted: memory().rss for done, _ in steps}
         counted = sa.select(sa.func.count(), sa.func.count(runs.c.occurrence_at.distinct()))

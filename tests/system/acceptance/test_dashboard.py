@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 
 import rqsched
 from rqsched import Every, RetryPolicy
-from rqsched.chain.backfill import Range
+from rqsched.chain.backfill import BackfillRange
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.processes import Process, rqsched_command, wait_until
@@ -237,7 +237,7 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
             page.locator(f"dialog [name={name}]").fill(value)
         page.locator("dialog").get_by_role("button", name="Count only").click()
         expect(page.get_by_role("status")).to_contain_text("occurrence(s) lie in that range. Nothing was started.")
-        started = schedule.iter_backfill(Range(span["start"], span["end"]))
+        started = schedule.iter_backfill(BackfillRange(span["start"], span["end"]))
         next(started)  # the process that did more of it is gone
         page.goto("/schedules/hourly")
         expect(page.get_by_label("Progress of the backfill")).to_be_visible()
