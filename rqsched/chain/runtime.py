@@ -130,7 +130,8 @@ class Runtime:
         """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away."""
         try:
             self.transport.follow(changes, now=self.now())
-            self.notifier.follow(changes, self.now())
+            if owed := self.notifier.owed(changes):
+                self.notifier.dispatch(owed, self.now())
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
             if not is_transient(error):

@@ -63,7 +63,8 @@ class Notifier:
         """Write Changes and what they owe, in the caller's transaction."""
         store.write(connection, changes)
         owed = [delivery for change in changes for delivery in deliveries_of(change, self._configured)]
-        deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
+        if owed:
+            deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
     @property
     def tells_every_start(self) -> bool:
@@ -91,10 +92,6 @@ class Notifier:
         if routing.get("queue") is None or self._parts.settings.notification_queue is not None:
             return delivery
         return replace(delivery, queue=routing["queue"], connection=routing.get("connection"))
-
-    def follow(self, changes: Iterable[Change], now: datetime) -> None:
-        """Put on their queues what committed Changes owe."""
-        self.dispatch(self.owed(changes), now)
 
     def owed(self, changes: Iterable[Change]) -> list[str]:
         """Return the uids of what Changes owe."""
