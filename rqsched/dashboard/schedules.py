@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from starlette.responses import Response
 
 from rqsched.core.model import LastOutcome, ScheduleStatus
@@ -10,12 +13,14 @@ from rqsched.errors import InvalidInputError
 from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
-from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Order, SchedulePage
+from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Found, Position
 
 PAGE = 50
 """Schedules on one page."""
 STRIP = 12
 """Runs in the strip of last outcomes."""
+ORDERS = {"id": "id", "next": "next", "newest": "-created"}
+"""The orders that are offered, and what SORTS calls them."""
 STATUSES = tuple(status.value for status in ScheduleStatus)
 """What the filter offers."""
 OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
@@ -24,33 +29,40 @@ OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
 
 def show(visit: Visit) -> Response:
     """Show a page of schedules."""
-    order = _order(visit.query("sort", "id"))
-    filters = filters_of(visit)
-    after = position(order, visit.query("after"))
+    order = visit.query("sort", "id")
+    if order not in ORDERS:
+        raise InvalidInputError("sort", f"{order!r} is not an order; write id, next or newest")
 
-    def read(connection: Connection) -> tuple[SchedulePage, dict[str, list[RunOutline]]]:
-        page = schedule_queries.sorted_schedules(connection, filters, order=order, after=after, limit=PAGE)
+    def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]]]:
+        page = read_page(visit, connection, order, PAGE)
         return page, run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
 
     page, strips = visit.read(read)
     return visit.page(
-        "schedules.html",
-        schedules=page.items,
-        strips=strips,
-        order=order,
-        orders=list(Order),
-        statuses=STATUSES,
-        outcomes=OUTCOMES,
-        following=place_of(page),
-        is_cut=page.is_cut,
-        looked_at=MOST_LOOKED_AT,
-        is_filtered=is_filtered(visit),
-    )
+        "schedules.html", schedules=page.items, strips=strips, order=order, orders=list(ORDERS), statuses=STATUSES,
+        outcomes=OUTCOMES, **around(visit, page),
+    )  # fmt: skip
 
 
-def is_filtered(visit: Visit) -> bool:
-    """Return whether the page's address asks for some schedules only."""
-    return any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label"))
+def read_page(visit: Visit, connection: Connection, order: str, limit: int) -> Found:
+    """Read a page of the schedules that the page's address asks for; raises InvalidInputError."""
+    filters, after, sort = filters_of(visit), _position(order, visit.query("after")), ORDERS[order]
+    return schedule_queries.search_schedules(connection, filters, sort=sort, after=after, limit=limit)
+
+
+def around(visit: Visit, page: Found) -> dict[str, Any]:
+    """Return what is said of a page of schedules: where the next one begins, and what it looked for."""
+    following = None
+    if page.following is not None:
+        at, uid = page.following
+        following = f"{uid}~{at if isinstance(at, str) else at.isoformat()}"
+    is_filtered = any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label"))
+    return {
+        "following": following,
+        "is_cut": page.is_cut,
+        "looked_at": MOST_LOOKED_AT,
+        "is_filtered": is_filtered,
+    }
 
 
 def filters_of(visit: Visit) -> Filters:
@@ -73,30 +85,15 @@ def filters_of(visit: Visit) -> Filters:
     )
 
 
-def _order(text: str) -> Order:
-    try:
-        return Order(text)
-    except ValueError:
-        raise InvalidInputError("sort", f"{text!r} is not an order; write id, next or newest") from None
-
-
-def place_of(page: SchedulePage) -> str | None:
-    """Return where the page after this one begins, for an address."""
-    if page.following is None:
-        return None
-    value, uid = page.following
-    return f"{uid}~{value}"
-
-
-def position(order: Order, text: str) -> tuple[str, str] | None:
+def _position(order: str, text: str) -> Position | None:
     """Read where a page begins; raises InvalidInputError."""
     if not text:
         return None
     uid, separator, value = text.partition("~")
     try:
-        order.read(value)
+        place = value if order == "id" else datetime.fromisoformat(value)
     except ValueError:
         separator = ""
-    if not separator or len(uid) != 26:
+    if not separator or len(uid) != 26 or (isinstance(place, datetime) and place.tzinfo is None):
         raise InvalidInputError("after", "is malformed; go back to the first page")
-    return value, uid
+    return place, uid

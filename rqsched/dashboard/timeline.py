@@ -15,14 +15,14 @@ from rqsched.api.build_description import iter_upcoming
 from rqsched.core.model import RunKind, Schedule
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
-from rqsched.dashboard.schedules import filters_of, is_filtered, place_of, position
+from rqsched.dashboard.schedules import around, read_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.spec.words import zone_in_words
-from rqsched.store import event_queries, run_queries, schedule_queries
+from rqsched.store import event_queries, run_queries
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
-from rqsched.store.schedule_queries import MOST_LOOKED_AT, Order, SchedulePage
+from rqsched.store.schedule_queries import Found
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336)
 """The spans one can choose; half of each lies before the instant one looks at."""
@@ -66,14 +66,12 @@ def show(visit: Visit) -> Response:
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
-        earlier=middle - step, later=middle + step, following=place_of(page), is_cut=page.is_cut,
-        looked_at=MOST_LOOKED_AT, is_filtered=is_filtered(visit),
+        earlier=middle - step, later=middle + step, **around(visit, page),
     )  # fmt: skip
 
 
-def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], SchedulePage]:
-    after = position(Order.ID, visit.query("after"))
-    page = schedule_queries.sorted_schedules(connection, filters_of(visit), order=Order.ID, after=after, limit=ROWS)
+def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found]:
+    page = read_page(visit, connection, "id", ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
     if axis.start < visit.now:
         _draw_past(connection, visit, axis, rows)

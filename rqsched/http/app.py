@@ -25,7 +25,6 @@ from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxie
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.metrics import endpoint
 from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.server import serve_visibly, serve_with_workers
@@ -89,7 +88,7 @@ def _surface_routes() -> tuple[BaseRoute, ...]:
     FastAPI takes 100 ms of CPU for them, newer ones when the first request comes.
     """
     router = APIRouter(dependencies=[Depends(bearer)])
-    for module in (native, ojs, durable_workflow, health, endpoint):
+    for module in (native, ojs, durable_workflow, health):
         router.include_router(module.router)
     return tuple(router.routes)
 

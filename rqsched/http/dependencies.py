@@ -26,7 +26,7 @@ from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.errors import ForbiddenError, MalformedError
 from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.metrics.collector import Meter
+from rqsched.http.metrics.meter import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
 from rqsched.store import changes

@@ -1,15 +1,19 @@
-"""Liveness and readiness, for orchestrators. Neither needs a token or contains a secret."""
+"""Liveness and readiness, for orchestrators, which need no token and contain no secret; and metrics, for Prometheus."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rqsched.http.dependencies import wiring_of
+from rqsched.http.dependencies import SignedIn, wiring_of
 from rqsched.http.errors import RETRY_AFTER
 from rqsched.http.openapi import PROBLEM, Schema
 
@@ -45,3 +49,25 @@ async def readyz(request: Request) -> Response:
     if all(checks.values()):
         return JSONResponse({"status": "ready", **checks})
     return JSONResponse({"status": "unavailable", **checks}, 503, {"Retry-After": str(RETRY_AFTER)})
+
+
+class _Collected(Collector):
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}, **PROBLEM.of(400, 401, 403, 413, 429, 500)},
+)
+def metrics(request: Request, principal: SignedIn) -> Response:
+    """Return counters since the first read of this process, and current gauges, in Prometheus format."""
+    meter = wiring_of(request).meter
+    meter.refresh()
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(meter.families(principal)))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

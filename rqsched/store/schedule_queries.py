@@ -250,55 +250,6 @@ _MOST_AT_ONCE = 16_000
 """How many schedules one transaction of several looks at."""
 
 
-class Order(StrEnum):
-    """In which order schedules are listed; each has an index."""
-
-    ID = "id"
-    """By id."""
-    NEXT = "next"
-    """By when they fire next; only those that do."""
-    NEWEST = "newest"
-    """The newest first."""
-
-    @property
-    def sort(self) -> str:
-        """Its name among SORTS."""
-        return "-created" if self is Order.NEWEST else self.value
-
-    def read(self, text: str) -> str | datetime:
-        """Read a position; raises ValueError."""
-        return text if self is Order.ID else datetime.fromisoformat(text)
-
-
-class SchedulePage(NamedTuple):
-    """A page of schedules in an order."""
-
-    items: list[Schedule]
-    """The schedules."""
-    following: tuple[str, str] | None
-    """Where the next page begins; None after the last one."""
-    is_cut: bool
-    """Whether it has looked at as many schedules as it may and more may match: the page may be short, or empty."""
-
-
-def sorted_schedules(
-    connection: Connection,
-    filters: Filters,
-    *,
-    order: Order,
-    after: tuple[str, str] | None,
-    limit: int,
-    most: int = MOST_LOOKED_AT,
-) -> SchedulePage:
-    """Read a page of schedules in an order, after a position; looks at `most` where no index holds the filter."""
-    place = None if after is None else (order.read(after[0]), after[1])
-    found = search_schedules(connection, filters, sort=order.sort, after=place, limit=limit, most_looked_at=most)
-    if found.following is None:
-        return SchedulePage(found.items, None, found.is_cut)
-    value, uid = found.following
-    return SchedulePage(found.items, (value if isinstance(value, str) else value.isoformat(), uid), found.is_cut)
-
-
 def search_schedules(
     connection: Connection,
     filters: Filters,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,6 +21,7 @@ from rqsched.store.metadata import set_value
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
+    IS_LATE,
     IS_LIVE,
     IS_OPEN,
     IS_OPEN_DELIVERY,
@@ -34,63 +36,61 @@ from rqsched.store.tables import (
 
 def count_schedules_by_status(connection: Connection) -> list[tuple[str, str, int]]:
     """Count all schedules; returns (namespace, status, count)."""
-    by = schedules.c.namespace, schedules.c.status
-    return [tuple(row) for row in connection.execute(sa.select(*by, sa.func.count()).group_by(*by))]
+    return _counted(connection, schedules, [schedules.c.status])
 
 
 def count_open_runs_by_status(connection: Connection) -> list[tuple[str, str, int]]:
     """Count the open runs; returns (namespace, status, count)."""
-    by = schedules.c.namespace, runs.c.status
-    statement = sa.select(*by, sa.func.count()).select_from(_runs_of_schedules()).where(IS_OPEN).group_by(*by)
-    return [tuple(row) for row in connection.execute(statement)]
+    return _counted(connection, _with_schedules(runs), [runs.c.status], IS_OPEN)
 
 
 def count_open_targets_by_status(connection: Connection) -> list[tuple[str, str, int]]:
     """Count the targets of schedules' runs that have not ended; returns (namespace, status, count)."""
-    by = schedules.c.namespace, targets.c.status
-    joined = targets.join(schedules, schedules.c.uid == targets.c.schedule_uid)
-    statement = sa.select(*by, sa.func.count()).select_from(joined).where(IS_OPEN_TARGET).group_by(*by)
-    return [tuple(row) for row in connection.execute(statement)]
+    return _counted(connection, _with_schedules(targets), [targets.c.status], IS_OPEN_TARGET)
 
 
 def count_blocked_runs(connection: Connection) -> list[tuple[str, int]]:
     """Count the pending runs whose code no worker had yet; returns (namespace, count)."""
-    statement = (
-        sa.select(schedules.c.namespace, sa.func.count()).select_from(_runs_of_schedules()).where(WAITS_FOR_CODE)
+    return _counted(connection, _with_schedules(runs), [], WAITS_FOR_CODE)
+
+
+def count_overdue(connection: Connection, until: datetime) -> list[tuple[str, int, datetime]]:
+    """Count active schedules due up to `until`; returns (namespace, count, the earliest time one was due)."""
+    earliest = sa.func.min(schedules.c.due_at, type_=schedules.c.due_at.type)
+    statement = sa.select(schedules.c.namespace, sa.func.count(), earliest).where(
+        IS_ACTIVE, schedules.c.due_at <= until
     )
     return [tuple(row) for row in connection.execute(statement.group_by(schedules.c.namespace))]
 
 
-def count_overdue(connection: Connection, since: datetime) -> list[tuple[str, int, datetime]]:
-    """Count active schedules due up to `since`; returns (namespace, count, the earliest time one was due)."""
-    earliest = sa.func.min(schedules.c.due_at, type_=schedules.c.due_at.type)
-    statement = (
-        sa.select(schedules.c.namespace, sa.func.count(), earliest)
-        .where(IS_ACTIVE, schedules.c.due_at <= since)
-        .group_by(schedules.c.namespace)
-    )
-    return [tuple(row) for row in connection.execute(statement)]
-
-
 def count_without_success(connection: Connection) -> list[tuple[str, int]]:
     """Count schedules that have been without a success for as long as they allow; returns (namespace, count)."""
-    by = schedules.c.namespace
-    statement = sa.select(by, sa.func.count()).where(schedules.c.overdue_since.is_not(None)).group_by(by)
-    return [(row[0], row[1]) for row in connection.execute(statement)]
+    return _counted(connection, schedules, [], IS_LATE, IS_LIVE)
 
 
 def count_notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:
     """Count notifications that wait or were given up since an instant; returns (namespace, status, count)."""
-    by = schedules.c.namespace, deliveries.c.status
-    joined = deliveries.join(schedules, schedules.c.uid == deliveries.c.schedule_uid)
-    found = sa.select(*by, sa.func.count()).select_from(joined).group_by(*by)
-    is_failed = HAS_FAILED_DELIVERY & (deliveries.c.ended_at >= failed_since)
-    return [tuple(row) for where in (IS_OPEN_DELIVERY, is_failed) for row in connection.execute(found.where(where))]
+    source, by = _with_schedules(deliveries), [deliveries.c.status]
+    has_failed = HAS_FAILED_DELIVERY, deliveries.c.ended_at >= failed_since
+    return _counted(connection, source, by, IS_OPEN_DELIVERY) + _counted(connection, source, by, *has_failed)
+
+
+def _counted(
+    connection: Connection, source: sa.FromClause, by: Sequence[sa.Column[Any]], *where: sa.ColumnElement[bool]
+) -> list[Any]:
+    """Count rows by the namespace of their schedule and more."""
+    keys = schedules.c.namespace, *by
+    statement = sa.select(*keys, sa.func.count()).select_from(source).where(*where).group_by(*keys)
+    return [tuple(row) for row in connection.execute(statement)]
+
+
+def _with_schedules(table: sa.Table) -> sa.Join:
+    return table.join(schedules, schedules.c.uid == table.c.schedule_uid)
 
 
 def namespaces_of_open_runs(connection: Connection, limit: int) -> dict[str, str]:
     """Read the namespaces of open runs, by uid."""
-    statement = sa.select(runs.c.uid, schedules.c.namespace).select_from(_runs_of_schedules())
+    statement = sa.select(runs.c.uid, schedules.c.namespace).select_from(_with_schedules(runs))
     return {row.uid: row.namespace for row in connection.execute(statement.where(IS_OPEN).limit(limit))}
 
 
@@ -98,10 +98,6 @@ def statuses_of_runs(connection: Connection, uids: Sequence[str]) -> dict[str, s
     """Read the statuses of runs, by uid; purged ones are left out."""
     statement = sa.select(runs.c.uid, runs.c.status).where(dialect_of(connection).one_of(runs.c.uid, uids))
     return {row.uid: row.status for row in connection.execute(statement)}
-
-
-def _runs_of_schedules() -> sa.Join:
-    return runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
 
 
 def lock_quota(connection: Connection, namespace: str) -> None:

@@ -92,6 +92,7 @@ def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
         "/schedules?sort=x",
         "/schedules?label=x",
         "/schedules?after=x",
+        "/schedules?sort=next&after=01KAMVZZZZZZZZZZZZZZZZZZZZ~2026-01-01T00:00:00",
         "/timeline?hours=5",
         "/timeline?at=0001-01-01T00:00Z",
         "/timeline?at=9999-12-31T23:59Z",
@@ -133,7 +134,7 @@ def test_a_defect_is_a_page_with_the_request_by_which_the_log_has_it(
     def fail(*given: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(schedule_queries, "sorted_schedules", fail)
+    monkeypatch.setattr(schedule_queries, "search_schedules", fail)
     shown = pages.get("/timeline", status=500)
     assert "Something went wrong" in shown
     assert re.search(r"Request [\w-]+", shown)

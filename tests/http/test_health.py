@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rqsched.http.metrics import collector, counters
+from rqsched.http.metrics import counters, meter
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.env import DAY, MINUTE, block
@@ -136,7 +136,7 @@ def test_metrics_count_pruned_rows(web: Web) -> None:
 
 
 def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "_MAX_AGE", math.inf)
+    monkeypatch.setattr(meter, "_MAX_AGE", math.inf)
     scrape(web)
     web.create()
     assert "rqsched_schedules{" not in web.get("/metrics").text

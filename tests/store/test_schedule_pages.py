@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from rqsched.core.model import Schedule
 from rqsched.store import schedule_queries
-from rqsched.store.schedule_queries import SORTS, Filters, Found, Order, Position, search_schedules
+from rqsched.store.schedule_queries import SORTS, Filters, Found, Position, search_schedules
 from rqsched.store.tables import schedules
 from tests.support.env import HOUR, NOON, SECOND, Env
 
@@ -194,16 +194,6 @@ def test_filter_that_few_match_is_never_cut_in_any_order(forty: Env) -> None:
         for sort in SORTS:
             assert not read(forty, FILTERS[name], sort, None, 1_000, MOST).is_cut, (name, sort)
     assert read(forty, FILTERS["failed, as many"], "-created", None, 1_000, MOST).is_cut
-
-
-@pytest.mark.parametrize("order", list(Order))
-def test_page_of_the_dashboard_begins_where_the_one_before_said(forty: Env, order: Order) -> None:
-    look = partial(schedule_queries.sorted_schedules, filters=ALL, order=order, limit=20)
-    first = forty.scheduler.runtime.database.read(partial(look, after=None))
-    assert first.following is not None
-    rest = forty.scheduler.runtime.database.read(partial(look, after=first.following))
-    wanted = read(forty, ALL, order.sort, None, 1_000, None)
-    assert [one.uid for one in first.items + rest.items] == [one.uid for one in wanted.items]
 
 
 @contextmanager

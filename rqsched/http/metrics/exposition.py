@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from rqsched.core.quota import RESOURCES, Usage
 from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
-from rqsched.http.metrics.gauges import DatabaseGauges, RedisGauges
 from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS
 
 Sees = Callable[[str], bool]
 """Returns whether the caller may see a namespace."""
+Label = Callable[[str], str]
+"""Returns the label of a namespace."""
 _REARMED = {"links": "main", "retries": "retry"}
 _REPAIRED = (
     "next_times",
@@ -75,35 +77,46 @@ def _cumulative(histogram: Lateness) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, sums), strict=True))
 
 
-def database_families(found: DatabaseGauges, label: Callable[[str], str], sees: Sees) -> Iterator[Metric]:
+class DatabaseGauges(NamedTuple):
+    """What one read of SQL found."""
+
+    schedules: list[tuple[str, str, int]]
+    """All schedules, by namespace and status."""
+    runs: list[tuple[str, str, int]]
+    """Open runs, by namespace and status."""
+    targets: list[tuple[str, str, int]]
+    """Open targets of fan-outs, by namespace and status."""
+    blocked: list[tuple[str, int]]
+    """Pending runs whose code no worker had yet, by namespace."""
+    overdue: list[tuple[str, int, float]]
+    """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
+    without_success: list[tuple[str, int]]
+    """Schedules without a success for as long as they allow, by namespace."""
+    usages: list[Usage]
+    """What namespaces with a quota hold."""
+    notifications: list[tuple[str, str, int]]
+    """Notifications that wait, and those given up within a day, by namespace and status."""
+
+
+def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
     """Return the gauges from SQL of the visible namespaces."""
     yield _by_status("schedules", "Schedules, by status.", found.schedules, label, sees)
     yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
     text = "Targets of fan-outs that have not ended, by status."
     yield _by_status("targets_open", text, found.targets, label, sees)
-    overdue = GaugeMetricFamily("rqsched_overdue", "Schedules that should have fired.", labels=("namespace",))
-    longest = GaugeMetricFamily("rqsched_overdue_seconds", "The longest of those delays.", labels=("namespace",))
-    for namespace, count in sorted(found.overdue.items()):
-        if sees(namespace):
-            overdue.add_metric((label(namespace),), count)
-            longest.add_metric((label(namespace),), found.most_overdue[namespace])
-    blocked = GaugeMetricFamily("rqsched_runs_blocked", "Runs whose code no worker had yet.", labels=("namespace",))
-    for namespace, count in sorted(found.blocked.items()):
-        if sees(namespace):
-            blocked.add_metric((label(namespace),), count)
-    yield from (_merged(overdue, sum), _merged(longest, max), _merged(blocked, sum))
+    counts = [(namespace, count) for namespace, count, _ in found.overdue]
+    longest = [(namespace, seconds) for namespace, _, seconds in found.overdue]
+    yield _by_namespace("rqsched_overdue", "Schedules that should have fired.", counts, label, sees)
+    yield _by_namespace("rqsched_overdue_seconds", "The longest of those delays.", longest, label, sees, max)
+    yield _by_namespace("rqsched_runs_blocked", "Runs whose code no worker had yet.", found.blocked, label, sees)
     text = "Schedules without a success for as long as they allow."
-    silent = GaugeMetricFamily("rqsched_schedules_without_success", text, labels=("namespace",))
-    for namespace, count in sorted(found.without_success.items()):
-        if sees(namespace):
-            silent.add_metric((label(namespace),), count)
-    yield _merged(silent, sum)
+    yield _by_namespace("rqsched_schedules_without_success", text, found.without_success, label, sees)
     yield from _quotas([one for one in found.usages if sees(one.namespace)], label)
     text = "Notifications that wait, and those given up within a day, by status."
     yield _by_status("notifications", text, found.notifications, label, sees)
 
 
-def _quotas(usages: Sequence[Usage], label: Callable[[str], str]) -> Iterator[Metric]:
+def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:
     """Return what namespaces with a quota hold and may hold."""
     labels = ("namespace", "resource")
     used = GaugeMetricFamily("rqsched_quota_used", "What a namespace with a quota holds.", labels=labels)
@@ -117,10 +130,10 @@ def _quotas(usages: Sequence[Usage], label: Callable[[str], str]) -> Iterator[Me
 
 
 def _by_status(
-    name: str, text: str, counts: Counter[tuple[str, str]], label: Callable[[str], str], sees: Sees
+    name: str, text: str, counts: Iterable[tuple[str, str, int]], label: Label, sees: Sees
 ) -> GaugeMetricFamily:
     sums: Counter[tuple[str, str]] = Counter()
-    for (namespace, status), count in counts.items():
+    for namespace, status, count in counts:
         if sees(namespace):
             sums[label(namespace), status] += count
     family = GaugeMetricFamily(f"rqsched_{name}", text, labels=("namespace", "status"))
@@ -129,15 +142,34 @@ def _by_status(
     return family
 
 
-def _merged(family: GaugeMetricFamily, merge: Callable[[Iterable[float]], float]) -> GaugeMetricFamily:
-    """Merge the samples with the same label: those of namespaces beyond the bound."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for sample in family.samples:
-        values[sample.labels["namespace"]].append(sample.value)
-    merged = GaugeMetricFamily(family.name, family.documentation, labels=("namespace",))
-    for namespace, found in values.items():
-        merged.add_metric((namespace,), merge(found))
-    return merged
+def _by_namespace(
+    name: str,
+    text: str,
+    values: Iterable[tuple[str, float]],
+    label: Label,
+    sees: Sees,
+    merge: Callable[[Iterable[float]], float] = sum,
+) -> GaugeMetricFamily:
+    """Return one sample for each label; namespaces beyond the bound share one."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for namespace, value in sorted(values):
+        if sees(namespace):
+            found[label(namespace)].append(value)
+    family = GaugeMetricFamily(name, text, labels=("namespace",))
+    for namespace, some in found.items():
+        family.add_metric((namespace,), merge(some))
+    return family
+
+
+class RedisGauges(NamedTuple):
+    """What one read of Redis found."""
+
+    scheduled: int
+    """Links in the scheduled set."""
+    dispatchers: int
+    """Live dispatchers."""
+    reconcile: dict[str, float]
+    """The sums over all reconcile passes."""
 
 
 def redis_families(found: RedisGauges) -> Iterator[Metric]:

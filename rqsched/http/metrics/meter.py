@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from time import monotonic
 
 from prometheus_client.metrics_core import Metric
+from redis.exceptions import RedisError
 
+from rqsched.chain.health import GIVEN_UP_WITHIN, overdue_until
+from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
 from rqsched.http.auth import Principal
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import OTHER, Follower
-from rqsched.http.metrics.gauges import DatabaseGauges, RedisGauges, read_database, read_redis
+from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
+from rqsched.store import system_queries
+from rqsched.store.database import Connection
+from rqsched.transport import telemetry
 
 _MAX_AGE = 5.0
 """Seconds for which the gauges are reused."""
@@ -36,14 +42,37 @@ class Meter:
             if not force and monotonic() - self._refreshed_at < _MAX_AGE:
                 return
             self._database = self._read_database()
-            self._redis = read_redis(self._runtime)
+            self._redis = self._read_redis()
             self._refreshed_at = monotonic()
 
     def _read_database(self) -> DatabaseGauges | None:
         try:
             self._follower.update()
-            return read_database(self._runtime)
+            return self._runtime.database.read(self._gauges)
         except RqschedError:
+            return None
+
+    def _gauges(self, connection: Connection) -> DatabaseGauges:
+        now = self._runtime.now()
+        overdue = system_queries.count_overdue(connection, overdue_until(self._runtime))
+        return DatabaseGauges(
+            schedules=system_queries.count_schedules_by_status(connection),
+            runs=system_queries.count_open_runs_by_status(connection),
+            targets=system_queries.count_open_targets_by_status(connection),
+            blocked=system_queries.count_blocked_runs(connection),
+            overdue=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in overdue],
+            without_success=system_queries.count_without_success(connection),
+            usages=usages(self._runtime, connection),
+            notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
+        )
+
+    def _read_redis(self) -> RedisGauges | None:
+        transport = self._runtime.transport
+        redis, queue = transport.redis, transport.control.name
+        try:
+            live = telemetry.live_dispatchers(redis, queue)
+            return RedisGauges(transport.count_armed(), len(live), telemetry.read_passes(redis, queue))
+        except RedisError:
             return None
 
     def families(self, principal: Principal) -> Iterator[Metric]:
