@@ -78,7 +78,7 @@ ENTRIES = (
         _MAINTENANCE,
         "Check versions, servers, schema, clocks, workers and links, and say what to do.",
     ),
-    Entry("db", "db", _MAINTENANCE, "Upgrade the database's schema, or show it."),
+    Entry("db", "maintenance", _MAINTENANCE, "Upgrade the database's schema, or show it."),
     Entry("worker", "processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
     Entry(
         "dispatcher",
@@ -103,12 +103,13 @@ class Deferred(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command itself, from the application of its module."""
-        found = import_module(f"{__package__}.{self._entry.module}").app
-        own = [one for one in found.registered_commands if one.name == self._entry.name]
+        app, name = import_module(f"{__package__}.{self._entry.module}").app, self._entry.name
+        groups = [one.typer_instance for one in app.registered_groups if one.name == name]
+        own = [one for one in app.registered_commands if one.name == name]
         if own:  # the others of its module are not built
-            found = typer.Typer(add_completion=False)
-            found.registered_commands = own
-        return typer.main.get_command(found)
+            app = typer.Typer(add_completion=False)
+            app.registered_commands = own
+        return typer.main.get_command(groups[0] if groups else app)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Let the command itself parse; from here on the context knows that one."""

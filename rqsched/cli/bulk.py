@@ -20,7 +20,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import DEFAULT_BOUND as MOST_OCCURRENCES
 from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
-from rqsched.cli import parsing
+from rqsched.cli import arguments
 from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
@@ -135,7 +135,7 @@ def retry(
     else:
         rows = session.scheduler.retry_failed(
             _since(session, since),
-            until=None if until is None else parsing.instant("--until", until),
+            until=None if until is None else arguments.instant("--until", until),
             schedule_id=schedule,
             workflow=workflow,
             namespace=session.namespace,
@@ -148,9 +148,9 @@ def retry(
 
 def _since(session: Session, text: str) -> datetime:
     try:
-        return session.scheduler.runtime.now() - parsing.span("--since", text)
+        return session.scheduler.runtime.now() - arguments.span("--since", text)
     except InvalidDurationError:
-        return parsing.instant("--since", text)
+        return arguments.instant("--since", text)
 
 
 def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_targets: bool) -> RetryRow:
@@ -210,8 +210,8 @@ def backfill(
     Run it again after an interruption to continue: occurrences that have a run are reported as already_run.
     """
     wanted = BackfillRange(
-        parsing.instant("--start", start),
-        parsing.instant("--end", end),
+        arguments.instant("--start", start),
+        arguments.instant("--end", end),
         None if overlap is None else OverlapPolicy.of(overlap),
         bound,
         session.context,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from rqsched.cli import parsing
+from rqsched.cli import arguments
 from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts, workflow_names
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import notice
@@ -83,7 +83,7 @@ class Timing:
         )
 
     def _members(self) -> list[Cron | Every | Once]:
-        offset = None if self.offset is None else parsing.span("--offset", self.offset)
+        offset = None if self.offset is None else arguments.span("--offset", self.offset)
         if not self.interval and (offset is not None or self.from_completion):
             raise InvalidInputError("--interval", "is missing; --offset and --from-completion need it")
         with warnings.catch_warnings(record=True) as told:
@@ -92,14 +92,14 @@ class Timing:
         for warning in told:
             notice(f"Warning: {warning.message}")
         every = [
-            Every(parsing.span("--interval", text), offset=offset, from_completion=self.from_completion)
+            Every(arguments.span("--interval", text), offset=offset, from_completion=self.from_completion)
             for text in self.interval or ()
         ]
-        return [*crons, *every, *(Once(parsing.instant("--once", text)) for text in self.once or ())]
+        return [*crons, *every, *(Once(arguments.instant("--once", text)) for text in self.once or ())]
 
     def _window(self) -> tuple[Any, Any]:
-        start_at = None if self.start_at is None else parsing.instant("--start-at", self.start_at)
-        return start_at, None if self.end_at is None else parsing.instant("--end-at", self.end_at)
+        start_at = None if self.start_at is None else arguments.instant("--start-at", self.start_at)
+        return start_at, None if self.end_at is None else arguments.instant("--end-at", self.end_at)
 
 
 _REPEATED = frozenset({Kind.NAMES, Kind.LABELS, Kind.ATTRIBUTES})
@@ -180,7 +180,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
 def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
     flag = "--input-file"
     try:
-        content = parsing.json_of(flag, file.read(), list, dict)
+        content = arguments.json_of(flag, file.read(), list, dict)
     except UnicodeDecodeError:
         raise InvalidPayloadError(flag, "is not UTF-8") from None
     name = "args" if isinstance(content, list) else "kwargs"
@@ -192,15 +192,15 @@ def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
 def _read(option: Option | Part, flag: str, value: Any) -> Any:
     match option.kind:
         case Kind.LENGTH:
-            return parsing.span(flag, value)
+            return arguments.span(flag, value)
         case Kind.ARGUMENTS:
-            return parsing.json_of(flag, value, list)
+            return arguments.json_of(flag, value, list)
         case Kind.OBJECT:
-            return parsing.json_of(flag, value, dict)
+            return arguments.json_of(flag, value, dict)
         case Kind.LABELS:
-            return parsing.pairs(flag, value)
+            return arguments.pairs(flag, value)
         case Kind.ATTRIBUTES:
-            return parsing.json_pairs(flag, value)
+            return arguments.json_pairs(flag, value)
         case _:
             return value
 

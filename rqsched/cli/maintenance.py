@@ -1,21 +1,29 @@
-"""Commands of maintenance: usage, tick, recover, prune, prune-history."""
+"""Commands of maintenance: usage, tick, recover, prune, prune-history, and the schema's: db upgrade, db status."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from rqsched.cli import parsing
+from rqsched.cli import arguments
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
+from rqsched.config import Settings
 from rqsched.core.quota import RESOURCES
+from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError
-from rqsched.store import pruning, reconcile_queries
+from rqsched.store import pruning, reconcile_queries, schema_version
+from rqsched.store.database import Database
+from rqsched.store.migrations import HEAD
 
 app = typer.Typer(add_completion=False)
+db = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the database's schema, or show it.")
+"""These need no Redis."""
+app.add_typer(db, name="db")
 
 EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
 _KINDS = ("runs", "targets", "events", "backfills", "deliveries")
@@ -131,10 +139,36 @@ def prune_history(
         raise InvalidInputError("--before", "or --older-than is needed, and not both")
     scheduler = session.scheduler
     if older_than is not None:
-        until = scheduler.runtime.now() - parsing.span("--older-than", older_than)
+        until = scheduler.runtime.now() - arguments.span("--older-than", older_than)
     else:
-        until = parsing.instant("--before", before or "")
+        until = arguments.instant("--before", before or "")
     namespace, where = _scope(session, every=every)
     confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)
     count = scheduler.prune_history(until, namespace=namespace)
     session.writer.record({"pruned": count, "before": until, "namespace": namespace}, f"Pruned {count} event(s).")
+
+
+@command(db)
+def upgrade(session: Session) -> None:
+    """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
+    with closing(_open(session.settings)) as database:
+        revision = schema_version.upgrade(database)
+    text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
+    session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
+
+
+@command(db)
+def status(session: Session) -> None:
+    """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
+    with closing(_open(session.settings)) as database:
+        found = schema_version.status(database)
+    fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
+    hint = "" if found.is_current else "; run `rqsched db upgrade`"
+    text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."
+    session.writer.record(fields, text)
+    if not found.is_current:
+        raise typer.Exit(FAILED)
+
+
+def _open(settings: Settings) -> Database:
+    return Database(database_url(settings), pooler=settings.database_pooler)

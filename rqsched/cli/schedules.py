@@ -17,7 +17,7 @@ import typer
 from rqsched.api.build_description import describe as describe_schedule
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.cli import parsing
+from rqsched.cli import arguments
 from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
@@ -113,14 +113,14 @@ def list_schedules(
     filters: dict[str, Any] = {
         "namespace": session.namespace,
         **matching.filters(status, workflow),
-        "query": parsing.given_text("--query", query),
-        **{name: parsing.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
+        "query": arguments.given_text("--query", query),
+        **{name: arguments.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
     }
     if every:
         _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
     else:
         page = session.scheduler.list(
-            limit=limit, cursor=parsing.given_text("--page-token", page_token), sort=sort.value, **filters
+            limit=limit, cursor=arguments.given_text("--page-token", page_token), sort=sort.value, **filters
         )
         _show(session, page.items, page.next_cursor)
 

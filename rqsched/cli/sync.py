@@ -18,7 +18,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from rqsched.api.declarations import Declaration
-from rqsched.cli import parsing
+from rqsched.cli import arguments
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import progress_bar
@@ -161,17 +161,17 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
     members: list[Cron | Every | Once] = [
         Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")
     ]
-    offset = None if "offset" not in fields else parsing.span("offset", fields["offset"])
+    offset = None if "offset" not in fields else arguments.span("offset", fields["offset"])
     from_completion = fields.get("from_completion", False)
     members += [
-        Every(parsing.span("interval", value), offset=offset, from_completion=from_completion)
+        Every(arguments.span("interval", value), offset=offset, from_completion=from_completion)
         for value in _several(fields, "interval")
     ]
-    members += [Once(parsing.instant("once", value)) for value in _several(fields, "once")]
+    members += [Once(arguments.instant("once", value)) for value in _several(fields, "once")]
     if not members:
         raise InvalidInputError("spec", "is missing; give cron, interval, once or spec")
     start_at, end_at = (
-        parsing.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at")
+        arguments.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at")
     )
     return Spec(members, timezone or "UTC", start_at, end_at)
 

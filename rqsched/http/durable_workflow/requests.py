@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
@@ -43,6 +44,8 @@ _TIMEOUTS = (
     "workflow_execution_timeout",
 )
 """The tightest first: an attempt may take no longer than its run. Those without a unit are older names, in seconds."""
+DEFAULTS: Mapping[str, Any] = {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
+"""The defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
 MAX_HEADER = 256
 """Characters of a header that are recorded."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
@@ -168,20 +171,7 @@ def options_of(body: UpdateRequest) -> dict[str, Any]:
             options[name] = given[name]
     if "memo" in given:
         options["memo"] = _memo(given["memo"])
-    return options | _action_options(body.action or {})
-
-
-def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
-    try:
-        json_text("memo", memo or {}, MEMO_BYTES)
-    except InvalidPayloadError as error:
-        reason = "memo_too_large" if "limit" in error.reason else "validation_failed"
-        raise ReasonError(422, reason, str(error)) from error
-    return memo or {}
-
-
-def _action_options(sent: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+    sent = body.action or {}
     if "input" in sent:
         options["args"] = arguments_of(sent["input"])
     if "task_queue" in sent:
@@ -191,9 +181,13 @@ def _action_options(sent: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def default_options() -> dict[str, Any]:
-    """Return the defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
-    return {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
+def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        json_text("memo", memo or {}, MEMO_BYTES)
+    except InvalidPayloadError as error:
+        reason = "memo_too_large" if "limit" in error.reason else "validation_failed"
+        raise ReasonError(422, reason, str(error)) from error
+    return memo or {}
 
 
 def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:

@@ -73,7 +73,7 @@ def create(call: Admin, body: requests.CreateRequest, request: Request) -> Respo
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
     schedule_id = requests.require_schedule_id(name)
     workflow = requests.workflow_of(body.action)
-    options: Any = requests.default_options() | requests.options_of(body) | {"surface": {"action": body.action}}
+    options: Any = {**requests.DEFAULTS, **requests.options_of(body), "surface": {"action": body.action}}
     context = command_context(call, request, schedule_id, "create")
 
     def make() -> None:
@@ -176,23 +176,21 @@ def resume(
 
 
 def _switch(handle: ScheduleHandle, *, paused: bool, note: str | None, context: CommandContext) -> None:
-    act = _pause if paused else _resume
+    """Pause or resume it, unless it is so already."""
     try:
-        act(handle, note, context)
+        _switch_once(handle, paused=paused, note=note, context=context)
     except ScheduleStateError:  # another request was faster: read again and retry once
-        act(handle.refresh(), note, context)
+        _switch_once(handle.refresh(), paused=paused, note=note, context=context)
 
 
-def _pause(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
-    if handle.status == ScheduleStatus.ACTIVE.value:
-        handle.pause(note, context=context)
-
-
-def _resume(handle: ScheduleHandle, note: str | None, context: CommandContext) -> None:
-    if handle.status == ScheduleStatus.PAUSED.value:
-        handle.resume(note=note, context=context)
-    elif handle.status == ScheduleStatus.DEAD.value:
-        handle.restart(note=note, context=context)
+def _switch_once(handle: ScheduleHandle, *, paused: bool, note: str | None, context: CommandContext) -> None:
+    match handle.state.status:
+        case ScheduleStatus.ACTIVE if paused:
+            handle.pause(note, context=context)
+        case ScheduleStatus.PAUSED if not paused:
+            handle.resume(note=note, context=context)
+        case ScheduleStatus.DEAD if not paused:
+            handle.restart(note=note, context=context)
 
 
 @_schedules.post("/{schedule_id}/trigger", response_model=responses.TriggeredResponse, responses=REFUSED.of(409))

@@ -23,7 +23,14 @@ from rqsched.errors import RunNotFoundError, RunStateError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.ojs import requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
-from rqsched.http.ojs.requests import Body, body_schema, require_queue, whole
+from rqsched.http.ojs.requests import (
+    LEAST_VISIBILITY,
+    MOST_VISIBILITY,
+    Body,
+    body_schema,
+    require_queue,
+    whole,
+)
 from rqsched.http.ojs.responses import REFUSED, at
 from rqsched.store import run_queries
 
@@ -32,8 +39,6 @@ MAX_JOBS = 100
 """The most jobs of one fetch (a larger `count` is reduced to it), and the most queues it may name."""
 MAX_DEAD_LETTERS = 100
 """The most dead letters of one page; a larger `limit` is reduced to it."""
-LEAST_VISIBILITY, MOST_VISIBILITY = 1_000, 86_400_000
-"""Milliseconds for which a worker may hold a job without a heartbeat."""
 MAX_ERROR = 8_192
 """Characters of the JSON of an error that are kept with its attempt."""
 MAX_TEXT = 2_000

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
 from fastapi import Depends, Header
@@ -48,11 +48,16 @@ async def read_body(request: Request) -> Any:
 Body = Annotated[Any, Depends(read_body)]
 """The parsed body, of any JSON type."""
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9\-.]{0,254}")
+_TYPE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]{0,127}")
+LEAST_VISIBILITY, MOST_VISIBILITY = 1_000, 86_400_000
+"""Milliseconds for which a worker may hold a job without a heartbeat."""
 Overlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
-Type = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=255)]
-Queue = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-.]{0,127}$")]
+Type = Annotated[str, Field(pattern=f"^{_TYPE.pattern}$", max_length=255)]
+Queue = Annotated[str, Field(pattern=f"^{_QUEUE.pattern}$")]
 Worker = Annotated[str, Field(min_length=1, max_length=255)]
-Visibility = Annotated[int, Field(ge=1_000, le=86_400_000)]
+Visibility = Annotated[int, Field(ge=LEAST_VISIBILITY, le=MOST_VISIBILITY)]
 
 
 class TemplateRequest(BaseModel):
@@ -79,7 +84,7 @@ class ChangeRequest(TemplateRequest):
 class RegisterRequest(ChangeRequest):
     """A cron job: its name, `cron` or `expression`, and a type, flat or in `job_template`."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-.]{0,254}$")]
+    name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
 
 
 class FetchRequest(BaseModel):
@@ -127,17 +132,8 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return request_body(model, *MEDIA_TYPES)
 
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9\-.]{0,254}")
-_TYPE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
-_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]{0,127}")
-_POLICIES = ("skip", "allow", "cancel_previous", "enqueue")
-_TEMPLATE = ("type", "args", "options", "meta")
-FIELDS = frozenset(
-    {
-        "cron", "expression", "timezone", "type", "args", "options", "job_template", "meta", "overlap_policy",
-        "enabled", "description",
-    }
-)  # fmt: skip
+_POLICIES = get_args(Overlap)
+FIELDS = frozenset(ChangeRequest.model_fields)
 """The fields of a cron job beside its name; system fields are ignored."""
 MAX_ATTEMPTS = 3
 INITIAL_INTERVAL = timedelta(seconds=1)
@@ -178,7 +174,7 @@ def read_registration(body: Any) -> Registration:
     """Read any of the published shapes: flat, or with a `job_template`; `cron` or `expression`."""
     fields = require_object("body", body)
     template = require_object("job_template", fields.get("job_template") or {})
-    flat = {key: template.get(key) if fields.get(key) is None else fields[key] for key in _TEMPLATE}
+    flat = {key: template.get(key) if fields.get(key) is None else fields[key] for key in TemplateRequest.model_fields}
     expression, other = fields.get("cron"), fields.get("expression")
     if expression is not None and other is not None and expression != other:
         raise invalid("cron and expression differ; send one of them.")
