@@ -124,7 +124,7 @@ FENCES = (
     ),
     _edit(
         "an end is recorded whoever holds the run",
-        "chain/execution.py",
+        "chain/settling.py",
         "return run.token == claim.token and run.status is RunStatus.RUNNING",
         "return True",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-returns]",
@@ -459,7 +459,7 @@ FOLLOWING = (
         "change=change if change.changed_runs or link_of(schedule) else None)",
         "change=None)",
         _CHAIN + "fire.py::test_a_stale_link_arms_the_current_one_where_it_is_missing[sqlite]",
-        _CHAIN + "lost_answers.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
+        _CHAIN + "lost_answers_of_runs.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
     ),
     _edit(
         "a leased link is taken out for good",
@@ -493,22 +493,22 @@ ANSWERS = (
         "store/claims.py",
         "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked & is_pending\n",
-        _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
+        _CHAIN + "lost_answers_of_runs.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
     _edit(
         "an end does not look for its own commit",
         "chain/settling.py",
         "            return decided, decided is not None\n",
         "            return None, False\n",
-        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
-        _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
+        _CHAIN + "lost_answers_of_runs.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
+        _CHAIN + "lost_answers_of_runs.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
         "chain/settling.py",
         "        return _standing(connection, schedule, run), False\n",
         "        return None, False\n",
-        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
+        _CHAIN + "lost_answers_of_runs.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
         "an end that a worker was asked for is not looked for when its answer was lost",
@@ -544,7 +544,7 @@ ANSWERS = (
     ),
     _edit(
         "the alarm of a worker strikes while it writes for its horse",
-        "processes/horse_sql.py",
+        "processes/work_horse.py",
         "    left = signal.alarm(0)\n",
         "    left = 0\n",
         _PROCESSES + "horse_sql.py::test_alarm_of_a_worker_is_off_while_it_writes_and_set_again_afterwards[sqlite]",

@@ -1,0 +1,130 @@
+"""A fire, a claim or an end whose COMMIT was applied and whose answer was lost: done once, and Redis follows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.chain.execution import claim_run, execute
+from rqsched.core.policy import RetryPolicy
+from rqsched.store.database import Database
+from rqsched.transport.transport import retry_of
+from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
+from tests.support.invariants import check_invariants
+
+T = TypeVar("T")
+
+
+class ForgetfulDatabase(Database):
+    """A database that commits and then does not answer, as often as it is told."""
+
+    silent = 0
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+    """What others do before the caller has given up waiting."""
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
+        if self.silent and not is_read_only:
+            self.silent -= 1
+            self.meanwhile()
+            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+        return result
+
+
+@pytest.fixture
+def database(env: Env) -> ForgetfulDatabase:
+    """The database of `env`, with every table."""
+    database = ForgetfulDatabase(env.runtime.database.url)
+    env.runtime.database.close()
+    env.runtime.database = database
+    return database
+
+
+@pytest.fixture(autouse=True)
+def _invariants(env: Env) -> Iterator[None]:
+    yield
+    env.recover()
+    check_invariants(env.runtime)
+
+
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    run = env.fire_next(schedule)
+    database.silent = 1
+
+    claim = claim_run(env.runtime, job_id(run.state))
+
+    assert claim is not None
+    assert env.run_row(run.uid).token == claim.token
+
+
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    env.advance()
+    database.silent = 1
+
+    assert outcomes(env.deliver(schedule)) == ["stale"]
+
+    assert env.queued() == [run_job_id(newest(schedule))]
+    assert link_id(schedule.refresh()) in env.armed()
+    assert env.state(schedule).n == 1
+
+
+def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
+    env: Env, database: ForgetfulDatabase
+) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
+
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=5 * MINUTE))
+
+    run = env.run_next(schedule)
+
+    assert (run.status, len(run.attempts)) == ("retrying", 1)
+    assert env.state(schedule).error_count == 1
+    assert str(retry_of(run.state).id) in env.armed()
+
+
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: ForgetfulDatabase) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
+
+    def retry_and_flush() -> None:
+        env.advance()
+        env.deliver(retry_of(newest(schedule).state).id)
+        env.redis.flushall()
+
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
+    run = env.fire_next(schedule)
+    database.meanwhile = retry_and_flush
+
+    with pytest.raises(ValueError, match="not today"):
+        execute(env.runtime, job_id(run.state))
+
+    assert (run.refresh().status, run.attempt) == ("pending", 2)
+    assert env.queued() == [run_job_id(run)]
+
+
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: ForgetfulDatabase) -> None:
+    def once() -> None:
+        if newest(schedule).status == "buffered":
+            database.silent = 1
+
+    env.register("once", once)
+    schedule = env.create(workflow="once", overlap="buffer_one")
+    env.fire_next(schedule)
+    env.fire_next(schedule)
+
+    env.work()
+
+    assert statuses(schedule) == ["succeeded", "succeeded"], "the second was put on the queue at once"
+    assert env.state(schedule).success_count == 2
