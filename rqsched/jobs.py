@@ -70,24 +70,20 @@ def execute(job_id: str | None = None) -> Any:
     job = parse_run_job_id(name) or parse_target_job_id(name) or parse_delivery_job_id(name)
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
+    rq_job = None if job_id else get_current_job()
     try:
-        return _perform(job, None if job_id else get_current_job())
+        if isinstance(job, RunJobId):
+            result = execution.execute(current_runtime(), job, rq_job)
+            return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
+        if isinstance(job, DeliveryJobId):
+            if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
+                return _refuse(job)
+        elif isinstance(job, BatchJobId):
+            dispatch(current_runtime(), job)
+        else:
+            execute_target(current_runtime(), job)
     except UnknownJobError:
         return _refuse(job)
-
-
-def _perform(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, rq_job: Job | None) -> Any:
-    """Perform a job; returns what RQ is to keep of it."""
-    if isinstance(job, RunJobId):
-        result = execution.execute(current_runtime(), job, rq_job)
-        return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
-    if isinstance(job, DeliveryJobId):
-        if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
-            raise UnknownJobError(f"notification {job} is not in this database")
-    elif isinstance(job, BatchJobId):
-        dispatch(current_runtime(), job)
-    else:
-        execute_target(current_runtime(), job)
     return None
 
 

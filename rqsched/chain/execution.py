@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import datetime
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,20 +23,18 @@ from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
-from rqsched.chain.settling import has_failed_finally, publish_end
+from rqsched.chain.settling import has_failed_finally, publish_end, write_end
 from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERDUE, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import Change, Run, RunStatus, dumps
+from rqsched.core.model import Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
-from rqsched.store.claims import StartedRun
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.redelivery import is_requeued, mark_failed
 from rqsched.workflows import (
     FannedOut,
-    RunContext,
     Workflow,
     WorkflowNotFoundError,
     enter_run,
@@ -70,9 +68,11 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     found = _find_code(runtime, claim, rq_job)
     if found is None:
         return None
-    owed = claim.owed or delivering.write_start(runtime, claim.schedule, claim.run)
+    owed = claim.owed
+    if not owed and runtime.workflows.get(claim.run.workflow) is None:  # the claim could not know what it owes
+        owed = delivering.write_start(runtime, claim.schedule, claim.run)
     try:
-        with delivering.start_told(runtime, owed):
+        with delivering.start_told(runtime, owed) if owed else nullcontext():
             result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
     except RunCancelled as signal:
         _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
@@ -96,7 +96,8 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
     """
     try:
         workflow = runtime.imports.resolve(claim.run.workflow)
-        found = workflow, find_resolver(runtime, claim.schedule, workflow)
+        targets = claim.schedule.policies.targets or workflow.targets
+        found = workflow, None if targets is None else find_resolver(runtime, workflow, targets)
     except WorkflowNotFoundError as error:
         change = block_run(runtime, claim.run, error.reason, patience=runtime.end_patience)
         if has_failed_finally(change, claim.run.uid):
@@ -181,7 +182,13 @@ def write_claim(
 def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None, lose: Lose) -> Any:
     timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
-    context = _context(runtime, claim, timeout)
+    context = make_context(
+        claim.run,
+        claim.schedule,
+        started_at=claim.run.started_at or runtime.now(),
+        timeout=timeout,
+        checkpoint=partial(_checkpoint, runtime, claim),
+    )
     entered = enter_run(context)
     heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
     try:
@@ -191,11 +198,6 @@ def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workf
             return workflow(action["args"], action["kwargs"])
     finally:
         leave_run(entered)
-
-
-def _context(runtime: Runtime, claim: Claim, timeout: int) -> RunContext:
-    started_at, checkpoint = claim.run.started_at or runtime.now(), partial(_checkpoint, runtime, claim)
-    return make_context(claim.run, claim.schedule, started_at=started_at, timeout=timeout, checkpoint=checkpoint)
 
 
 def _checkpoint(runtime: Runtime, claim: Claim) -> None:
@@ -268,29 +270,3 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
     return publish_end(runtime, written)
-
-
-def write_end(
-    runtime: Runtime,
-    claim: Claim,
-    attempt_result: AttemptResult,
-    *,
-    patience: Patience,
-    at: datetime | None = None,
-    is_repeated: bool = False,
-) -> tuple[Change | None, bool]:
-    """Write how a claimed attempt ended; takes and returns what `settling.write_end` does."""
-
-    def is_mine(run: Run) -> bool:
-        return run.token == claim.token and run.status is RunStatus.RUNNING
-
-    return settling.write_end(
-        runtime,
-        claim.run.uid,
-        attempt_result,
-        fence=is_mine,
-        patience=patience,
-        claimed=StartedRun(claim.run, claim.schedule, claim.version),
-        at=at,
-        is_repeated=is_repeated,
-    )

@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
-from rqsched.core.model import Run, Schedule, TargetStatus
+from rqsched.core.model import Run, TargetStatus
 from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import ARGUMENT_BYTES, json_text
 from rqsched.core.target_progress import WINDOW, TargetDescription, TargetProgress, progress_of
@@ -55,20 +55,17 @@ Named: TypeAlias = tuple[str, str | None]
 """The id of a target and the JSON of its payload; None without one."""
 
 
-def find_resolver(runtime: Runtime, schedule: Schedule, workflow: Workflow) -> Workflow | None:
-    """Return what names the targets of a run: the schedule's, else the workflow's own; None for a run without targets.
+def find_resolver(runtime: Runtime, workflow: Workflow, targets: str | Callable[..., Any]) -> Workflow:
+    """Return what names the targets of a run of `workflow`.
 
     Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError for a workflow that names its targets
     itself, as a state machine's does.
     """
-    wanted = schedule.policies.targets or workflow.targets
-    if wanted is None:
-        return None
     if workflow.each is not None:
         raise InvalidInputError("targets", f"workflow {workflow.name!r} names its targets itself; leave targets out")
-    return (
-        runtime.imports.resolve(wanted) if isinstance(wanted, str) else Workflow(f"targets of {workflow.name}", wanted)
-    )
+    if isinstance(targets, str):
+        return runtime.imports.resolve(targets)
+    return Workflow(f"targets of {workflow.name}", targets)
 
 
 def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Callable[[], None]) -> FannedOut:

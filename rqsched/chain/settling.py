@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from rqsched.chain.claim import Claim
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
@@ -14,7 +15,6 @@ from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes, one_change
-from rqsched.store.claims import StartedRun
 from rqsched.store.database import Connection, Patience
 
 
@@ -30,48 +30,50 @@ def settle_run(
 
     Returns None when another process was first, or holds the lock (`skip_locked`).
     """
-    return publish_end(runtime, write_end(runtime, run_uid, attempt_result, fence=fence, skip_locked=skip_locked))
+
+    def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
+        return decide_settle(schedule, runs, run, attempt_result, now=now)
+
+    return change_run(runtime, run_uid, decide, fence=fence, skip_locked=skip_locked)
 
 
 def write_end(
     runtime: Runtime,
-    run_uid: str,
+    claim: Claim,
     attempt_result: AttemptResult,
     *,
-    fence: Callable[[Run], bool],
-    patience: Patience | None = None,
-    skip_locked: bool = False,
-    claimed: StartedRun | None = None,
+    patience: Patience,
     at: datetime | None = None,
     is_repeated: bool = False,
 ) -> tuple[Change | None, bool]:
-    """Write the end of an attempt as `settle_run` does, and publish nothing; returns what `publish_end` takes.
+    """Write how a claimed attempt ended, if its process still holds it; returns what `publish_end` takes.
 
-    Who reports the end of an attempt that was `claimed` says so, which spares two reads, and where nothing has changed
-    since and nothing else depends on it all but one statement. What was reported with the same `at` before and may be
-    written already (`is_repeated`) is recognised.
+    Where nothing has changed since the claim and nothing else depends on it, that is one statement. What was reported
+    with the same `at` before and may be written already (`is_repeated`) is recognised.
     """
 
+    def is_mine(run: Run) -> bool:
+        return run.token == claim.token and run.status is RunStatus.RUNNING
+
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
-        is_as_claimed = claimed is not None and schedule == claimed.schedule
-        return decide_settle(schedule, runs, run, attempt_result, now=at if at is not None and is_as_claimed else now)
+        moment = at if at is not None and schedule == claim.schedule else now
+        return decide_settle(schedule, runs, run, attempt_result, now=moment)
 
     tried = None
-    if claimed is not None:
+    if claim.version is not None or is_repeated:
         moment = at or runtime.now()
         tried, is_written = _end_alone(
-            runtime, claimed, attempt_result, at=moment, patience=patience, is_repeated=is_repeated
+            runtime, claim, attempt_result, at=moment, patience=patience, is_repeated=is_repeated
         )
-        if tried is not None and is_written:
+        if is_written:
             return tried, True
     return _write_change(
         runtime,
-        run_uid,
+        claim.run.uid,
         decide,
-        fence=fence,
+        fence=is_mine,
         patience=patience,
-        skip_locked=skip_locked,
-        schedule_uid=None if claimed is None else claimed.schedule.uid,
+        schedule_uid=claim.schedule.uid,
         tried=tried,
     )
 
@@ -86,27 +88,24 @@ def publish_end(runtime: Runtime, written: tuple[Change | None, bool]) -> Change
 
 def _end_alone(
     runtime: Runtime,
-    claimed: StartedRun,
+    claim: Claim,
     attempt_result: AttemptResult,
     *,
     at: datetime,
-    patience: Patience | None,
+    patience: Patience,
     is_repeated: bool,
 ) -> tuple[Change | None, bool]:
     """Write the end of an attempt as it is decided from what was claimed, unless the schedule has changed since.
 
-    Returns whether that was written, and the Change; None when it cannot have been. A Change that may have been written
-    all the same, its answer lost, comes with False. SQLite tells no versions, so there it is never written here.
+    Returns the Change, None when it cannot have been written, and whether it was. One that may have been written all
+    the same, its answer lost, comes with False. SQLite tells no versions, so there it is never written here.
     """
-    run, schedule, version = claimed
-    token = run.token
-    if token is None or not ends_alone(schedule, attempt_result, now=at):
+    if not ends_alone(claim.schedule, attempt_result, now=at):
         return None, False
-    if version is None and not is_repeated:
-        return None, False
-    decided = decide_settle(schedule, [run], run, attempt_result, now=at)
+    decided = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=at)
     if not is_of_one_run(decided) or runtime.notifier.owed([decided]):
         return None, False
+    version = claim.version
     if version is None:
         return decided, False
     asked = int(is_repeated)
@@ -114,7 +113,7 @@ def _end_alone(
     def work(connection: Connection) -> bool:
         nonlocal asked
         asked += 1
-        return one_change.end_alone(connection, decided, token=token, version=version)
+        return one_change.end_alone(connection, decided, token=claim.token, version=version)
 
     is_written = runtime.database.transact_alone(work, patience=patience)
     return (decided if is_written or asked > 1 else None), is_written
@@ -144,7 +143,7 @@ def _write_change(
     *,
     fence: Callable[[Run], bool],
     patience: Patience | None,
-    skip_locked: bool,
+    skip_locked: bool = False,
     schedule_uid: str | None = None,
     tried: Change | None = None,
 ) -> tuple[Change | None, bool]:

@@ -116,7 +116,10 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=_cut(attempt_result.error))
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        _start_what_waited(builder, run.uid)
+        if builder.schedule.awaiting_run_uid == run.uid:  # a `from_completion` schedule counts from now
+            builder.set(awaiting_run_uid=None)
+            builder.plan(next_occurrence(builder.schedule, builder.now))
+        _start_next(builder)
     return builder.build()
 
 
@@ -152,7 +155,8 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
     # Of a run that has succeeded already, its failed targets were handled again.
-    successes = schedule.success_count + (not _has_succeeded(run))
+    has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
+    successes = schedule.success_count + (not has_succeeded)
     if run.attempt > 1 or has_failed_last(schedule) or schedule.overdue_since is not None:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
         _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
@@ -160,15 +164,12 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         success_count=successes,
         consecutive_failures=0,
         last_outcome=RunStatus.SUCCEEDED.value,
-        **succeeded(schedule, run.kind, builder.now),
     )
+    if schedule.expect_success_within is not None:
+        builder.set(**succeeded(schedule, run.kind, builder.now))
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
         complete(builder, "total_repeats_reached")
-
-
-def _has_succeeded(run: Run) -> bool:
-    return any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
 
 
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
@@ -248,14 +249,6 @@ def is_withdrawn(schedule: Schedule) -> bool:
     """
     is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
     return is_deleted and not schedule.policies.keeps_runs
-
-
-def _start_what_waited(builder: ChangeBuilder, uid: str) -> None:
-    """After a run's end, plan the next time of a `from_completion` schedule and start the oldest waiting run."""
-    if builder.schedule.awaiting_run_uid == uid:
-        builder.set(awaiting_run_uid=None)
-        builder.plan(next_occurrence(builder.schedule, builder.now))
-    _start_next(builder)
 
 
 def _start_next(builder: ChangeBuilder) -> None:

@@ -19,8 +19,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rqsched.chain.claim import Claim, NotAnsweredError
-from rqsched.chain.execution import write_claim, write_end
+from rqsched.chain.execution import write_claim
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import write_end
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult

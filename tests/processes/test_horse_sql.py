@@ -16,8 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.chain.claim import NotAnsweredError
-from rqsched.chain.execution import execute, write_claim, write_end
+from rqsched.chain.execution import execute, write_claim
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import write_end
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Run
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult

@@ -134,8 +134,6 @@ def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> Deliv
 
 def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
     """Write what the start of an attempt owes whose claim could not, its workflow being found only now."""
-    if runtime.workflows.get(run.workflow) is not None:
-        return ()
     now = runtime.now()
     if not runtime.notifier.owes_start(schedule, run, now):
         return ()
@@ -152,9 +150,6 @@ def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ..
 @contextmanager
 def start_told(runtime: Runtime, owed: Sequence[str]) -> Iterator[None]:
     """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
-    if not owed:
-        yield
-        return
     if runtime.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
         runtime.notifier.dispatch(owed, runtime.now())
         yield
