@@ -1,21 +1,30 @@
-"""The OpenAPI document: the parts that FastAPI cannot derive (errors, in each surface's own form), and its page.
+"""The OpenAPI document: schemas from dataclasses, the parts that FastAPI cannot derive (errors), and its page.
 
 The page at `/docs` shows the operations as plain HTML, without scripts or other hosts.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
 from html import escape
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar, get_type_hints
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+
+from rqsched.core.ids import iso_utc
 
 _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
@@ -47,10 +56,66 @@ PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
 """The paths that need no token."""
 
 
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Describe the fields of a schema by their docstrings, in the model and in the dataclass that it shows."""
+    kinds: list[type] = [*model.__mro__, *([shape] if (shape := getattr(model, "shape", None)) else ())]
+    meanings = {name: text for kind in reversed(kinds) for name, text in _docstrings_of(kind).items()}
+    for name, field in schema.get("properties", {}).items():
+        if name in meanings:
+            field.setdefault("description", meanings[name])
+
+
+def _docstrings_of(kind: type) -> dict[str, str]:
+    return _docstrings_in(kind.__module__).get(kind.__name__, {}) if kind.__module__.startswith("rqsched.") else {}
+
+
+@cache
+def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings of the fields of the classes of a module: Python keeps them in its source only."""
+    try:
+        source = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:  # installed without sources
+        return {}
+    return {one.name: dict(_documented(one.body)) for one in source.body if isinstance(one, ast.ClassDef)}
+
+
+def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for pair in pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
+
+
 class Schema(BaseModel):
     """A response, or a part of one. It has no other fields."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_describe)
+    shape: ClassVar[type | None] = None
+    """The dataclass that it shows, where there is one."""
+
+
+def schema_of(
+    name: str, shape: type, *, without: Sequence[str] = (), base: type[Schema] = Schema, doc: str | None = None
+) -> Any:
+    """Return the schema of a response that shows a dataclass: its fields, said and documented there, are all sent."""
+    shown: Any = {field: (kind, ...) for field, kind in get_type_hints(shape).items() if field not in without}
+    model = create_model(name, __base__=base, __doc__=doc or shape.__doc__, **shown)
+    model.shape = shape
+    return model
+
+
+class Json(JSONResponse):
+    """JSON of plain values, and of those that a schema is made of: a dataclass is its fields, an instant ISO 8601."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the text of a value."""
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return iso_utc(value)
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 class ProblemField(Schema):

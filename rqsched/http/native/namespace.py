@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
 from rqsched.http.dependencies import Call, Read
-from rqsched.http.native.responses import WorkflowsResponse
-from rqsched.http.openapi import Schema
+from rqsched.http.native.responses import WorkflowResponse, WorkflowsResponse
+from rqsched.http.openapi import Json, Schema
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import registered_workflows
 
@@ -45,11 +44,7 @@ def read_usage(call: Read) -> Response:
     """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
     usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
-    return JSONResponse({"namespace": usage.namespace, **pairs})
-
-
-_SHOWN = ("name", "queue", "connection", "timeout", "on_failure", "on_recovery", "targets")
-"""What is shown of a workflow; where its code lives stays with the workers."""
+    return Json({"namespace": usage.namespace, **pairs})
 
 
 @router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
@@ -63,7 +58,7 @@ def list_workflows(call: Read) -> Response:
     here = {known.name: {"name": known.name, **known.defaults} for known in runtime.imports.all()}
     merged = here | recorded
     shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
-    return JSONResponse({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
+    return Json({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
 
 
 def _in_use(call: Call) -> frozenset[str]:
@@ -72,7 +67,6 @@ def _in_use(call: Call) -> frozenset[str]:
 
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
-    registered_at = workflow.get("registered_at")
+    """Return what is shown of a workflow; where its code lives stays with the workers."""
     known = {**loads(workflow.get("options") or "{}"), **workflow}
-    shown = {name: known.get(name) for name in _SHOWN}
-    return shown | {"registered_at": registered_at and iso_utc(registered_at)}
+    return {name: known.get(name) for name in WorkflowResponse.model_fields}

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
-from typing import Any, get_type_hints
-
-from pydantic import create_model
+from typing import Any
 
 from rqsched.api.build_description import describe_plainly
-from rqsched.api.description import Description, TriggerResult
+from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
-from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
-from rqsched.core.results import BulkRow, RetryRow
+from rqsched.core.results import BulkRow, RetryRow, Synced
 from rqsched.core.start_on_request import BackfillRow
-from rqsched.http.openapi import Schema
+from rqsched.core.target_progress import TargetDescription, TargetProgress
+from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
 _JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
-_PRIVATE = ("token",)
 
 
-def _without(name: str, model: Any, left_out: Sequence[str]) -> Any:
-    """Return the model of the same fields without some."""
-    kept: Any = {field: (info.annotation, info) for field, info in model.model_fields.items() if field not in left_out}
-    return create_model(name, __base__=Schema, **kept)
-
-
-class _PipelitNames(Schema):
+class _SlimPipelitNames(Schema):
     """The same values under the Pipelit document's names."""
 
     id: str
@@ -48,19 +38,30 @@ class _PipelitNames(Schema):
     total_repeats: int
     max_retries: int
     timeout_seconds: int | None
-    trigger_payload: dict[str, Any]
     current_repeat: int
 
 
-_FIELDS: Any = {name: (kind, ...) for name, kind in get_type_hints(Description).items()}
-ScheduleResponse: Any = create_model("ScheduleResponse", __base__=_PipelitNames, **_FIELDS)
+class _PipelitNames(_SlimPipelitNames):
+    trigger_payload: dict[str, Any]
+
+
+class Page(Schema):
+    """A page of a list."""
+
+    next_cursor: str | None
+    """Passed to read the next page; null on the last one."""
+
+
 _LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
 """What a summary of a schedule leaves out."""
 _LARGE_OF_RUN = ("action", "memo", "search_attributes", "lineage", "attempts", "result")
 """What a summary of a run leaves out."""
 
 
-ScheduleSummary: Any = _without("ScheduleSummary", ScheduleResponse, _LARGE)
+ScheduleResponse: Any = schema_of("ScheduleResponse", Description, base=_PipelitNames)
+ScheduleSummary: Any = schema_of(
+    "ScheduleSummary", Description, without=_LARGE, base=_SlimPipelitNames, doc="A schedule without what may be large."
+)
 
 
 def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is_slim: bool = False) -> dict[str, Any]:
@@ -93,130 +94,38 @@ def _interval_seconds(schedule: Schedule) -> float | None:
     return every[0].total_seconds() if len(every) == 1 and len(schedule.spec.members) == 1 else None
 
 
-class SchedulesResponse(Schema):
+class SchedulesResponse(Page):
     """A page of schedules, in the order they were created."""
 
     items: list[ScheduleResponse | ScheduleSummary]
     """Fewer than asked for where they are large: `next_cursor` tells whether there are more."""
-    next_cursor: str | None
     total: int | None = None
     """The number of all matching schedules; only when `total` was asked for."""
 
 
-class RunResponse(Schema):
-    """One run."""
-
-    uid: str
-    schedule_uid: str
-    number: int
-    instance_id: str
-    kind: str
-    occurrence_at: datetime
-    status: str
-    created_at: datetime
-    workflow: str
-    executor: str
-    action: dict[str, Any]
-    queue: str | None
-    connection: str | None
-    timeout: int | None
-    priority: int
-    overlap: str
-    is_override: bool
-    trigger_number: int | None
-    labels: dict[str, Any]
-    memo: dict[str, Any]
-    search_attributes: dict[str, Any]
-    lineage: dict[str, Any]
-    attempt: int
-    delivery: int
-    worker: str | None
-    due_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    retry_at: datetime | None
-    heartbeat_at: datetime | None
-    attempts: list[dict[str, Any]]
-    result: Any
-    error: str | None
-    idempotency_key: str | None
-    backfill_uid: str | None
-    asked_attempt: int | None
-    """The attempt that an operator asked for last; None when nobody did."""
-    dispatched_at: datetime | None
-    target_counts: dict[str, int] | None
-    blocked_at: datetime | None
-    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
-    blocked_reason: str | None
-    """Which worker was the last of them, and what it lacked."""
-
-
-RunSummary: Any = _without("RunSummary", RunResponse, _LARGE_OF_RUN)
+RunResponse: Any = schema_of("RunResponse", RunDescription, doc="One run.")
+RunSummary: Any = schema_of("RunSummary", RunDescription, without=_LARGE_OF_RUN, doc="A run without what may be large.")
 
 
 def run_response(run: Run, *, is_slim: bool = False) -> dict[str, Any]:
-    """Return every field of a run but its fencing token."""
-    hidden = (*_PRIVATE, *_LARGE_OF_RUN) if is_slim else _PRIVATE
-    fields = {name: value for name, value in asdict(run).items() if name not in hidden}
-    fields |= {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS if name in fields}
-    return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+    """Return the fields of a run as its schema has them: parsed, and without its fencing token."""
+    fields = {name: getattr(run, name) for name in (RunSummary if is_slim else RunResponse).model_fields}
+    return fields | {name: loads(fields[name]) for name in _JSON_FIELDS if fields.get(name)}
 
 
-class TargetProgressResponse(Schema):
-    """How far the targets of a run are."""
-
-    counts: dict[str, int]
-    total: int
-    ended: int
-    failed: int
-    """Those that failed or were lost."""
-    per_second: float | None
-    """How many ended each second lately."""
-    ends_at: datetime | None
-    """When the last one ends at that pace."""
+TargetProgressResponse: Any = schema_of("TargetProgressResponse", TargetProgress)
+TargetResponse: Any = schema_of("TargetResponse", TargetDescription)
 
 
-class TargetResponse(Schema):
-    """One target of a run."""
-
-    number: int
-    target_id: str
-    status: str
-    attempt: int
-    error: str | None
-    """The error of the newest failed attempt, or why it is blocked."""
-    worker: str | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    retry_at: datetime | None
-
-
-class TargetsResponse(Schema):
+class TargetsResponse(Page):
     """How far the targets of a run are, and a page of them in the order they were named."""
 
     progress: TargetProgressResponse | None
     """None when the run has no targets."""
     items: list[TargetResponse]
-    next_cursor: str | None
 
 
-def targets_response(run: RunHandle, limit: int, cursor: str | None, status: str | None) -> dict[str, Any]:
-    """Return how far the targets of a run are, and a page of them."""
-    page, progress = run.targets(limit, cursor, status=status), run.progress()
-    items = [target.to_dict() for target in page.items]
-    return {"progress": progress and progress.to_dict(), "items": items, "next_cursor": page.next_cursor}
-
-
-class RetryRowResponse(Schema):
-    """What a bulk retry did with one run."""
-
-    run_uid: str
-    schedule_id: str
-    instance_id: str
-    outcome: str
-    """`started`, `buffered`, `skipped`, or `would_retry` in a dry run."""
-    reason: str | None
+RetryRowResponse: Any = schema_of("RetryRowResponse", RetryRow)
 
 
 class RetryFailedResponse(Schema):
@@ -235,18 +144,13 @@ class RetryFailedResponse(Schema):
 
 def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
     """Return what a bulk retry did."""
-    outcomes = [row.outcome for row in rows]
-    counts = {name: outcomes.count(name) for name in ("started", "buffered", "skipped")}
-    return {"matched": len(rows), **counts, "items": [row.to_dict() for row in rows]}
+    outcomes = Counter(row.outcome for row in rows)
+    counts = {name: outcomes[name] for name in ("started", "buffered", "skipped")}
+    return {"matched": len(rows), **counts, "items": rows}
 
 
-class BulkRowResponse(Schema):
-    """What a bulk operation did with one schedule."""
-
-    schedule_id: str
-    outcome: str
-    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
-    reason: str | None
+SyncResponse: Any = schema_of("SyncResponse", Synced)
+BulkRowResponse: Any = schema_of("BulkRowResponse", BulkRow)
 
 
 class BulkResponse(Schema):
@@ -259,33 +163,30 @@ class BulkResponse(Schema):
     items: list[BulkRowResponse]
 
 
-def bulk_response(rows: Sequence[BulkRow]) -> dict[str, Any]:
-    """Return what a bulk operation did."""
-    counts = Counter(row.outcome for row in rows)
-    return {"matched": len(rows), "counts": dict(counts), "items": [row.to_dict() for row in rows]}
-
-
-class RunsResponse(Schema):
+class RunsResponse(Page):
     """A page of runs, newest first."""
 
     items: list[RunResponse | RunSummary]
-    next_cursor: str | None
 
 
-class FoundRunResponse(RunResponse):
-    """A run with the id of its schedule."""
-
+class _OfSchedule(Schema):
     schedule_id: str
+    """The id of its schedule."""
 
 
-FoundRunSummary: Any = _without("FoundRunSummary", FoundRunResponse, _LARGE_OF_RUN)
+FoundRunResponse: Any = schema_of(
+    "FoundRunResponse", RunDescription, base=_OfSchedule, doc="A run with the id of its schedule."
+)
+FoundRunSummary: Any = schema_of(
+    "FoundRunSummary", RunDescription, without=_LARGE_OF_RUN, base=_OfSchedule,
+    doc="A run with the id of its schedule, without what may be large.",
+)  # fmt: skip
 
 
-class FoundRunsResponse(Schema):
+class FoundRunsResponse(Page):
     """A page of runs of all schedules, newest first."""
 
     items: list[FoundRunResponse | FoundRunSummary]
-    next_cursor: str | None
 
 
 class TriggerResponse(Schema):
@@ -302,83 +203,42 @@ class TriggerResponse(Schema):
 
 def trigger_response(result: TriggerResult[RunHandle]) -> dict[str, Any]:
     """Return the outcome of a manual trigger, with its run."""
-    return {
-        "outcome": result.outcome,
-        "reason": result.reason,
-        "instance_id": result.instance_id,
-        "run": run_response(result.run.state) if result.run else None,
-        "buffer_depth": result.buffer_depth,
-    }
+    fields = {name: getattr(result, name) for name in TriggerResponse.model_fields}
+    return fields | {"run": result.run and run_response(result.run.state)}
 
 
-class EventResponse(Schema):
-    """One audit event."""
-
-    schedule_uid: str
-    sequence: int
-    event_type: str
-    payload: dict[str, Any]
-    workflow_instance_id: str | None
-    workflow_run_id: str | None
-    recorded_at: datetime
+EventResponse: Any = schema_of("EventResponse", AuditRecord)
 
 
-def event_response(event: AuditRecord) -> dict[str, Any]:
-    """Return an audit event as it was recorded."""
-    return asdict(event) | {"recorded_at": iso_utc(event.recorded_at)}
-
-
-class EventsResponse(Schema):
+class EventsResponse(Page):
     """A page of audit events, oldest first."""
 
     items: list[EventResponse]
-    next_cursor: str | None
 
 
-class FoundEventResponse(EventResponse):
-    """An audit event with the id of its schedule."""
-
+class _Found(_OfSchedule):
     id: str
     """Its place among those of all schedules: what follows it is read with `after`."""
-    schedule_id: str
 
 
-class FoundEventsResponse(Schema):
+FoundEventResponse: Any = schema_of(
+    "FoundEventResponse", AuditRecord, base=_Found, doc="An audit event with the id of its schedule."
+)
+
+
+class FoundEventsResponse(Page):
     """A page of audit events of all schedules, oldest first."""
 
     items: list[FoundEventResponse]
-    next_cursor: str | None
 
 
-class DeliveryResponse(Schema):
-    """One notification: a message to a workflow, a webhook, a heartbeat or Sentry."""
-
-    uid: str
-    kind: str
-    """`workflow`, `webhook`, `heartbeat` or `sentry`."""
-    destination: str
-    """The workflow, the monitor, or where the URL leads."""
-    event_type: str
-    run_uid: str | None
-    status: str
-    """`pending`, `running`, `succeeded` or `failed`."""
-    attempt: int
-    error: str | None
-    """Why the newest attempt failed."""
-    message: dict[str, Any]
-    created_at: datetime
-    due_at: datetime
-    """When it is attempted next, while it is pending."""
-    started_at: datetime | None
-    ended_at: datetime | None
-    worker: str | None
+DeliveryResponse: Any = schema_of("DeliveryResponse", DeliveryDescription)
 
 
-class DeliveriesResponse(Schema):
+class DeliveriesResponse(Page):
     """A page of notifications, newest first."""
 
     items: list[DeliveryResponse]
-    next_cursor: str | None
 
 
 class UpcomingResponse(Schema):
@@ -419,21 +279,15 @@ class BackfillResponse(Schema):
     """One per occurrence, when the backfill completed within the request."""
 
 
-class BackfillsResponse(Schema):
+class BackfillsResponse(Page):
     """A page of backfills, newest first."""
 
     items: list[BackfillResponse]
-    next_cursor: str | None
-
-
-_BACKFILL = ("uid", "status", "reason", "attempted", "started", "buffered", "skipped", "already_run")
-_INSTANTS = ("start_at", "end_at", "cursor", "created_at", "updated_at")
 
 
 def backfill_response(backfill: Backfill, rows: list[BackfillRow] | None = None) -> dict[str, Any]:
     """Return a backfill's progress, with its rows when they are given."""
-    fields = {name: getattr(backfill, name) for name in _BACKFILL}
-    fields |= {name: iso_utc(getattr(backfill, name)) for name in _INSTANTS}
+    fields = {name: getattr(backfill, name) for name in BackfillResponse.model_fields if name != "rows"}
     return fields if rows is None else fields | {"rows": [row.to_dict() for row in rows]}
 
 

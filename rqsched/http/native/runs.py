@@ -10,12 +10,12 @@ from collections import Counter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
-from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.start_on_request import BackfillRow
@@ -45,12 +45,10 @@ from rqsched.http.native.responses import (
     TargetsResponse,
     UpcomingResponse,
     backfill_response,
-    event_response,
     retry_failed_response,
     run_response,
-    targets_response,
 )
-from rqsched.http.openapi import PROBLEM
+from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import event_queries, run_queries
 from rqsched.store.pages import PAGE_CHARACTERS
@@ -80,7 +78,7 @@ def history(
     page = call.scheduler.runtime.database.read(
         lambda c: event_queries.history(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS)
     )
-    return JSONResponse({"items": [event_response(event) for event in page.items], "next_cursor": page.next_cursor})
+    return Json(page)
 
 
 @router.get("/schedules/{schedule_id}/deliveries/", response_model=DeliveriesResponse, tags=["runs"])
@@ -93,7 +91,7 @@ def deliveries(
 ) -> Response:
     """List what was owed to whom about the schedule, newest first."""
     page = call.newest(schedule_id).deliveries(limit, cursor, status=status)
-    return JSONResponse({"items": [one.to_dict() for one in page.items], "next_cursor": page.next_cursor})
+    return Json(page)
 
 
 def _sequence(cursor: str) -> int:
@@ -121,27 +119,27 @@ def list_runs(
         )
     )
     items = [run_response(run, is_slim=is_slim) for run in page.items]
-    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
+    return Json({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
 def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     """Read one run by uid, number or instance id."""
-    return JSONResponse(run_response(call.newest(schedule_id).run(run).state))
+    return Json(run_response(call.newest(schedule_id).run(run).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
 def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return JSONResponse(run_response(found.cancel(reason, context=call.context).state))
+    return Json(run_response(found.cancel(reason, context=call.context).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
 def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run and kill its process. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return JSONResponse(run_response(found.terminate(reason, context=call.context).state))
+    return Json(run_response(found.terminate(reason, context=call.context).state))
 
 
 @router.post(
@@ -151,7 +149,7 @@ def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryO
     """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason, only = (body.reason, body.failed_targets) if body else (None, False)
     found = call.newest(schedule_id).run(run)
-    return JSONResponse(run_response(found.retry(reason, failed_targets=only, context=call.context).state))
+    return Json(run_response(found.retry(reason, failed_targets=only, context=call.context).state))
 
 
 TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
@@ -167,7 +165,7 @@ def targets(
     cursor: Cursor = None,
 ) -> Response:
     """Read how far a run's targets are, and a page of them in the order they were named."""
-    return JSONResponse(targets_response(call.newest(schedule_id).run(run), limit, cursor, status))
+    return _targets(call.newest(schedule_id).run(run), limit, cursor, status)
 
 
 @router.get("/runs/{run_uid}/targets/", response_model=TargetsResponse, tags=["runs"])
@@ -180,7 +178,12 @@ def targets_of_run(
 ) -> Response:
     """Read the same of a run of whichever schedule, by its uid."""
     run = call.scheduler.run(run_uid.upper(), namespace=call.namespace)
-    return JSONResponse(targets_response(run, limit, cursor, status))
+    return _targets(run, limit, cursor, status)
+
+
+def _targets(run: RunHandle, limit: int, cursor: str | None, status: str | None) -> Response:
+    page = run.targets(limit, cursor, status=status)
+    return Json({"progress": run.progress(), "items": page.items, "next_cursor": page.next_cursor})
 
 
 @router.get("/runs/", response_model=FoundRunsResponse, tags=["runs"])
@@ -213,7 +216,7 @@ def list_runs_of_all(
         )
     )
     items = [run_response(run, is_slim=is_slim) | {"schedule_id": name} for name, run in page.items]
-    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
+    return Json({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
@@ -233,7 +236,7 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
         reason=body.reason,
         context=call.context,
     )
-    return JSONResponse(retry_failed_response(rows))
+    return Json(retry_failed_response(rows))
 
 
 @router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
@@ -242,7 +245,7 @@ def upcoming(
 ) -> Response:
     """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
-    return JSONResponse({"items": [iso_utc(instant) for instant in instants]})
+    return Json({"items": instants})
 
 
 @router.post(
@@ -264,13 +267,13 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
         BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
     )
     if body.dry_run:
-        return JSONResponse(_preview(handle, wanted))
+        return Json(_preview(handle, wanted))
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
-        return JSONResponse(backfill_response(first, rows))
+        return Json(backfill_response(first, rows))
     backfill.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
-    return JSONResponse(backfill_response(first), 202, {"Location": location})
+    return Json(backfill_response(first), 202, {"Location": location})
 
 
 def _preview(handle: ScheduleHandle, wanted: BackfillRange) -> dict[str, Any]:
@@ -282,8 +285,8 @@ def _preview(handle: ScheduleHandle, wanted: BackfillRange) -> dict[str, Any]:
     return {
         "uid": None,
         "status": "dry_run",
-        "start_at": iso_utc(wanted.start_at),
-        "end_at": iso_utc(wanted.end_at),
+        "start_at": wanted.start_at,
+        "end_at": wanted.end_at,
         "attempted": counts.total(),
         "started": counts["would_start"],
         "buffered": 0,
@@ -306,7 +309,7 @@ def list_backfills(
         schedule_id=schedule_id, status=status, namespace=call.namespace, limit=limit, cursor=cursor
     )
     items = [backfill_response(one) for one in page.items]
-    return JSONResponse({"items": items, "next_cursor": page.next_cursor})
+    return Json({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
@@ -314,10 +317,10 @@ def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | N
     """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
     reason = body.reason if body else None
     stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
-    return JSONResponse(backfill_response(stopped))
+    return Json(backfill_response(stopped))
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
 def read_backfill(call: Read, uid: BackfillUid) -> Response:
     """Read the progress of a backfill."""
-    return JSONResponse(backfill_response(call.scheduler.backfill(uid, namespace=call.namespace)))
+    return Json(backfill_response(call.scheduler.backfill(uid, namespace=call.namespace)))

@@ -6,13 +6,13 @@ And of many at once: one operation on every schedule that matches a filter, and 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from rqsched.api import declarations
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -54,12 +54,12 @@ from rqsched.http.native.responses import (
     BulkResponse,
     ScheduleResponse,
     SchedulesResponse,
+    SyncResponse,
     TriggerResponse,
-    bulk_response,
     schedule_response,
     trigger_response,
 )
-from rqsched.http.openapi import PROBLEM, Schema
+from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import idempotency, schedule_queries
 from rqsched.store.database import Connection
@@ -125,7 +125,7 @@ def list_schedules(
     page, latest, count = call.scheduler.runtime.database.read(look)
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
     counted = {} if count is None else {"total": count}
-    return JSONResponse({"items": items, "next_cursor": page.next_cursor, **counted})
+    return Json({"items": items, "next_cursor": page.next_cursor, **counted})
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def create(
         "ETag": f'"{schedule.uid}.{answer["version"]}"',
         "Location": str(request.url_for("read", schedule_id=schedule.schedule_id)),
     }
-    return JSONResponse(answer["body"] or schedule_response(schedule), 201, headers)
+    return Json(answer["body"] or schedule_response(schedule), 201, headers)
 
 
 def _default_id(call: Call, name: str | None, key: str | None) -> str:
@@ -191,7 +191,7 @@ def require_registered(call: Call, declaration: Declaration) -> None:
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     schedule, latest = call.schedule_and_run(schedule_id)
-    return JSONResponse(schedule_response(schedule, latest), headers=_tagged(schedule))
+    return Json(schedule_response(schedule, latest), headers=_tagged(schedule))
 
 
 @router.put(
@@ -288,7 +288,7 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
     headers = _tagged(schedule)
     if status == 201 and created_by is not None:
         headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
-    return JSONResponse(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
+    return Json(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
 
 
 @router.post("/schedules/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
@@ -338,7 +338,7 @@ def trigger(
         idempotency_key=idempotency_key or given.idempotency_key,
         context=call.context,
     )
-    return JSONResponse(trigger_response(result))
+    return Json(trigger_response(result))
 
 
 BulkOperation = Annotated[Literal["pause", "resume", "trigger"], Path(description="What is done to each.")]
@@ -369,20 +369,7 @@ def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Re
         text=body.q,
         overdue=body.overdue,
     )
-    return JSONResponse(bulk_response(rows))
-
-
-class SyncResponse(Schema):
-    """What a sync did, as schedule ids."""
-
-    created: list[str]
-    """New ones."""
-    updated: list[str]
-    """Known ones that were declared differently."""
-    unchanged: list[str]
-    """Known ones as declared."""
-    removed: list[str]
-    """Deleted by prune."""
+    return Json({"matched": len(rows), "counts": Counter(row.outcome for row in rows), "items": rows})
 
 
 @router.post("/sync/", response_model=SyncResponse)
@@ -394,7 +381,7 @@ def sync(call: AdminAlways, body: SyncRequest) -> Response:
     declared = [_declared(call, one) for one in body.schedules]
     bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)
     done = bring_about(declared, prune=body.prune, keep=body.keep, namespace=call.namespace)
-    return JSONResponse(asdict(done))
+    return Json(done)
 
 
 def _declared(call: Call, body: SyncedScheduleRequest) -> declarations.Declaration:
