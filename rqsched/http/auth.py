@@ -31,7 +31,7 @@ from rqsched.http.limits import TokenBuckets
 PRINCIPAL = "rqsched.principal"
 """Where a request's scope holds its principal, once it is known."""
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
-"""What a proxy adds: its own peer, not the one we see, is who asks."""
+"""Headers in which a proxy names the real client."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]*)?")
 """The header Host, plainly; parsers read anything else differently."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Query
 from fastapi.security import HTTPBearer
@@ -32,6 +32,8 @@ from rqsched.http.readiness import Readiness
 from rqsched.store import changes
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import LatestRun, latest_runs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Call:
         """The command context of audit events."""
         return CommandContext(principal=self.principal.name, request_id=self.request_id, source="http")
 
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Read from the database, in one transaction."""
+        return self.scheduler.runtime.database.read(work)
+
     def schedule(self, schedule_id: str) -> ScheduleHandle:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
         return self.scheduler.get(schedule_id, namespace=self.namespace)
@@ -95,7 +101,7 @@ class Call:
                 return None
             return schedule, latest_runs(connection, [schedule]).get(schedule.uid)
 
-        found = self.scheduler.runtime.database.read(look) if is_id(schedule_id) else None
+        found = self.read(look) if is_id(schedule_id) else None
         if found is None:
             raise ScheduleNotFoundError(schedule_id, self.namespace)
         return found

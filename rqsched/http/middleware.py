@@ -206,13 +206,10 @@ class _Sender:
             headers["X-Request-Id"] = self._tag.request_id
             if (usual := headers.get("content-type")) is not None:
                 headers["Content-Type"] = self._tag.surface.media_type(self._connection, usual)
-            for name, value in self._added().items():
+            added = self._connection.scope.get(ADDED_HEADERS, {})
+            for name, value in (_SECURITY | dict(self._tag.surface.headers(self._connection)) | added).items():
                 headers.setdefault(name, value)
         await self._send(message)
-
-    def _added(self) -> dict[str, str]:
-        more: dict[str, str] = self._connection.scope.get(ADDED_HEADERS, {})
-        return _SECURITY | dict(self._tag.surface.headers(self._connection)) | more
 
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -58,15 +58,13 @@ PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Describe the fields of a schema by their docstrings, in the model and in the dataclass that it shows."""
-    kinds: list[type] = [*model.__mro__, *([shape] if (shape := getattr(model, "shape", None)) else ())]
-    meanings = {name: text for kind in reversed(kinds) for name, text in _docstrings_of(kind).items()}
+    meanings: dict[str, str] = {}
+    for kind in (getattr(model, "shape", None), *reversed(model.__mro__)):
+        if kind is not None and kind.__module__.startswith("rqsched."):
+            meanings |= _docstrings_in(kind.__module__).get(kind.__name__, {})
     for name, field in schema.get("properties", {}).items():
         if name in meanings:
             field.setdefault("description", meanings[name])
-
-
-def _docstrings_of(kind: type) -> dict[str, str]:
-    return _docstrings_in(kind.__module__).get(kind.__name__, {}) if kind.__module__.startswith("rqsched.") else {}
 
 
 @cache

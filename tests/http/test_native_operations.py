@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from rqsched.api.description import DeliveryDescription, Description, RunDescription
 from rqsched.chain import backfill as backfills
 from rqsched.http import Limits
 from tests.support.env import MINUTE, SECOND, block
@@ -339,3 +341,13 @@ def test_what_needs_no_token_is_documented_so(make_web: MakeWeb) -> None:
     paths = web.get("/openapi.json").json()["paths"]
     assert [paths[path]["get"]["security"] for path in ("/healthz", "/readyz", "/ojs/manifest")] == [[], [], []]
     assert paths["/api/v1/schedules/"]["get"]["security"] != []
+
+
+def test_fields_of_responses_are_described_by_the_docstrings_of_what_they_show(web: Web) -> None:
+    schemas = web.get("/openapi.json").json()["components"]["schemas"]
+    shown = {"ScheduleResponse": Description, "RunResponse": RunDescription, "DeliveryResponse": DeliveryDescription}
+    for name, shape in shown.items():
+        own = {field.name for field in fields(shape)}
+        described = {field for field, said in schemas[name]["properties"].items() if said.get("description")}
+        assert own <= described & set(schemas[name]["required"])
+    assert schemas["RunResponse"]["properties"]["number"]["description"] == "1, 2, 3 ... within the schedule."

@@ -128,7 +128,9 @@ def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:
 def _spec(body: TimingRequest, current: Spec | None) -> Spec:
     """Return the declared spec; fields that the body does not contain keep their current value."""
     if body.spec is not None:
-        _require_alone(body)
+        others = [name for name in (*_MEMBERS[1:], *_WINDOW) if getattr(body, name) is not None]
+        if others:
+            raise InvalidInputError(others[0], "cannot be combined with spec, which is complete; send one of them")
         return Spec.coerce(body.spec, body.timezone)
     members = _members(body)
     if current is None:
@@ -141,12 +143,6 @@ def _spec(body: TimingRequest, current: Spec | None) -> Spec:
         body.start_at if body.has("start_at") else current.start_at,
         body.end_at if body.has("end_at") else current.end_at,
     )
-
-
-def _require_alone(body: TimingRequest) -> None:
-    others = [name for name in (*_MEMBERS[1:], *_WINDOW) if getattr(body, name) is not None]
-    if others:
-        raise InvalidInputError(others[0], "cannot be combined with spec, which is complete; send one of them")
 
 
 def _members(body: TimingRequest) -> list[Member]:

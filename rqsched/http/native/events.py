@@ -52,7 +52,7 @@ def list_events(
         if text is not None:
             start = max(start, event_queries.read_position(name, text))
     types = _types_of(event_type)
-    page = call.scheduler.runtime.database.read(
+    page = call.read(
         lambda connection: event_queries.read_after(
             connection, [call.namespace], start, limit=limit, event_types=types, until=until
         )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
-from rqsched.http.dependencies import Call, Read
+from rqsched.http.dependencies import Read
 from rqsched.http.native.responses import WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import Json, Schema
 from rqsched.http.request_bodies import StrictRoute
@@ -57,13 +57,10 @@ def list_workflows(call: Read) -> Response:
     recorded = runtime.database.read(registered_workflows.read_all)
     here = {known.name: {"name": known.name, **known.defaults} for known in runtime.imports.all()}
     merged = here | recorded
-    shown = frozenset(merged) if call.principal.namespaces is None else _in_use(call)
+    shown = frozenset(merged)
+    if call.principal.namespaces is not None:
+        shown = call.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
     return Json({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
-
-
-def _in_use(call: Call) -> frozenset[str]:
-    database = call.scheduler.runtime.database
-    return database.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
 
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,9 +75,7 @@ def history(
     """Read audit events, oldest first."""
     start = after_sequence if cursor is None else _sequence(cursor)
     uid = call.newest(schedule_id).uid
-    page = call.scheduler.runtime.database.read(
-        lambda c: event_queries.history(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS)
-    )
+    page = call.read(lambda c: event_queries.history(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS))
     return Json(page)
 
 
@@ -113,7 +111,7 @@ def list_runs(
 ) -> Response:
     """Read runs, newest first."""
     statuses, uid, is_slim = statuses_of(status, [*RunStatus, BLOCKED]), call.newest(schedule_id).uid, fields != "full"
-    page = call.scheduler.runtime.database.read(
+    page = call.read(
         lambda c: run_queries.list_runs(
             c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
         )
@@ -204,7 +202,7 @@ def list_runs_of_all(
         call.namespace, statuses_of(status, [*RunStatus, BLOCKED]), schedule_id, workflow, since, until
     )
     is_slim, is_rising = fields != "full", sort == "created"
-    page = call.scheduler.runtime.database.read(
+    page = call.read(
         lambda c: run_queries.find_runs(
             c,
             filters,

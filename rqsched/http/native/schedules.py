@@ -122,7 +122,7 @@ def list_schedules(
         count = schedule_queries.count_schedules(connection, filters) if total else None
         return page, latest_runs(connection, page.items), count
 
-    page, latest, count = call.scheduler.runtime.database.read(look)
+    page, latest, count = call.read(look)
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
     counted = {} if count is None else {"total": count}
     return Json({"items": items, "next_cursor": page.next_cursor, **counted})
@@ -158,7 +158,7 @@ def create(
     schedule = creating.create(runtime, asked)
     answer = {"version": schedule.version, "body": None}
     if (key := idempotency_key) is not None:
-        kept = runtime.database.read(lambda c: idempotency.answer_of(c, call.namespace, key, schedule.uid))
+        kept = call.read(lambda c: idempotency.answer_of(c, call.namespace, key, schedule.uid))
         answer = loads(kept) if kept is not None else answer
     headers = {
         "ETag": f'"{schedule.uid}.{answer["version"]}"',
@@ -283,8 +283,8 @@ def _tagged(schedule: Schedule) -> dict[str, str]:
 
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
     """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
-    schedule, database = handle.state, call.scheduler.runtime.database
-    latest = database.read(lambda c: latest_runs(c, [schedule]))
+    schedule = handle.state
+    latest = call.read(lambda c: latest_runs(c, [schedule]))
     headers = _tagged(schedule)
     if status == 201 and created_by is not None:
         headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
