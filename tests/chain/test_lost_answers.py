@@ -1,135 +1,154 @@
-"""An operation whose COMMIT was applied and whose answer was lost: done once, followed in Redis, told once."""
+"""Answers lost: a COMMIT that was applied though nobody heard of it, and what the repeated transaction makes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
-from rqsched.core import audit
-from rqsched.core.ids import new_uid
-from tests.support.env import HOUR, MINUTE, Env, MakeEnv, block, link_id, newest, run_job_id, statuses
+from rqsched.chain.execution import claim_run, execute
+from rqsched.core.audit import TRIGGERED
+from rqsched.core.policy import RetryPolicy
+from rqsched.store.database import Database
+from rqsched.transport.transport import retry_of
+from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.invariants import check_invariants
-from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase
 
-pytestmark = pytest.mark.postgres
+T = TypeVar("T")
+
+
+class ForgetfulDatabase(Database):
+    """A database that commits and then does not answer, as often as it is told."""
+
+    silent = 0
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+    """What others do before the caller has given up waiting."""
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
+        if self.silent and not is_read_only:
+            self.silent -= 1
+            self.meanwhile()
+            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+        return result
 
 
 @pytest.fixture
-def env(make_env: MakeEnv, postgres_url: str) -> Env:
-    env = make_env(database_url=postgres_url)
+def database(env: Env) -> ForgetfulDatabase:
+    """The database of `env`, with every table."""
+    database = ForgetfulDatabase(env.runtime.database.url)
     env.runtime.database.close()
-    env.runtime.database = SilentDatabase(postgres_url)
-    return env
+    env.runtime.database = database
+    return database
 
 
-@pytest.fixture
-def told(env: Env) -> list[str]:
+@pytest.fixture(autouse=True)
+def _invariants(env: Env) -> Iterator[None]:
+    yield
+    env.recover()
+    check_invariants(env.runtime)
+
+
+def test_a_schedule_is_created_once(env: Env, database: ForgetfulDatabase) -> None:
+    database.silent = 2
+
+    schedule = env.create()
+
+    assert [found.uid for found in env.scheduler.list().items] == [schedule.uid]
+    assert list(env.armed()) == [link_id(schedule)]
+
+
+def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    database.silent = 1
     told: list[str] = []
     env.runtime.subscribers.append(lambda _, event: told.append(event.type))
-    return told
+
+    result = schedule.trigger()
+
+    assert result.outcome == "triggered"
+    assert statuses(schedule) == ["pending"]
+    assert env.queued() == [run_job_id(newest(schedule))]
+    assert told == [TRIGGERED]
 
 
-def lose_answer(env: Env) -> None:
-    """Lose the answer to what is written next."""
-    database = env.runtime.database
-    assert isinstance(database, SilentDatabase)
-    database.is_silent = True
-
-
-def recorded(schedule: ScheduleHandle) -> list[str]:
-    return [one.event_type for one in schedule.history()]
-
-
-@pytest.mark.parametrize(
-    ("operate", "event"),
-    [
-        (lambda schedule: schedule.pause(), audit.PAUSED),
-        (lambda schedule: schedule.update(memo={"team": "billing"}), audit.UPDATED),
-        (lambda schedule: schedule.delete(), audit.DELETED),
-    ],
-    ids=["pause", "update", "delete"],
-)
-def test_operation_is_recorded_and_told_once(
-    env: Env, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
-) -> None:
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:
     schedule = env.create()
-    lose_answer(env)
+    run = env.fire_next(schedule)
+    database.silent = 1
 
-    operate(schedule)
+    claim = claim_run(env.runtime, job_id(run.state))
 
-    assert recorded(schedule).count(event) == told.count(event) == 1
-    check_invariants(env.runtime)
-
-
-@pytest.mark.parametrize("key", [None, "order-7"])
-def test_create_makes_one_schedule_whose_link_is_armed(env: Env, told: list[str], key: str | None) -> None:
-    lose_answer(env)
-
-    schedule = env.create(idempotency_key=key)
-
-    assert told == [audit.CREATED]
-    assert list(env.armed()) == [link_id(schedule)]
-    check_invariants(env.runtime)
+    assert claim is not None
+    assert env.run_row(run.uid).token == claim.token
 
 
-def test_upsert_that_creates_says_so(env: Env, told: list[str]) -> None:
-    lose_answer(env)
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: ForgetfulDatabase) -> None:
+    schedule = env.create()
+    env.advance()
+    database.silent = 1
 
-    assert env.scheduler.upsert("report", "note", MINUTE)[1] == "created"
-    assert told == [audit.CREATED]
-
-
-def test_resume_enqueues_the_run_that_waits(env: Env, told: list[str]) -> None:
-    schedule = env.create(overlap="buffer_all")
-    first = present(schedule.trigger().run)
-    schedule.trigger()
-    schedule.pause()
-    first.cancel()
-    assert statuses(schedule) == ["cancelled", "buffered"]
-    lose_answer(env)
-
-    schedule.resume()
+    assert outcomes(env.deliver(schedule)) == ["stale"]
 
     assert env.queued() == [run_job_id(newest(schedule))]
-    assert told.count(audit.RESUMED) == 1
-    check_invariants(env.runtime)
+    assert link_id(schedule.refresh()) in env.armed()
+    assert env.state(schedule).n == 1
 
 
-def test_retry_of_a_blocked_run_is_recorded_once(env: Env, told: list[str]) -> None:
-    schedule = env.create()
-    run = block(env.runtime, present(schedule.trigger().run))
-    delivery = run.state.delivery
-    lose_answer(env)
+def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
+    env: Env, database: ForgetfulDatabase
+) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
 
-    assert run.retry().state.delivery == delivery + 1
-    assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == told.count(audit.RUN_RETRY_REQUESTED) == 1
-    check_invariants(env.runtime)
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=5 * MINUTE))
 
+    run = env.run_next(schedule)
 
-def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
-    schedule = env.create(overlap="allow_all")
-    now = env.advance(HOUR)
-    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    lose_answer(env)
-
-    [(backfill, rows)] = iterate(env.runtime, opened)
-
-    assert (backfill.status, backfill.started) == ("done", 3)
-    assert [row.outcome for row in rows] == ["started"] * 3
-    assert len(env.queued()) == 3
-    check_invariants(env.runtime)
+    assert (run.status, len(run.attempts)) == ("retrying", 1)
+    assert env.state(schedule).error_count == 1
+    assert str(retry_of(run.state).id) in env.armed()
 
 
-def test_stop_of_a_backfill_is_told_once(env: Env, told: list[str]) -> None:
-    schedule = env.create()
-    now = env.advance(HOUR)
-    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    lose_answer(env)
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: ForgetfulDatabase) -> None:
+    def fail() -> None:
+        database.silent = 1
+        raise ValueError("not today")
 
-    assert cancel(env.runtime, opened.uid).status == "stopped"
-    assert told.count(audit.BACKFILL_STOPPED) == 1
-    check_invariants(env.runtime)
+    def retry_and_flush() -> None:
+        env.advance()
+        env.deliver(retry_of(newest(schedule).state).id)
+        env.redis.flushall()
+
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
+    run = env.fire_next(schedule)
+    database.meanwhile = retry_and_flush
+
+    with pytest.raises(ValueError, match="not today"):
+        execute(env.runtime, job_id(run.state))
+
+    assert (run.refresh().status, run.attempt) == ("pending", 2)
+    assert env.queued() == [run_job_id(run)]
+
+
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: ForgetfulDatabase) -> None:
+    def once() -> None:
+        if newest(schedule).status == "buffered":
+            database.silent = 1
+
+    env.register("once", once)
+    schedule = env.create(workflow="once", overlap="buffer_one")
+    env.fire_next(schedule)
+    env.fire_next(schedule)
+
+    env.work()
+
+    assert statuses(schedule) == ["succeeded", "succeeded"], "the second was put on the queue at once"
+    assert env.state(schedule).success_count == 2

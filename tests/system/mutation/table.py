@@ -563,8 +563,8 @@ ANSWERS = (
         "        return False\n",
         _CRASH.format("pause"),
         _CRASH.format("restart a done one"),
-        _CHAIN + "lost_answers.py::test_operation_is_recorded_and_told_once[pause]",
-        _CHAIN + "lost_answers.py::test_retry_of_a_blocked_run_is_recorded_once",
+        _CHAIN + "lost_answers_of_operations.py::test_operation_is_recorded_and_told_once[pause]",
+        _CHAIN + "lost_answers_of_operations.py::test_retry_of_a_blocked_run_is_recorded_once",
     ),
 )
 """What keeps a transaction whose answer was lost from being made twice."""

@@ -1,0 +1,135 @@
+"""An operation whose COMMIT was applied and whose answer was lost: done once, followed in Redis, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
+from rqsched.core import audit
+from rqsched.core.ids import new_uid
+from tests.support.env import HOUR, MINUTE, Env, MakeEnv, block, link_id, newest, run_job_id, statuses
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
+from tests.support.single_statements import SilentDatabase
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def env(make_env: MakeEnv, postgres_url: str) -> Env:
+    env = make_env(database_url=postgres_url)
+    env.runtime.database.close()
+    env.runtime.database = SilentDatabase(postgres_url)
+    return env
+
+
+@pytest.fixture
+def told(env: Env) -> list[str]:
+    told: list[str] = []
+    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
+    return told
+
+
+def lose_answer(env: Env) -> None:
+    """Lose the answer to what is written next."""
+    database = env.runtime.database
+    assert isinstance(database, SilentDatabase)
+    database.is_silent = True
+
+
+def recorded(schedule: ScheduleHandle) -> list[str]:
+    return [one.event_type for one in schedule.history()]
+
+
+@pytest.mark.parametrize(
+    ("operate", "event"),
+    [
+        (lambda schedule: schedule.pause(), audit.PAUSED),
+        (lambda schedule: schedule.update(memo={"team": "billing"}), audit.UPDATED),
+        (lambda schedule: schedule.delete(), audit.DELETED),
+    ],
+    ids=["pause", "update", "delete"],
+)
+def test_operation_is_recorded_and_told_once(
+    env: Env, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
+) -> None:
+    schedule = env.create()
+    lose_answer(env)
+
+    operate(schedule)
+
+    assert recorded(schedule).count(event) == told.count(event) == 1
+    check_invariants(env.runtime)
+
+
+@pytest.mark.parametrize("key", [None, "order-7"])
+def test_create_makes_one_schedule_whose_link_is_armed(env: Env, told: list[str], key: str | None) -> None:
+    lose_answer(env)
+
+    schedule = env.create(idempotency_key=key)
+
+    assert told == [audit.CREATED]
+    assert list(env.armed()) == [link_id(schedule)]
+    check_invariants(env.runtime)
+
+
+def test_upsert_that_creates_says_so(env: Env, told: list[str]) -> None:
+    lose_answer(env)
+
+    assert env.scheduler.upsert("report", "note", MINUTE)[1] == "created"
+    assert told == [audit.CREATED]
+
+
+def test_resume_enqueues_the_run_that_waits(env: Env, told: list[str]) -> None:
+    schedule = env.create(overlap="buffer_all")
+    first = present(schedule.trigger().run)
+    schedule.trigger()
+    schedule.pause()
+    first.cancel()
+    assert statuses(schedule) == ["cancelled", "buffered"]
+    lose_answer(env)
+
+    schedule.resume()
+
+    assert env.queued() == [run_job_id(newest(schedule))]
+    assert told.count(audit.RESUMED) == 1
+    check_invariants(env.runtime)
+
+
+def test_retry_of_a_blocked_run_is_recorded_once(env: Env, told: list[str]) -> None:
+    schedule = env.create()
+    run = block(env.runtime, present(schedule.trigger().run))
+    delivery = run.state.delivery
+    lose_answer(env)
+
+    assert run.retry().state.delivery == delivery + 1
+    assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == told.count(audit.RUN_RETRY_REQUESTED) == 1
+    check_invariants(env.runtime)
+
+
+def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
+    schedule = env.create(overlap="allow_all")
+    now = env.advance(HOUR)
+    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
+    lose_answer(env)
+
+    [(backfill, rows)] = iterate(env.runtime, opened)
+
+    assert (backfill.status, backfill.started) == ("done", 3)
+    assert [row.outcome for row in rows] == ["started"] * 3
+    assert len(env.queued()) == 3
+    check_invariants(env.runtime)
+
+
+def test_stop_of_a_backfill_is_told_once(env: Env, told: list[str]) -> None:
+    schedule = env.create()
+    now = env.advance(HOUR)
+    opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
+    lose_answer(env)
+
+    assert cancel(env.runtime, opened.uid).status == "stopped"
+    assert told.count(audit.BACKFILL_STOPPED) == 1
+    check_invariants(env.runtime)
