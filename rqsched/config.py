@@ -50,7 +50,7 @@ _VALKEY = re.compile(r"^valkey(s?)(\+\w+)?://")
 _SEVERAL_HOSTS = re.compile(
     r"^(?P<head>postgresql\+psycopg://(?:[^@/?]*@)?)(?P<hosts>[^/?@]*,[^/?@]*)(?P<path>/[^?]*)?(?:\?(?P<query>.*))?$"
 )
-_HOST = re.compile(r"\[?(.*?)\]?(?::(\d+))?")
+_HOST_AND_PORT = re.compile(r"\[?(.*?)\]?(?::(\d+))?")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
@@ -458,7 +458,7 @@ class Settings(BaseSettings):
 
 def _hosts_in_query(url: re.Match[str]) -> str:
     """Write several hosts in the form that SQLAlchemy reads."""
-    hosts, ports = zip(*(_HOST.fullmatch(host).groups() for host in url["hosts"].split(",")), strict=True)  # type: ignore[union-attr]
+    hosts, ports = zip(*(_HOST_AND_PORT.fullmatch(host).groups() for host in url["hosts"].split(",")), strict=True)  # type: ignore[union-attr]
     query = f"host={','.join(hosts)}&port={','.join(port or '5432' for port in ports)}"
     return f"{url['head']}{url['path'] or '/'}?{query}{'&' + url['query'] if url['query'] else ''}"
 

@@ -38,6 +38,8 @@ REFUSED = {
     "neither true nor false": ("SENTRY_CHECKINS", "perhaps"),
     "a span of nothing": ("LEASE", "0"),
     "a proxy that is no address": ("TRUSTED_PROXIES", f"10.0.0.0/8, {SECRET}"),
+    "a host of notifications with a path": ("NOTIFICATION_HOSTS", "hooks.example.com, hc-ping.com/path"),
+    "every host of notifications": ("NOTIFICATION_HOSTS", "*"),
     "a proxy with a port": ("TRUSTED_PROXIES", "10.0.0.1:80"),
     "every proxy": ("TRUSTED_PROXIES", "*"),
     "a network with the bits of a host": ("TRUSTED_PROXIES", "10.0.0.1/8"),
@@ -57,6 +59,11 @@ ACCEPTED = {
     "no end of retention": ("RETENTION", "0", "0"),
     "proxies": ("TRUSTED_PROXIES", "127.0.0.1, ::1 10.0.0.0/8", ("127.0.0.1", "::1", "10.0.0.0/8")),
     "a proxy over a UNIX socket": ("TRUSTED_PROXIES", "unix", ("unix",)),
+    "hosts of notifications": (
+        "NOTIFICATION_HOSTS",
+        "hc-ping.com *.a.io [::7]:8080",
+        ("hc-ping.com", "*.a.io", "[::7]:8080"),
+    ),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
 }
 
