@@ -9,10 +9,9 @@ import json
 import math
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import anyio
-from fastapi import Depends
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection, Request
@@ -179,10 +178,6 @@ async def json_body(request: Request) -> Any:
     """Read the body as strict JSON; None when it is empty. For routes that check the value themselves."""
     raw = await request.body()
     return parse_json(raw) if raw.strip() else None
-
-
-JsonBody = Annotated[Any, Depends(json_body)]
-"""The parsed body, of any JSON type."""
 
 
 class _StrictRequest(Request):
