@@ -66,7 +66,7 @@ class KeptDispatcher:
         self._life = own
 
     def keep(self) -> None:
-        """Start a keeper again when neither it nor its dispatcher lives; called whenever this process has a moment."""
+        """Start a keeper again when neither it nor its dispatcher lives; called between this process's other work."""
         if self._life is not None:
             if not is_at_end(self._life.fileno()):
                 return

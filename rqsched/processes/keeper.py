@@ -59,7 +59,7 @@ def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
 def keep(post: Post, place: int) -> None:
     """Keep a dispatcher until the worker is gone; `place` is a descriptor whose lock lives as long as either.
 
-    The keeper answers pings for its worker, which has no moment for them while a job executes.
+    The keeper answers pings for its worker, which cannot answer while a job executes.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=post.log_level, format=TEXT)

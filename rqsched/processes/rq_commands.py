@@ -100,7 +100,7 @@ class CommandListener:
         return process is not None and process.is_alive()
 
     def _show_runners(self) -> None:
-        """Show RQ that its registered runners live: one that executes has no moment for it."""
+        """Show RQ that its registered runners live: a runner that executes a job cannot do so itself."""
         keys = [Worker.redis_worker_namespace_prefix + slot.name for slot in self._slots.values()]
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:

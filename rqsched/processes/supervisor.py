@@ -71,10 +71,10 @@ class Progress:
 
 
 class Watch:
-    """What a supervisor does for a child beside looking at its pid and its turns; this one does nothing."""
+    """What a supervisor does for a child beyond restarting it; this one only sends signals."""
 
     def look(self, pid: int) -> None:
-        """Called each turn while the child runs."""
+        """Look after the child; called each turn while it runs."""
 
     def kill(self, pid: int, why: str) -> None:
         """End the child at once."""
@@ -87,7 +87,7 @@ class Watch:
         os.kill(pid, signal.SIGTERM)
 
     def note_end(self, status: int | None) -> None:
-        """Called once when the child has ended, before another takes its place."""
+        """Note how the child ended; called once, before another takes its place."""
 
     def prepares_last(self) -> bool:
         """Return whether one more child must clean up at shutdown what the last one left; it ends by itself."""

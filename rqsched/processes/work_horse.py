@@ -79,7 +79,7 @@ class Deadline:
 
     @contextmanager
     def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
-        """Be over when the block takes longer; called in the horse. The worker then kills the horse, and settles."""
+        """Set the deadline for the block, in the horse. When it passes, the worker kills the horse and settles."""
         del lose
         pid = os.getpid()
         self._set(time.monotonic() + seconds)
@@ -199,7 +199,7 @@ class HorseStarter:
         try:
             with undisturbed():
                 self._ended = self._own.recv()
-        except (EOFError, OSError):  # nobody watches this horse any more
+        except (EOFError, OSError):  # the starter is gone, so no process watches this horse
             self._ended = _KILLED
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._horse_pid, signal.SIGKILL)

@@ -58,7 +58,7 @@ _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
 """After so many jobs a runner is replaced, unless another number is given: what leaks, leaks until then."""
 RUNNER_BYTES = 512 << 20
-"""Resident bytes beyond which it is, unless it began with more than half of them."""
+"""Resident bytes beyond which a runner is replaced, unless it began with more than half of them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -130,7 +130,7 @@ class Timeline(ABC):
     start_at: datetime | None = None
     """The first instant that may be yielded."""
     end_at: datetime | None = None
-    """The first instant that may not."""
+    """The first instant that may not be yielded."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:

@@ -2,7 +2,7 @@
 
 A web process stores an operation in SQL and answers; Redis may follow later. So the first call that gets no answer in
 time (or no connection) opens the breaker, every other call fails without waiting, and a thread asks Redis until it
-answers again. Workers have none: they have nothing better to do than to wait.
+answers again. Workers have no breaker: they can only wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ASK_AGAIN = 0.25
 
 
 class RedisAwayError(RedisConnectionError):
-    """The call was not made: Redis did not answer the one before, and has not answered since."""
+    """The call was not made: Redis did not answer an earlier call, and has not answered since."""
 
 
 class Breaker:
@@ -93,7 +93,7 @@ class Breaker:
             while not self._stopped.is_set() and not _answers(redis):
                 self._stopped.wait(_ASK_AGAIN)
         if self._pool is not None:
-            self._pool.disconnect(inuse_connections=False)  # what was open may swallow what is sent for ever
+            self._pool.disconnect(inuse_connections=False)  # old connections may be half-dead
         self._reason = None
         if self._stopped.is_set():
             return
@@ -165,7 +165,7 @@ class _Pool(ConnectionPool):
 
 
 class _SentinelPool(_Pool, SentinelConnectionPool):
-    """The same, to whichever server Sentinels name as the master."""
+    """The same pool, for the server that Sentinels name as the master."""
 
 
 class _Retry(Retry):

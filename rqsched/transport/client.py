@@ -30,9 +30,9 @@ T = TypeVar("T")
 CONNECT_SECONDS = 3
 """How long a connection may take to be opened."""
 ANSWER_SECONDS = 6
-"""After so long without an answer a connection is given up; longer than anybody blocks on purpose.
+"""A connection without an answer for so long is given up. No call blocks on purpose for longer.
 
-Of a horse and its parent first the one waits and then the other: twice this is below the promised 15 s.
+A horse waits, then its parent: twice this is below the promised 15 s.
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
 """Both as redis-py calls them."""

@@ -47,7 +47,7 @@ for i = 7, #ARGV, 2 do answers[#answers + 1] = is_live(ARGV[i], ARGV[i + 1]) and
 return answers
 """
 )
-"""Answer for each id in the rest of ARGV, which its score follows, whether its job is live (docs/architecture.md,
+"""Return whether the job of each pair of id and score in the rest of ARGV is live (docs/architecture.md,
 "Protocol")."""
 
 ARM = (
@@ -124,7 +124,7 @@ local is_first = not first or first == ARGV[1] or ARGV[3] == '1'
 if is_first then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
 return {is_first and 1 or 0, head[2]}
 """
-"""Answer whether who asks looks first, which it renews, and the score of the earliest link if there is one."""
+"""Return whether the caller is first, which it then stays for a while, and the earliest score if there is a link."""
 
 RECORD_DATABASE_ID = """
 -- KEYS: the key of the database's id, the flush marker of a pass. ARGV: the database's id.

@@ -46,7 +46,7 @@ def record_refusal(redis: Redis, name: str) -> bool:
 def give_up(job: Job, earlier: str | None) -> None:
     """Show a job as failed before its worker does, so that its owner delivers the run again at once.
 
-    Of an earlier delivery that failed in the same way nothing is kept: one entry in RQ's registry says it.
+    An earlier delivery that failed in the same way is removed: one entry in RQ's registry is enough.
     """
     try:
         job.set_status(JobStatus.FAILED)
@@ -60,7 +60,7 @@ def give_up(job: Job, earlier: str | None) -> None:
 
 
 def mark_failed(job: Job) -> None:
-    """Mark a job as that of a run's final failure; while Redis is away it stays without, and cannot be requeued."""
+    """Mark a job as that of a run's final failure. While Redis is away it gets no mark, and cannot be requeued."""
     enqueued_at = _enqueued_at(job)
     if enqueued_at is None:
         return

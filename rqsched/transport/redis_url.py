@@ -125,7 +125,7 @@ def _library() -> Any:
 
 
 def without_library(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a connection as text can say them: a `repr` of what names the library cannot be evaluated."""
+    """Return the options of a connection without the one whose `repr` cannot be evaluated: what names the library."""
     return {name: value for name, value in options.items() if name != _LIBRARY}
 
 
