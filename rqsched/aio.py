@@ -23,7 +23,7 @@ from rqsched.api.async_scheduler import AsyncRunHandle, AsyncScheduleHandle, Asy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import creating, option_checks
-from rqsched.chain.creating import Named, Request
+from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.core.model import Schedule
 from rqsched.core.model import ScheduleStatus as Status
 from rqsched.core.option_table import is_id, require_id
@@ -165,7 +165,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
     definition = define(
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
     )
-    request = Request(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
+    request = ScheduleRequest(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
     creating.upsert(scheduler.runtime, request)
     return schedule_id
 

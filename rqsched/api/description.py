@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from rqsched.core.ids import iso_utc
@@ -210,8 +209,10 @@ class RunDescription:
     """The name of the workflow it executes."""
     executor: str
     """`rq` or `external`."""
-    action: dict[str, Any]
-    """Its `args` and `kwargs`."""
+    args: list[Any]
+    """The positional arguments of its workflow."""
+    kwargs: dict[str, Any]
+    """The keyword arguments of its workflow."""
     queue: str | None
     """Its queue; None is the server's default."""
     connection: str | None
@@ -236,8 +237,8 @@ class RunDescription:
     """The audit event that ties it to its schedule."""
     attempt: int
     """The current attempt, from 1."""
-    delivery: int
-    """Which job carries this attempt; a re-delivery takes the next number."""
+    job_number: int
+    """Which job carries this attempt, from 1: where one died before it was claimed, the next one takes its place."""
     worker: str | None
     """The worker of the current or last attempt; None before the first."""
     due_at: datetime | None
@@ -378,8 +379,8 @@ class RunFields:
     target_counts = Shown[dict[str, int] | None](
         "How many of its targets ended in each status; None until the last one has."
     )
-    args = Shown[list[Any]]("The workflow's positional arguments.").of("action", itemgetter("args"))
-    kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.").of("action", itemgetter("kwargs"))
+    args = Shown[list[Any]]("The workflow's positional arguments.")
+    kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.")
 
     @property
     def has_ended(self) -> bool:

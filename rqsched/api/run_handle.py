@@ -45,8 +45,6 @@ class RunView(RunFields, ABC):
     target_counts = RunFields.target_counts.of("target_counts", _parsed)
     result = RunFields.result.of("result", _parsed)
     attempts = RunFields.attempts.of("attempts", _parsed)
-    args = RunFields.args.of("action", lambda text: json.loads(text)["args"])
-    kwargs = RunFields.kwargs.of("action", lambda text: json.loads(text)["kwargs"])
     labels = RunFields.labels.of("labels", loads)
     memo = RunFields.memo.of("memo", loads)
     search_attributes = RunFields.search_attributes.of("search_attributes", loads)

@@ -28,7 +28,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
 from rqsched.chain import backfill, creating, option_checks, quotas, retrying
 from rqsched.chain.changing import read_in
-from rqsched.chain.creating import Named, Request
+from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.chain.imports import is_importing_workflows
 from rqsched.chain.runtime import Runtime
 from rqsched.clock import Clock
@@ -256,10 +256,10 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
     def create_request(
         self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
-    ) -> Request:
+    ) -> ScheduleRequest:
         """Check what `create` is asked, for surfaces that add to it; raises what `create` does, and writes nothing."""
         definition = self._define(workflow, spec, options)
-        return Request(named, definition, **{**said, "note": require_note(said.get("note"))})
+        return ScheduleRequest(named, definition, **{**said, "note": require_note(said.get("note"))})
 
     def upsert(
         self,
@@ -282,7 +282,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         require_known(options, Scheduler.upsert)
         within, given = split_transaction(options, session)
         definition = self._define(workflow, spec, given)
-        request = Request(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
+        request = ScheduleRequest(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
         schedule, outcome = creating.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
 

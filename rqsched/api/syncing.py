@@ -10,7 +10,7 @@ from typing import Any
 from rqsched.api.declarations import SYNC, Declaration, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, quotas
-from rqsched.chain.creating import Request
+from rqsched.chain.creating import ScheduleRequest
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import require_note
@@ -82,7 +82,7 @@ class Syncing:
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
-    ) -> list[Request]:
+    ) -> list[ScheduleRequest]:
         """Check a whole set, and that there is room for it."""
         given = list(declarations)
         require_distinct(given)
@@ -98,7 +98,7 @@ class Syncing:
         namespace: str | None,
         context: CommandContext | None,
         known: dict[object, Definition],
-    ) -> Request:
+    ) -> ScheduleRequest:
         """Check one declaration; `known` are the definitions of those before it, by what they were defined from."""
         try:
             shared = self._shared(declared, known)
@@ -109,7 +109,7 @@ class Syncing:
         named = self._named(namespace, declared.schedule_id)
         note = require_note(declared.note)
         said = (named, definition, note, declared.paused, context)
-        return Request(*said, must_have_future=False, shared=shared)
+        return ScheduleRequest(*said, must_have_future=False, shared=shared)
 
     def _shared(self: Any, declared: Declaration, known: dict[object, Definition]) -> Definition:
         """Define what is declared, without its arguments; what was defined from the same before is that very object."""
@@ -152,11 +152,11 @@ def _said_by(declared: Declaration) -> object | None:
     return workflow, type(declared.spec), declared.spec, said
 
 
-def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+def _batches(requests: Sequence[ScheduleRequest]) -> Iterator[Sequence[ScheduleRequest]]:
     return (requests[start : start + SYNC_BATCH] for start in range(0, len(requests), SYNC_BATCH))
 
 
-def _ids(requests: Iterable[Request], keep: Iterable[str]) -> set[str]:
+def _ids(requests: Iterable[ScheduleRequest], keep: Iterable[str]) -> set[str]:
     return {request.named.schedule_id for request in requests} | set(keep)
 
 

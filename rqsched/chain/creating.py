@@ -45,7 +45,7 @@ class Named(NamedTuple):
     """Its id there, unique among schedules that are not deleted."""
 
 
-class Request(NamedTuple):
+class ScheduleRequest(NamedTuple):
     """What `create` and `upsert` are asked to bring about."""
 
     named: Named
@@ -70,7 +70,7 @@ class Request(NamedTuple):
     """The definition without its arguments, where many requests share that very object; None when it is its own."""
 
 
-def create(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> Schedule:
+def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransaction | None = None) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
 
     Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
@@ -90,7 +90,7 @@ def create(runtime: Runtime, request: Request, *, within: CallerTransaction | No
 
 def _create(
     runtime: Runtime,
-    request: Request,
+    request: ScheduleRequest,
     uid: str,
     key: Key | None,
     connection: Connection,
@@ -118,7 +118,7 @@ def _create(
 
 
 def _create_alone(
-    runtime: Runtime, request: Request, uid: str, _: Connection
+    runtime: Runtime, request: ScheduleRequest, uid: str, _: Connection
 ) -> tuple[Decided[Schedule], str | None] | None:
     """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first."""
     try:
@@ -128,7 +128,7 @@ def _create_alone(
     return Decided([new], new.after), None
 
 
-def _key_of(request: Request) -> Key | None:
+def _key_of(request: ScheduleRequest) -> Key | None:
     """Digest what the owner said, without what we add, to tell two requests under the same key apart."""
     if request.key is None:
         return None
@@ -140,7 +140,7 @@ def _key_of(request: Request) -> Key | None:
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
-def created(request: Request, uid: str, now: datetime) -> Change:
+def created(request: ScheduleRequest, uid: str, now: datetime) -> Change:
     """Decide to create what a request asks for; raises InvalidSpecError for what never fires, where that matters."""
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, now)
@@ -156,7 +156,9 @@ def created(request: Request, uid: str, now: datetime) -> Change:
     )
 
 
-def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | None = None) -> tuple[Schedule, str]:
+def upsert(
+    runtime: Runtime, request: ScheduleRequest, *, within: CallerTransaction | None = None
+) -> tuple[Schedule, str]:
     """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`.
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
@@ -166,7 +168,7 @@ def upsert(runtime: Runtime, request: Request, *, within: CallerTransaction | No
 
 
 def upsert_batches(
-    runtime: Runtime, batches: Iterable[Sequence[Request]], report: Callable[[Schedule, str], object]
+    runtime: Runtime, batches: Iterable[Sequence[ScheduleRequest]], report: Callable[[Schedule, str], object]
 ) -> None:
     """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each once committed.
 
@@ -212,7 +214,7 @@ def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], o
         runtime.tell(changes)
 
 
-def _upserting(runtime: Runtime, requests: Sequence[Request]) -> Decide[_Outcomes]:
+def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[_Outcomes]:
     """Return what decides about upserts of one namespace, in their order.
 
     Raises WrongDatabaseError when Redis belongs to another database.
@@ -231,7 +233,7 @@ def _upserting(runtime: Runtime, requests: Sequence[Request]) -> Decide[_Outcome
     return decide
 
 
-def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
+def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> list[str]:
     """Say what `upsert_batches` would do now, by deciding it: `created`, `updated` or `unchanged`. Writes nothing."""
     uids = new_uids(runtime.now(), len(requests))
 
@@ -249,14 +251,14 @@ def preview_upserts(runtime: Runtime, requests: Sequence[Request]) -> list[str]:
     return runtime.database.read(work)
 
 
-def _names_of(requests: Sequence[Request]) -> tuple[str, list[str]]:
+def _names_of(requests: Sequence[ScheduleRequest]) -> tuple[str, list[str]]:
     """Return the namespace of requests, which they share, and the ids in it."""
     return requests[0].named.namespace, [request.named.schedule_id for request in requests]
 
 
 def _decide_each(
     known: Mapping[str, Schedule],
-    requests: Sequence[Request],
+    requests: Sequence[ScheduleRequest],
     uids: Sequence[str],
     *,
     now: datetime,
@@ -278,7 +280,7 @@ def _decide_each(
     return done
 
 
-def _created_alike(made: dict[tuple[object, ...], Change], request: Request, uid: str, now: datetime) -> Change:
+def _created_alike(made: dict[tuple[object, ...], Change], request: ScheduleRequest, uid: str, now: datetime) -> Change:
     """Decide to create one; what differs from one that was `made` at this instant in its name only is decided once."""
     shared = request.shared or request.definition
     if not lifecycle.is_shared(shared):
@@ -291,7 +293,7 @@ def _created_alike(made: dict[tuple[object, ...], Change], request: Request, uid
     return lifecycle.created_alike(first, Identity(uid, *request.named), request.definition, uid)
 
 
-def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: str, now: datetime) -> Change:
+def _changed(runs_of: RunsOf, schedule: Schedule, request: ScheduleRequest, operation: str, now: datetime) -> Change:
     decided = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
@@ -321,6 +323,6 @@ def _changed(runs_of: RunsOf, schedule: Schedule, request: Request, operation: s
     )
 
 
-def _declared(known: Schedule, request: Request) -> Definition:
+def _declared(known: Schedule, request: ScheduleRequest) -> Definition:
     """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
     return changed(request.definition, managed_by=known.definition.managed_by)

@@ -25,7 +25,7 @@ from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end
 from rqsched.chain.target_execution import try_to_end
-from rqsched.chain.time_limit import OVERDUE, Lose, time_limit
+from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -119,7 +119,7 @@ def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | No
 
 
 def _lose(runtime: Runtime, job: RunJobId, claim: Claim, rq_job: Job | None) -> None:
-    if has_failed_finally(settling.lose_run(runtime, job, OVERDUE, token=claim.token), claim.run.uid):
+    if has_failed_finally(settling.lose_run(runtime, job, OVERRUN, token=claim.token), claim.run.uid):
         _mark_failed(rq_job)
 
 

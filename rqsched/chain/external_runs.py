@@ -23,7 +23,7 @@ from rqsched.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRun:
     """One run for an external worker, with the schedule that started it."""
 
     run: Run
@@ -40,7 +40,7 @@ def claim(
     namespace: str,
     count: int = 1,
     held_for: timedelta | None = None,
-) -> list[Claimed]:
+) -> list[ClaimedRun]:
     """Hand up to `count` waiting external runs of these queues to a worker; each attempt goes to one worker only.
 
     The queues are tried in the order given; on each the most important come first, then the oldest. The worker has
@@ -51,7 +51,7 @@ def claim(
     tries = counter(1)
     owed: list[str] = []
 
-    def work(connection: Connection) -> list[Claimed]:
+    def work(connection: Connection) -> list[ClaimedRun]:
         is_again = next(tries) > 1
         found = claims.external_held_by(connection, token) if is_again else []
         if not found:
@@ -65,7 +65,7 @@ def claim(
             found = claims.start_external(connection, uids, {"status": RunStatus.RUNNING.value} | start)
             starts = [runtime.notifier.write_start(connection, schedule, run, now) for run, schedule in found]
             owed[:] = [uid for uids in starts for uid in uids]
-        return [Claimed(run, schedule) for run, schedule in found]
+        return [ClaimedRun(run, schedule) for run, schedule in found]
 
     claimed = runtime.database.transact(work)
     for one in claimed:
@@ -78,15 +78,15 @@ def _held_until(runtime: Runtime, now: datetime, held_for: timedelta | None) -> 
     return now + (runtime.settings.ojs_visibility if held_for is None else held_for)
 
 
-def find(runtime: Runtime, uid: str, namespace: str) -> Claimed:
+def find(runtime: Runtime, uid: str, namespace: str) -> ClaimedRun:
     """Read a run of a namespace, also one that is not external; raises RunNotFoundError."""
 
-    def work(connection: Connection) -> Claimed:
+    def work(connection: Connection) -> ClaimedRun:
         run = changes.find_run(connection, uid)
         schedule = None if run is None else changes.find(connection, run.schedule_uid)
         if run is None or schedule is None or schedule.namespace != namespace:
             raise RunNotFoundError(uid)
-        return Claimed(run, schedule)
+        return ClaimedRun(run, schedule)
 
     return runtime.database.read(work)
 

@@ -4,7 +4,7 @@ A check asks SQL or Redis one question and only reads; one that cannot be made i
 What a check finds of schedules and runs is found within a namespace, or in all of them.
 
 Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
-set up and links that are not live, whose effect is that schedules are overdue. A page, which is read again with each
+set up and links that are not live, whose effect is that schedules are late. A page, which is read again with each
 change, makes those whose answer concerns its viewer (`examine_processes`, `examine_work`). Metrics count by namespace,
 with the same conditions and limits. A readiness probe asks only whether the backends respond (`backend_questions`).
 """
@@ -122,7 +122,7 @@ class _Check(NamedTuple):
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
 _OF_PROCESSES = frozenset({"ownership", "clock", "dispatchers", "workers", "foreign workers"})
-_OF_WORK = frozenset({"blocked", "overdue", "dead", "failing", "quotas", "successes", "notifications"})
+_OF_WORK = frozenset({"blocked", "late", "dead", "failing", "quotas", "successes", "notifications"})
 
 
 def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
@@ -186,8 +186,8 @@ def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
     }
 
 
-def overdue_until(runtime: Runtime) -> datetime:
-    """Return the latest due time that is overdue: a living dispatcher has fired what was due then."""
+def late_until(runtime: Runtime) -> datetime:
+    """Return the latest due time that is late: a living dispatcher has fired what was due then."""
     return runtime.now() - runtime.settings.grace - runtime.settings.lease
 
 
@@ -358,14 +358,14 @@ def _blocked(scope: _Scope) -> Finding:
     return Finding(Level.PROBLEM, what, [*schedules.values()], reasons)
 
 
-@_check("overdue", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
-def _overdue(scope: _Scope) -> Finding:
-    until = overdue_until(scope.runtime)
-    found = scope.read(lambda connection: schedule_queries.overdue(connection, scope.namespace, until, _TOLD))
+@_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+def _late(scope: _Scope) -> Finding:
+    until = late_until(scope.runtime)
+    found = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _TOLD))
     if not found:
-        return Finding(Level.OK, "no schedule is overdue")
-    count = scope.read(lambda connection: schedule_queries.count_overdue(connection, scope.namespace, until, _MOST))
-    return Finding(Level.PROBLEM, f"{_counted(count)} overdue, the oldest since {_when(found[0].due_at)}", found)
+        return Finding(Level.OK, "no schedule is late")
+    count = scope.read(lambda connection: schedule_queries.count_late(connection, scope.namespace, until, _MOST))
+    return Finding(Level.PROBLEM, f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}", found)
 
 
 def _counted(count: int) -> str:
@@ -475,15 +475,15 @@ def _links(scope: _Scope) -> Finding:
         dead &= _not_live(scope, _due_soon(scope))
     if dead:
         return Finding(Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis")
-    late = sum(link.due_at <= overdue_until(scope.runtime) for link in links)
+    late = sum(link.due_at <= late_until(scope.runtime) for link in links)
     if late:
-        told = f"{len(links)} due soon or overdue, all in Redis, where {late} overdue wait for a dispatcher"
+        told = f"{len(links)} due soon or late, all in Redis, where {late} late wait for a dispatcher"
         return Finding(Level.OK, told)
     return Finding(Level.OK, f"{len(links)} due soon, all live")
 
 
 def _due_soon(scope: _Scope) -> list[Arm]:
-    """Read the links that must be in Redis by now: due soon, or overdue beyond the grace."""
+    """Read the links that must be in Redis by now: due soon, or late beyond the grace."""
     now = scope.runtime.now()
     rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
     return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.grace]

@@ -22,7 +22,7 @@ from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import settle_run
-from rqsched.chain.time_limit import OVERDUE, OutOfTimeError, time_limit
+from rqsched.chain.time_limit import OVERRUN, OutOfTimeError, time_limit
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -32,7 +32,7 @@ from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes, fan_out_targets, target_attempts
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
-from rqsched.store.target_attempts import Claimed
+from rqsched.store.target_attempts import ClaimedTarget
 from rqsched.transport.transport import Arm
 from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
 
@@ -76,7 +76,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     return status
 
 
-def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
+def _handle(runtime: Runtime, claimed: ClaimedTarget, token: str) -> bool:
     target = claimed.target
     workflow = runtime.imports.resolve(target.workflow)
     if workflow.each is None:
@@ -85,7 +85,7 @@ def _handle(runtime: Runtime, claimed: Claimed, token: str) -> bool:
         return bool(call_in_this_process(workflow.each, target.target_id))
 
 
-def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) -> bool:
+def _call(runtime: Runtime, workflow: Workflow, claimed: ClaimedTarget, token: str) -> bool:
     """Call a workflow with the target's id, its payload if it has one, and what the run gives to each call."""
     target, payload = claimed.target, claimed.payload
     if claimed.run is None or (found := _run_of(runtime, target, claimed.run[1])) is None:
@@ -114,7 +114,7 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: Claimed, token: str) ->
 
 
 def _time_limit(runtime: Runtime, target: Target, token: str) -> AbstractContextManager[None]:
-    return time_limit(runtime.watch, target.timeout, partial(lose, runtime, target.job_id, OVERDUE, token=token))
+    return time_limit(runtime.watch, target.timeout, partial(lose, runtime, target.job_id, OVERRUN, token=token))
 
 
 def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, Run] | None:

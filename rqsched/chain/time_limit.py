@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 KILL_AFTER = 12.0
 """Seconds that code has to end after its timeout. Its watcher looks once a second: it is killed within the promised
 15 s."""
-OVERDUE = "it took far longer than its timeout and was killed"
+OVERRUN = "it took far longer than its timeout and was killed"
 """The error of what was killed so."""
 _HELD_SECONDS = 2.0
 """So much later a process ends whose interpreter is held, so that no line of Python is executed, or whose SQL is
@@ -84,7 +84,7 @@ def end_by_itself(seconds: float, lose: Lose) -> Iterator[None]:
 
 def _end(lose: Lose) -> None:
     try:
-        _log.error("this process ends: %s", OVERDUE, extra={"action": "killed_overdue"})
+        _log.error("this process ends: %s", OVERRUN, extra={"action": "killed_overrun"})
         faulthandler.dump_traceback(_STDERR)
         lose()
     except Exception:  # noqa: BLE001 - reconcile finds it

@@ -20,7 +20,7 @@ from rqsched.spec.spec import Cron, Every, Once, Spec
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimingFlags:
     """The options that say when it happens."""
 
     cron: Annotated[Texts, typer.Option("--cron", help="Cron expression; may be repeated.", rich_help_panel=WHEN)] = (
@@ -235,7 +235,7 @@ def create(
     session: Session,
     schedule_id: NewId,
     workflow: Workflow,
-    timing: Timing,
+    timing: TimingFlags,
     given: Given,
     note: Note = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
@@ -259,7 +259,7 @@ def upsert(
     session: Session,
     schedule_id: ScheduleId,
     workflow: Workflow,
-    timing: Timing,
+    timing: TimingFlags,
     given: Given,
     note: Note = None,
     paused: Annotated[
@@ -284,7 +284,7 @@ def upsert(
 def update(
     session: Session,
     schedule_id: ScheduleId,
-    timing: Timing,
+    timing: TimingFlags,
     given: Given,
     note: Note = None,
     workflow: Annotated[

@@ -473,6 +473,23 @@ class Run:
         return self.asked_attempt == self.attempt
 
     @property
+    def args(self) -> list[Any]:
+        """The positional arguments of its workflow."""
+        args: list[Any] = json.loads(self.action)["args"]
+        return args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of its workflow."""
+        kwargs: dict[str, Any] = json.loads(self.action)["kwargs"]
+        return kwargs
+
+    @property
+    def job_number(self) -> int:
+        """Which job carries this attempt."""
+        return self.delivery
+
+    @property
     def is_blocked(self) -> bool:
         """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
         return self.blocked_at is not None and self.status is RunStatus.PENDING

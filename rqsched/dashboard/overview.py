@@ -58,8 +58,8 @@ class _Words(NamedTuple):
 
 
 _WORDS: Mapping[str, _Words] = {
-    "overdue": _Words(
-        "{count} overdue",
+    "late": _Words(
+        "{count} late",
         "{they} should have fired and did not.",
         "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.",
     ),

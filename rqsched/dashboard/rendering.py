@@ -160,7 +160,7 @@ def end_in_words(reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Omission:
     """One skip, or misses in a row."""
 
     is_missed: bool
@@ -185,18 +185,18 @@ class Gap:
         return f"missed {self.count}, {times}: {self.why}" if self.is_missed else f"skipped {times}: {self.why}"
 
 
-def gap_of(event: AuditRecord) -> Gap | None:
+def gap_of(event: AuditRecord) -> Omission | None:
     """Read a skip or misses from their event; None for any other."""
     payload = event.payload
     if event.event_type == SKIPPED:
         at = _instant(payload.get("occurrence_time")) or event.recorded_at
         why = skip_in_words(str(payload.get("reason", "")))
-        return Gap(False, "1", at, at, why, payload.get("blocking_run_id"), event.recorded_at)
+        return Omission(False, "1", at, at, why, payload.get("blocking_run_id"), event.recorded_at)
     if event.event_type == MISSED:
         first = _instant(payload.get("first")) or event.recorded_at
         count = f"{payload.get('count')}{'+' if payload.get('count_capped') else ''}"
         why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
-        return Gap(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
+        return Omission(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
     return None
 
 

@@ -38,7 +38,7 @@ _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 
 
-class State(NamedTuple):
+class StateBox(NamedTuple):
     """A state and where its box lies."""
 
     name: str
@@ -69,11 +69,11 @@ BOX = (76, 26)
 _DELETE = ("delete", "deleted")
 _ENDS = (("nothing more to start", "done"), ("a run failed for good", "dead"), _DELETE)
 STATES = (
-    State("active", 14, 12, (("pause", "paused"), *_ENDS)),
-    State("paused", 14, 80, (("resume", "active"), *_ENDS)),
-    State("done", 222, 12, (("restart", "active"), _DELETE)),
-    State("dead", 222, 80, (("restart", "active"), _DELETE)),
-    State("deleted", 112, 150, ()),
+    StateBox("active", 14, 12, (("pause", "paused"), *_ENDS)),
+    StateBox("paused", 14, 80, (("resume", "active"), *_ENDS)),
+    StateBox("done", 222, 12, (("restart", "active"), _DELETE)),
+    StateBox("dead", 222, 80, (("restart", "active"), _DELETE)),
+    StateBox("deleted", 112, 150, ()),
 )
 """Every state; those of the frame on the left fire, or will."""
 ARROWS = (

@@ -26,7 +26,7 @@ from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import RunKind
 from rqsched.dashboard.visit import Visit
 from rqsched.store import run_queries
-from rqsched.store.run_queries import Timing
+from rqsched.store.run_queries import RunTiming
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
 
@@ -159,7 +159,7 @@ def _read_last_hour(visit: Visit) -> LastHour:
     start = visit.now - _HOUR
     found, since = visit.read(lambda c: run_queries.newest_timings(c, visit.namespace, start, _MOST_RUNS))
     span = max(visit.now - since, timedelta(seconds=1))
-    of_queue: defaultdict[str, list[Timing]] = defaultdict(list)
+    of_queue: defaultdict[str, list[RunTiming]] = defaultdict(list)
     for timing in found:
         of_queue[_queue_of(visit, timing.queue)].append(timing)
     paces = {name: _pace(timings, span) for name, timings in sorted(of_queue.items())}
@@ -170,7 +170,7 @@ def _queue_of(visit: Visit, name: str | None) -> str:
     return name or visit.scheduler.settings.default_queue
 
 
-def _pace(timings: Sequence[Timing], span: timedelta) -> Pace:
+def _pace(timings: Sequence[RunTiming], span: timedelta) -> Pace:
     # A run of a backfill is late for nobody: its time had passed when it was asked for.
     first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
     late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]

@@ -27,7 +27,7 @@ from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.processes.supervisor import Progress, Role, Supervisor
+from rqsched.processes.supervisor import ChildRole, Progress, Supervisor
 from rqsched.processes.worker import supervise
 from rqsched.store import schema_version
 
@@ -159,14 +159,14 @@ def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
     return getattr(module, "SCHEDULES", ())
 
 
-def _web_role() -> tuple[Role, str] | None:
+def _web_role() -> tuple[ChildRole, str] | None:
     """Return the child that serves the dashboard and its address; None where its extra is not installed."""
     try:
         from rqsched.dashboard import routes  # noqa: F401, PLC0415 - an optional extra
     except ModuleNotFoundError:
         return None
     port = _free_port()
-    return Role("web", partial(_serve_dashboard, port=port), _WEB_SILENCE), f"http://{_HOST}:{port}/"
+    return ChildRole("web", partial(_serve_dashboard, port=port), _WEB_SILENCE), f"http://{_HOST}:{port}/"
 
 
 def _free_port() -> int:

@@ -17,7 +17,7 @@ import uvicorn
 
 from rqsched.config import Settings
 from rqsched.http.connections import HEAD_SECONDS, Connection, Connections, Listening, most_connections
-from rqsched.processes.supervisor import Progress, Role, Supervisor, Watch
+from rqsched.processes.supervisor import ChildRole, Progress, Supervisor, Watch
 from rqsched.processes.vital_signs import Systemd, run_visibly
 
 _GRACE = 30
@@ -126,7 +126,7 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
     listening.listen(config.backlog)
     watch = _WebWatch(listening)
     roles = [
-        Role(
+        ChildRole(
             f"web-{number}",
             partial(_be_worker, make_config=partial(make_config, number == 1), listening=listening),
             SILENCE,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rqsched.processes.logs import TEXT
-from rqsched.processes.supervisor import DISPATCHER_SILENCE, Progress, Role, Supervisor, python, show_name
+from rqsched.processes.supervisor import DISPATCHER_SILENCE, ChildRole, Progress, Supervisor, python, show_name
 from rqsched.processes.vital_signs import run_visibly
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def keep(post: Post, place: int) -> None:
         logging.basicConfig(level=post.log_level, format=TEXT)
         logging.getLogger("alembic").setLevel(logging.WARNING)
     main = partial(_run_dispatcher, post=post, place=place, keeper=os.getpid())
-    supervisor = Supervisor([Role("dispatcher", main, DISPATCHER_SILENCE)], life=post.life)
+    supervisor = Supervisor([ChildRole("dispatcher", main, DISPATCHER_SILENCE)], life=post.life)
     run_visibly(supervisor, "rq", Path(post.run_dir) if post.run_dir else None, parent=post.worker)
 
 

@@ -34,7 +34,7 @@ from rq.utils import now as now_in_utc
 from rq.worker import BaseWorker, SpawnWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.time_limit import OVERDUE
+from rqsched.chain.time_limit import OVERRUN
 from rqsched.config import Settings
 from rqsched.core.ids import parse_delivery_job_id, parse_run_job_id, parse_target_job_id
 from rqsched.fork_guard import ForkGuard, call_in_this_process
@@ -286,8 +286,8 @@ class PatientWorker(BaseWorker):
     def _look_after_horse(self) -> None:
         """Kill a horse whose application code has taken far too long, whatever RQ's timeout of its job is."""
         if self._deadline.is_over:
-            self._why_died = OVERDUE
-            _log.warning("a work horse ends: %s", OVERDUE, extra={"action": "horse_killed"})
+            self._why_died = OVERRUN
+            _log.warning("a work horse ends: %s", OVERRUN, extra={"action": "horse_killed"})
             self.kill_horse()
             self._deadline.clear()
 

@@ -36,7 +36,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.time_limit import Lose
 from rqsched.processes.rq_worker import PatientWorker, is_ours, take_over_name
-from rqsched.processes.runner_slot import Cause, Job, Slot
+from rqsched.processes.runner_slot import Cause, RunnerJob, Slot
 from rqsched.processes.supervisor import Progress
 from rqsched.processes.work_horse import HorseStarter, RunHorse, horse_died
 
@@ -118,7 +118,7 @@ class Runner(PatientWorker):
             return
         timeout = int(job.timeout or 0)
         kill_at = time.monotonic() + timeout + KILL_AFTER if is_run and timeout > 0 else None
-        self.slot.job = Job(job.id, os.getpid(), queue.name, is_run, kill_at)
+        self.slot.job = RunnerJob(job.id, os.getpid(), queue.name, is_run, kill_at)
         try:
             super().execute_job(job, queue)
         finally:
@@ -199,7 +199,7 @@ class Runner(PatientWorker):
         take_over_name(self)
         self.slot.job = None
 
-    def _bury(self, job: Job, why: str, *, is_stopped: bool) -> None:
+    def _bury(self, job: RunnerJob, why: str, *, is_stopped: bool) -> None:
         queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
         try:
             rq_job = self.job_class.fetch(job.id, connection=self.connection, serializer=self.serializer)
@@ -265,7 +265,7 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
             if not runner.stands_still():
                 progress.turn()
             job = runner.slot.job
-            if job is not None and job.is_overdue and os.getppid() != parent:
+            if job is not None and job.is_overrun and os.getppid() != parent:
                 os.killpg(os.getpid(), signal.SIGKILL)
             time.sleep(_PULSE_SECONDS)
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rqsched.chain.time_limit import OVERDUE
+from rqsched.chain.time_limit import OVERRUN
 from rqsched.processes.supervisor import Watch
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RunnerJob:
     """What a runner executes."""
 
     id: str
@@ -84,7 +84,7 @@ class Job:
     """The pid of its work horse."""
 
     @property
-    def is_overdue(self) -> bool:
+    def is_overrun(self) -> bool:
         """Whether it has taken far too long."""
         return self.kill_at is not None and time.monotonic() > self.kill_at
 
@@ -102,7 +102,7 @@ class Cause:
     is_stopped: bool = False
     """Whether a person stopped the job by RQ's command."""
 
-    def is_of(self, job: Job) -> bool:
+    def is_of(self, job: RunnerJob) -> bool:
         """Return whether that job ended for this; a runner outlives a work horse that was killed for another job."""
         return self.pid == job.pid and self.job_id == job.id
 
@@ -119,13 +119,13 @@ class Slot:
         self._flags = mmap.mmap(-1, 1)
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> RunnerJob | None:
         """What the runner executes, or executed when it died; written by it."""
         found = self._job.read()
-        return None if found is None else Job(**found)
+        return None if found is None else RunnerJob(**found)
 
     @job.setter
-    def job(self, job: Job | None) -> None:
+    def job(self, job: RunnerJob | None) -> None:
         self._job.write(None if job is None else asdict(job))
 
     @property
@@ -171,8 +171,8 @@ class RunnerWatch(Watch):
             self._obeyed = request["number"]
             self._obey(pid, request)
         job = self._slot.job
-        if job is not None and job.pid == pid and job.is_overdue:
-            self._end_job(pid, job.id, OVERDUE, only_overdue=True)
+        if job is not None and job.pid == pid and job.is_overrun:
+            self._end_job(pid, job.id, OVERRUN, only_overrun=True)
 
     def kill(self, pid: int, why: str) -> None:
         """Kill the runner and what its run has started; the work horse of another job continues, as RQ's does."""
@@ -215,14 +215,14 @@ class RunnerWatch(Watch):
             self._end_job(pid, request["job_id"], "stopped by RQ's command", is_stopped=True)
 
     def _end_job(
-        self, pid: int, job_id: str, why: str, *, is_stopped: bool = False, only_overdue: bool = False
+        self, pid: int, job_id: str, why: str, *, is_stopped: bool = False, only_overrun: bool = False
     ) -> None:
         with _stopped(pid):
             job = self._slot.job
             if job is None or job.id != job_id or job.pid != pid:
                 _log.info("%s is not executed here, or not any more", job_id, extra={"action": "runner_command_late"})
                 return
-            if only_overdue and not job.is_overdue:
+            if only_overrun and not job.is_overrun:
                 return  # the application's code has ended
             if not job.is_ours and job.horse_pid is None:
                 return  # its work horse has ended, or is about to begin
@@ -231,7 +231,7 @@ class RunnerWatch(Watch):
             _kill_group(pid if job.horse_pid is None else job.horse_pid)
 
     def _note_cause(self, pid: int, why: str, *, is_stopped: bool = False) -> None:
-        job: Job | None = self._slot.job
+        job: RunnerJob | None = self._slot.job
         self._slot.cause = Cause(pid, why, None if job is None else job.id, is_stopped)
 
 

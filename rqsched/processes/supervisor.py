@@ -98,7 +98,7 @@ _NO_WATCH = Watch()
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ChildRole:
     """What one child does."""
 
     name: str
@@ -144,7 +144,7 @@ class Supervisor:
 
     def __init__(
         self,
-        roles: Sequence[Role],
+        roles: Sequence[ChildRole],
         *,
         output: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -258,7 +258,7 @@ class Silence:
 class _ChildKeeper:
     """Starts one child, and again when it ended: soon at first, later when it never lives long."""
 
-    def __init__(self, role: Role, orders: _Orders) -> None:
+    def __init__(self, role: ChildRole, orders: _Orders) -> None:
         self.role = role
         self.process: ForkProcess | None = None
         self.restarts = 0
@@ -381,7 +381,7 @@ def part_from_parent(name: str) -> None:
     show_name(name)
 
 
-def _run_child(role: Role, orders: _Orders, progress: Progress) -> None:
+def _run_child(role: ChildRole, orders: _Orders, progress: Progress) -> None:
     """Run a child from the fork to its end."""
     part_from_parent(f"rqsched-{role.name}")
     if orders.life is None:

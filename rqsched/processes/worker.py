@@ -46,7 +46,7 @@ from rqsched.processes.rq_worker import (
 )
 from rqsched.processes.runner import Runner, begin_pulse, make_runner_class, prepare_runner, resident_bytes
 from rqsched.processes.runner_slot import RunnerWatch, Slot
-from rqsched.processes.supervisor import DISPATCHER_SILENCE, DONE, FORK, RENEW, Progress, Role, Supervisor, python
+from rqsched.processes.supervisor import DISPATCHER_SILENCE, DONE, FORK, RENEW, ChildRole, Progress, Supervisor, python
 from rqsched.processes.vital_signs import run_visibly
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.work_horse import HorseStarter, RunHorse
@@ -217,7 +217,7 @@ def supervise(
     recover: bool = True,
     output: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
-    beside: Sequence[Role] = (),
+    beside: Sequence[ChildRole] = (),
     options: WorkerOptions | None = None,
 ) -> Supervisor:
     """Prepare the supervisor of a dispatcher and of what executes; `output` and `environment` are its children's.
@@ -325,18 +325,18 @@ def dispatch(runtime: Runtime, *, recover: bool = True, on_turn: Callable[[], No
     dispatcher.run()
 
 
-def _dispatcher_role(*, recover: bool) -> Role:
-    return Role("dispatcher", partial(_run_dispatcher, recover=recover), DISPATCHER_SILENCE)
+def _dispatcher_role(*, recover: bool) -> ChildRole:
+    return ChildRole("dispatcher", partial(_run_dispatcher, recover=recover), DISPATCHER_SILENCE)
 
 
 def _run_dispatcher(progress: Progress, *, recover: bool) -> None:
     dispatch(open_runtime(), recover=recover, on_turn=progress.turn)
 
 
-def _forking_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Role]:
+def _forking_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:
     """Return the role of a worker that forks for every run, or of several."""
     return [
-        Role(
+        ChildRole(
             "runs" if options.concurrency is None else f"runs-{number}",
             partial(_run_forking_worker, queues=queues, options=options, name=name),
             RUNS_SILENCE,
@@ -359,12 +359,12 @@ def _run_forking_worker(
     _work(worker, runtime, options, with_scheduler=True)
 
 
-def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Role]:
+def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:
     """Return the roles of the runners, and of the process that hears RQ's commands for them."""
     slots = [Slot(name or uuid.uuid4().hex) for name in options.names()]
     silence = max(RUNNER_SILENCE, 4 * Settings().reconcile_interval.total_seconds())
     roles = [
-        Role(
+        ChildRole(
             f"run-{number}",
             partial(_run_runner, queues=queues, options=options, slot=slot),
             silence,
@@ -374,7 +374,7 @@ def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Role]
         for number, slot in enumerate(slots, 1)
     ]
     listen = partial(_run_command_listener, queues=queues, slots=slots)
-    return [*roles, Role("commands", listen, DISPATCHER_SILENCE, is_last=True)]
+    return [*roles, ChildRole("commands", listen, DISPATCHER_SILENCE, is_last=True)]
 
 
 def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerOptions, slot: Slot) -> None:

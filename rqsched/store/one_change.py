@@ -25,7 +25,7 @@ from rqsched.store.rows import (
     schedule_values,
     to_schedule,
 )
-from rqsched.store.tables import IS_OPEN_LIVE, Span, audit_events, constant, runs, schedules
+from rqsched.store.tables import IS_OPEN_LIVE, Microseconds, audit_events, constant, runs, schedules
 
 Names = tuple[str, ...]
 
@@ -109,7 +109,7 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
 def _default_of(column: sa.Column[Any]) -> object:
     if column.nullable:
         return None
-    if isinstance(column.type, Span):
+    if isinstance(column.type, Microseconds):
         return timedelta(0)
     text = str(getattr(column.server_default, "arg", ""))
     return text if isinstance(column.type, sa.String) else int(text)

@@ -367,7 +367,7 @@ def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tupl
     return [(row.created_at, row.status) for row in connection.execute(statement)]
 
 
-class Timing(NamedTuple):
+class RunTiming(NamedTuple):
     """When a run was due and started, whether it has ended, and where."""
 
     queue: str | None
@@ -386,10 +386,12 @@ class Timing(NamedTuple):
     """Whether it has ended."""
 
 
-_TIMING = [*(runs.c[name] for name in Timing._fields[:-1]), runs.c.ended_at.is_not(None)]
+_TIMING = [*(runs.c[name] for name in RunTiming._fields[:-1]), runs.c.ended_at.is_not(None)]
 
 
-def newest_timings(connection: Connection, namespace: str, start: datetime, most: int) -> tuple[list[Timing], datetime]:
+def newest_timings(
+    connection: Connection, namespace: str, start: datetime, most: int
+) -> tuple[list[RunTiming], datetime]:
     """Read the runs of a namespace among the `most` newest of all since `start`; also return since when these are."""
     # Uids begin with the time: the primary key is in order of creation.
     newest = sa.select(runs.c.uid, runs.c.created_at).where(runs.c.uid >= first_uid_at(start))
@@ -402,7 +404,7 @@ def newest_timings(connection: Connection, namespace: str, start: datetime, most
         .order_by(runs.c.uid.desc())
     )
     return [
-        Timing(*row) for row in connection.execute(statement).all()
+        RunTiming(*row) for row in connection.execute(statement).all()
     ], first.created_at if first is not None else start
 
 

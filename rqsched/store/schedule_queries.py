@@ -33,8 +33,8 @@ from rqsched.store.tables import (
     IS_ACTIVE,
     IS_DELETED,
     IS_FAILING,
-    IS_LATE,
     IS_LIVE,
+    IS_OVERDUE,
     IS_RESTING,
     RESTING,
     constant,
@@ -421,7 +421,7 @@ def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
         is_meant = ended_so(filters.outcomes, is_named=is_named)
         found.append((is_meant, (schedules.c.last_outcome, schedule_id, uid)))
     if filters.overdue:
-        found.append((IS_LATE, (schedules.c.overdue_since, uid)))
+        found.append((IS_OVERDUE, (schedules.c.overdue_since, uid)))
     if filters.schedule_id is not None:
         found.append((schedule_id == filters.schedule_id, ()))
     if filters.created_since is not None or filters.created_until is not None:
@@ -540,12 +540,12 @@ def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule
     return _first_due(connection, namespace, limit, schedules.c.due_at.is_not(None))
 
 
-def overdue(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Schedule]:
+def late(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace, or of all, that were due up to `since`; the earliest first."""
     return _first_due(connection, namespace, limit, schedules.c.due_at <= since)
 
 
-def count_overdue(connection: Connection, namespace: str | None, since: datetime, most: int) -> int:
+def count_late(connection: Connection, namespace: str | None, since: datetime, most: int) -> int:
     """Count those, up to `most`."""
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
     return _count_up_to(connection, most, IS_ACTIVE, schedules.c.due_at <= since, *owner)
@@ -591,7 +591,7 @@ def failing(connection: Connection, namespace: str | None, limit: int) -> list[S
 
 def unsuccessful(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
     """Read the schedules of a namespace, or of all, without a success for as long as they allow; longest first."""
-    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_LATE, IS_LIVE)
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_OVERDUE, IS_LIVE)
     order = schedules.c.overdue_since, schedules.c.uid
     return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 

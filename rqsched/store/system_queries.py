@@ -21,11 +21,11 @@ from rqsched.store.metadata import set_value
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
-    IS_LATE,
     IS_LIVE,
     IS_OPEN,
     IS_OPEN_DELIVERY,
     IS_OPEN_TARGET,
+    IS_OVERDUE,
     WAITS_FOR_CODE,
     deliveries,
     runs,
@@ -54,7 +54,7 @@ def count_blocked_runs(connection: Connection) -> list[tuple[str, int]]:
     return _counted(connection, _with_schedules(runs), [], WAITS_FOR_CODE)
 
 
-def count_overdue(connection: Connection, until: datetime) -> list[tuple[str, int, datetime]]:
+def count_late(connection: Connection, until: datetime) -> list[tuple[str, int, datetime]]:
     """Count active schedules due up to `until`; returns (namespace, count, the earliest time one was due)."""
     earliest = sa.func.min(schedules.c.due_at, type_=schedules.c.due_at.type)
     statement = sa.select(schedules.c.namespace, sa.func.count(), earliest).where(
@@ -65,7 +65,7 @@ def count_overdue(connection: Connection, until: datetime) -> list[tuple[str, in
 
 def count_without_success(connection: Connection) -> list[tuple[str, int]]:
     """Count schedules that have been without a success for as long as they allow; returns (namespace, count)."""
-    return _counted(connection, schedules, [], IS_LATE, IS_LIVE)
+    return _counted(connection, schedules, [], IS_OVERDUE, IS_LIVE)
 
 
 def count_notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:

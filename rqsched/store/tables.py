@@ -51,7 +51,7 @@ class Instant(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
-class Span(TypeDecorator[timedelta]):
+class Microseconds(TypeDecorator[timedelta]):
     """A span as whole microseconds."""
 
     impl = sa.BigInteger
@@ -126,7 +126,7 @@ schedules = sa.Table(
     sa.Column("timeout", sa.Integer),
     _text("defaults", "{}"),
     sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("jitter", Span, nullable=False, server_default="0"),
+    sa.Column("jitter", Microseconds, nullable=False, server_default="0"),
     sa.Column("policies", sa.Text, nullable=False),
     sa.Column("max_runs", sa.BigInteger),
     _text("labels", "{}"),
@@ -204,7 +204,7 @@ IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
 """The statuses of a schedule that is there and does not fire."""
 IS_RESTING = schedules.c.status.in_([constant(status) for status in RESTING])
-IS_LATE = schedules.c.overdue_since.is_not(None)
+IS_OVERDUE = schedules.c.overdue_since.is_not(None)
 IS_FAILING = schedules.c.consecutive_failures >= sa.text(str(REPEATEDLY))
 ENDED_BADLY = schedules.c.last_outcome.in_([constant(status) for status in (RunStatus.FAILED, RunStatus.LOST)])
 # What an operator looks for is the exception: none of these holds a schedule that fires and succeeds.
@@ -212,7 +212,7 @@ for _name, _key, _condition in (
     ("resting", (schedules.c.status, schedules.c.schedule_id), IS_RESTING),
     ("resting_page", (schedules.c.status, schedules.c.created_at), IS_RESTING),
     ("deleted", (schedules.c.status, schedules.c.schedule_id, schedules.c.created_at), IS_DELETED),
-    ("late", (schedules.c.overdue_since,), IS_LATE),
+    ("late", (schedules.c.overdue_since,), IS_OVERDUE),
     ("failing", (schedules.c.consecutive_failures,), IS_FAILING),
     ("ended_badly", (schedules.c.last_outcome, schedules.c.schedule_id), ENDED_BADLY),
 ):

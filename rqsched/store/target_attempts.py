@@ -24,7 +24,7 @@ from rqsched.store.fan_out_targets import TARGET, Target, has_ended_in_vain, is_
 from rqsched.store.tables import IS_OPEN_TARGET, constant, runs, targets
 
 
-class Claimed(NamedTuple):
+class ClaimedTarget(NamedTuple):
     """A target that a process may handle now."""
 
     target: Target
@@ -86,7 +86,7 @@ _FINISH_RETURNING = _FINISH.returning(_NOT_BEGUN.exists())
 
 def claim(
     connection: Connection, job: TargetJobId, token: str, now: datetime, worker: str | None = None
-) -> Claimed | None:
+) -> ClaimedTarget | None:
     """Make a pending target running, held by `token`; None when it could not be claimed. One statement on PostgreSQL.
 
     Repeated with the same token after a lost answer, it returns the same again.
@@ -108,7 +108,7 @@ def claim(
         begun = found.started_at
     run_status, run_attempt = found[-2:]
     run = None if run_status is None else (RunStatus(run_status), run_attempt)
-    return Claimed(Target(*found[: len(TARGET)]), found.payload, begun, run)
+    return ClaimedTarget(Target(*found[: len(TARGET)]), found.payload, begun, run)
 
 
 def _mine(job: TargetJobId, token: str, now: datetime, worker: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import external_runs
-from rqsched.chain.external_runs import Claimed
+from rqsched.chain.external_runs import ClaimedRun
 from rqsched.core.model import Run, fence_of
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -43,7 +43,7 @@ def made(env: Env, schedule_id: str = "report", **options: Any) -> ScheduleHandl
     return env.create(schedule_id, workflow="report.generate", executor="external", **given)
 
 
-def claim(env: Env, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[Claimed]:
+def claim(env: Env, *queues: str, worker: str = "one", count: int = 1, namespace: str = "default") -> list[ClaimedRun]:
     return external_runs.claim(env.runtime, queues or ("default",), worker, namespace=namespace, count=count)
 
 

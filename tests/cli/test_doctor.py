@@ -61,7 +61,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "workers",
             "foreign workers",
             "blocked",
-            "overdue",
+            "late",
             "dead",
             "failing",
             "links",
@@ -87,7 +87,7 @@ def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
 def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
     cli.past().create("a", HELLO, Every("30m"))
     found = findings(cli, 1).values()
-    assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "overdue", "links"}
+    assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "late", "links"}
     assert all((finding["advice"] is None) == (finding["level"] == "ok") for finding in found)
 
 
@@ -134,8 +134,8 @@ def test_a_link_that_is_overdue_is_not_just_said_to_be_live(served: Cli) -> None
     served.past().create("a", HELLO, Every("30m"))
     served("recover")
     found = findings(served, 1)
-    assert found["overdue"]["detail"].startswith("1 overdue")
-    assert found["links"]["detail"] == "1 due soon or overdue, all in Redis, where 1 overdue wait for a dispatcher"
+    assert found["late"]["detail"].startswith("1 late")
+    assert found["links"]["detail"] == "1 due soon or late, all in Redis, where 1 late wait for a dispatcher"
 
 
 def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

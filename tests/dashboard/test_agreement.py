@@ -49,7 +49,7 @@ class Fault(NamedTuple):
     namespace: str = "default"
 
 
-def overdue(env: Env) -> None:
+def late(env: Env) -> None:
     env.create("late", Every(MINUTE))
 
 
@@ -106,8 +106,8 @@ def foreign_worker(env: Env) -> None:
 
 
 FAULTS = {
-    "nothing": Fault(lambda env: env.create("fine", RARELY), "", "ok", "", ("rqsched_overdue", 0)),
-    "a schedule is overdue": Fault(overdue, "overdue", "problem", "1 schedule is overdue", ("rqsched_overdue", 1)),
+    "nothing": Fault(lambda env: env.create("fine", RARELY), "", "ok", "", ("rqsched_late", 0)),
+    "a schedule is late": Fault(late, "late", "problem", "1 schedule is late", ("rqsched_late", 1)),
     "a schedule is dead": Fault(
         dead, "dead", "warning", "1 schedule is dead", ('rqsched_schedules{namespace="default",status="dead"}', 1)
     ),
@@ -217,20 +217,20 @@ def test_every_surface_says_the_same_of(fault: Fault, pages: Pages, cli: Cli) ->
         name, value = fault.metric
         found = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", samples, re.MULTILINE)
         assert [float(one) for one in found] == ([value] if value or name == "rqsched_dispatchers" else [])
-    assert ("\nrqsched_overdue{" in samples) is (fault.check == "overdue")
+    assert ("\nrqsched_late{" in samples) is (fault.check == "late")
 
     ready = pages.web.get("/readyz")  # a probe asks no more than whether the backends respond
     assert (ready.status_code, ready.json()["status"]) == (200, "ready")
 
 
-def test_schedule_is_overdue_after_grace_and_lease_on_every_surface(pages: Pages) -> None:
+def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -> None:
     env, settings = pages.env, pages.env.runtime.settings
     env.create("late", Every(MINUTE))
-    for span, is_overdue in ((MINUTE + settings.grace + settings.lease - SECOND, False), (SECOND, True)):
+    for span, is_late in ((MINUTE + settings.grace + settings.lease - SECOND, False), (SECOND, True)):
         env.advance(span)
         pages.web.app.state.rqsched.meter.refresh(force=True)
-        assert ("\nrqsched_overdue{" in pages.web.get("/metrics").text) is is_overdue
-        assert ("1 schedule is overdue" in pages.get("/")) is is_overdue
+        assert ("\nrqsched_late{" in pages.web.get("/metrics").text) is is_late
+        assert ("1 schedule is late" in pages.get("/")) is is_late
 
 
 def test_run_of_an_external_worker_waits_for_no_worker_of_rq(pages: Pages, cli: Cli) -> None:

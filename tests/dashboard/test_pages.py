@@ -158,8 +158,8 @@ def test_an_overdue_schedule_is_what_is_wrong_first(pages: Pages) -> None:
     pages.env.create("late", spec=Every(MINUTE))
     pages.env.clock.advance(HOUR)
     shown = pages.get("/")
-    assert "1 schedule is overdue" in shown
-    assert shown.index("overdue") < shown.index("Fires next")
+    assert "1 schedule is late" in shown
+    assert shown.index("1 schedule is late") < shown.index("Fires next")
 
 
 def test_a_schedule_without_its_expected_success_is_a_problem(pages: Pages) -> None:

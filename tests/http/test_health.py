@@ -89,7 +89,7 @@ def test_metrics_show_overdue_schedules_and_reconcile_results(any_web: Web) -> N
     web.create()
     web.env.advance(MINUTE * 3)
     found = scrape(web)
-    assert (found["rqsched_overdue", "default"], found["rqsched_overdue_seconds", "default"]) == (1, 120)
+    assert (found["rqsched_late", "default"], found["rqsched_late_seconds", "default"]) == (1, 120)
     assert (found["rqsched_up", "database"], found["rqsched_up", "redis"]) == (1, 1)
     assert found["rqsched_links_scheduled",] == 1
     web.env.redis.flushall()
@@ -153,7 +153,7 @@ def test_namespaces_beyond_the_bound_share_the_label_other(web: Web, monkeypatch
     active = {key[1]: value for key, value in found.items() if key[0] == "rqsched_schedules"}
     assert sorted(active.values()) == [1, 1, 2]
     assert active["other"] == 2
-    assert found["rqsched_overdue", "other"] == 2
+    assert found["rqsched_late", "other"] == 2
 
 
 def test_a_token_with_namespaces_gets_only_their_metrics(make_web: MakeWeb) -> None:

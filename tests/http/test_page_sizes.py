@@ -26,7 +26,7 @@ FAT: dict[str, Any] = {
 }
 """As large as a schedule may be."""
 LARGE = {"args", "kwargs", "trigger_payload", "memo", "search_attributes"}
-LARGE_OF_RUN = {"action", "memo", "search_attributes", "lineage", "attempts", "result"}
+LARGE_OF_RUN = {"args", "kwargs", "memo", "search_attributes", "lineage", "attempts", "result"}
 
 
 class Peak:

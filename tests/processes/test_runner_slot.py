@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from rqsched.processes.runner_slot import Cause, Job, Note, Slot
+from rqsched.processes.runner_slot import Cause, Note, RunnerJob, Slot
 from tests.support.children import in_children
 
-JOB = Job("run-1", 7, "default", is_ours=True, kill_at=1.5, execution_id="e", token="t")
+JOB = RunnerJob("run-1", 7, "default", is_ours=True, kill_at=1.5, execution_id="e", token="t")
 
 
 def test_what_a_child_writes_its_parent_reads_after_its_death() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.processes.runner_slot import Cause, Job, RunnerWatch, Slot
+from rqsched.processes.runner_slot import Cause, RunnerJob, RunnerWatch, Slot
 from rqsched.processes.supervisor import FORK
 from tests.support.processes import wait_until
 
@@ -42,9 +42,9 @@ def _wait() -> None:
         signal.pause()
 
 
-def job_of(runner: ForkProcess, job_id: str = "run-1", **changes: Any) -> Job:
+def job_of(runner: ForkProcess, job_id: str = "run-1", **changes: Any) -> RunnerJob:
     assert runner.pid is not None
-    return Job(job_id, runner.pid, "default", **{"is_ours": True, **changes})
+    return RunnerJob(job_id, runner.pid, "default", **{"is_ours": True, **changes})
 
 
 def ask(slot: Slot, command: str, job_id: str | None = None) -> None:
@@ -119,7 +119,7 @@ def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkPr
         notes = iter([overdue, replace(overdue, kill_at=time.monotonic() + 600)])
 
         @property  # type: ignore[misc]  # nothing is noted here by hand
-        def job(self) -> Job | None:
+        def job(self) -> RunnerJob | None:
             return next(self.notes, None)
 
     slot = Noted("here")
@@ -134,7 +134,7 @@ def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkPr
 def test_what_the_runner_before_left_in_the_slot_kills_nobody(runner: ForkProcess) -> None:
     assert runner.pid is not None
     slot = Slot("here")
-    slot.job = Job("run-1", runner.pid + 1, "default", is_ours=True, kill_at=time.monotonic() - 1)
+    slot.job = RunnerJob("run-1", runner.pid + 1, "default", is_ours=True, kill_at=time.monotonic() - 1)
 
     look(slot, runner)
 

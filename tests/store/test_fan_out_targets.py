@@ -79,7 +79,7 @@ def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Databa
     assert database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
     chunk, following = database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
     assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
-    job, found = TargetJobId(chunk[0].uid), target_attempts.Claimed(chunk[0], None, NOW, None)
+    job, found = TargetJobId(chunk[0].uid), target_attempts.ClaimedTarget(chunk[0], None, NOW, None)
 
     assert database.transact(lambda c: target_attempts.claim(c, job, "mine", NOW)) == found
     assert database.transact(lambda c: target_attempts.claim(c, job, "mine", NOW)) == found, "its answer was lost"

@@ -29,7 +29,7 @@ def pending(database: Database, names: Sequence[str], *, run_uid: str = RUN, chu
     return database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(run_uid, 1), chunk, NOW))[0]
 
 
-def claim(database: Database, target: Target, token: str = "mine") -> target_attempts.Claimed | None:
+def claim(database: Database, target: Target, token: str = "mine") -> target_attempts.ClaimedTarget | None:
     return database.transact_alone(lambda c: target_attempts.claim(c, target.job_id, token, LATER, "worker-1"))
 
 

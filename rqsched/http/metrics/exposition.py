@@ -27,7 +27,7 @@ _REPAIRED = (
     "drained",
     "backfills",
     "targets",
-    "overdue",
+    "late",
     "notifications",
 )
 
@@ -88,7 +88,7 @@ class DatabaseGauges(NamedTuple):
     """Open targets of fan-outs, by namespace and status."""
     blocked: list[tuple[str, int]]
     """Pending runs whose code no worker had yet, by namespace."""
-    overdue: list[tuple[str, int, float]]
+    late: list[tuple[str, int, float]]
     """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
     without_success: list[tuple[str, int]]
     """Schedules without a success for as long as they allow, by namespace."""
@@ -104,10 +104,10 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
     yield _by_status("runs_open", "Runs that have not ended, by status.", found.runs, label, sees)
     text = "Targets of fan-outs that have not ended, by status."
     yield _by_status("targets_open", text, found.targets, label, sees)
-    counts = [(namespace, count) for namespace, count, _ in found.overdue]
-    longest = [(namespace, seconds) for namespace, _, seconds in found.overdue]
-    yield _by_namespace("rqsched_overdue", "Schedules that should have fired.", counts, label, sees)
-    yield _by_namespace("rqsched_overdue_seconds", "The longest of those delays.", longest, label, sees, max)
+    counts = [(namespace, count) for namespace, count, _ in found.late]
+    longest = [(namespace, seconds) for namespace, _, seconds in found.late]
+    yield _by_namespace("rqsched_late", "Schedules that should have fired.", counts, label, sees)
+    yield _by_namespace("rqsched_late_seconds", "The longest of those delays.", longest, label, sees, max)
     yield _by_namespace("rqsched_runs_blocked", "Runs whose code no worker had yet.", found.blocked, label, sees)
     text = "Schedules without a success for as long as they allow."
     yield _by_namespace("rqsched_schedules_without_success", text, found.without_success, label, sees)

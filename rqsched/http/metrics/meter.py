@@ -9,7 +9,7 @@ from time import monotonic
 from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
-from rqsched.chain.health import GIVEN_UP_WITHIN, overdue_until
+from rqsched.chain.health import GIVEN_UP_WITHIN, late_until
 from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
@@ -54,13 +54,13 @@ class Meter:
 
     def _gauges(self, connection: Connection) -> DatabaseGauges:
         now = self._runtime.now()
-        overdue = system_queries.count_overdue(connection, overdue_until(self._runtime))
+        late = system_queries.count_late(connection, late_until(self._runtime))
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
             runs=system_queries.count_open_runs_by_status(connection),
             targets=system_queries.count_open_targets_by_status(connection),
             blocked=system_queries.count_blocked_runs(connection),
-            overdue=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in overdue],
+            late=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in late],
             without_success=system_queries.count_without_success(connection),
             usages=usages(self._runtime, connection),
             notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),

@@ -21,7 +21,7 @@ from rqsched.spec.spec import Every
 from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
-_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
+_JSON_FIELDS = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 
 
 class _SlimPipelitNames(Schema):
@@ -54,7 +54,7 @@ class Page(Schema):
 
 _LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
 """What a summary of a schedule leaves out."""
-_LARGE_OF_RUN = ("action", "memo", "search_attributes", "lineage", "attempts", "result")
+_LARGE_OF_RUN = ("args", "kwargs", "memo", "search_attributes", "lineage", "attempts", "result")
 """What a summary of a run leaves out."""
 
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.chain import external_runs, retrying
-from rqsched.chain.external_runs import Claimed
+from rqsched.chain.external_runs import ClaimedRun
 from rqsched.chain.settling import settle_run
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import OPEN, Run, RunStatus
@@ -188,7 +188,7 @@ def list_dead_letters(
         "limit": limit,
         "offset": offset,
     }
-    jobs = [responses.job(Claimed(run, schedule), settings) for run, schedule in page.items]
+    jobs = [responses.job(ClaimedRun(run, schedule), settings) for run, schedule in page.items]
     return OjsResponse({"jobs": jobs, "pagination": pagination})
 
 
@@ -208,7 +208,7 @@ def retry(call: Operate, dead_letter_id: str) -> Response:
     except RunStateError as error:
         details = {"job_id": dead_letter_id.lower(), "current_state": responses.state_of(found.run)}
         raise OjsError(409, "invalid_request", str(error), details=details) from error
-    return _job(call, Claimed(run, found.schedule), re_enqueued_at=at(runtime.now()))
+    return _job(call, ClaimedRun(run, found.schedule), re_enqueued_at=at(runtime.now()))
 
 
 @router.delete("/dead-letter/{dead_letter_id}", response_model=responses.ForgottenResponse)
@@ -220,12 +220,12 @@ def forget(call: Admin, dead_letter_id: str) -> Response:
     return OjsResponse({"deleted": True, "job_id": dead_letter_id.lower()})
 
 
-def _job(call: Call, claimed: Claimed, **more: Any) -> Response:
+def _job(call: Call, claimed: ClaimedRun, **more: Any) -> Response:
     """Return a run as a job, with what has just become of it."""
     return OjsResponse({"job": responses.job(claimed, call.scheduler.settings) | more})
 
 
-def _find(call: Call, job_id: str) -> Claimed:
+def _find(call: Call, job_id: str) -> ClaimedRun:
     """Find a run of the namespace by its job id; raises OjsError 404."""
     uid = uuid_to_uid(job_id)
     if uid is None:
@@ -236,12 +236,12 @@ def _find(call: Call, job_id: str) -> Claimed:
         raise _no_job(uid_to_uuid(uid)) from error
 
 
-def _find_dead_letter(call: Call, dead_letter_id: str) -> Claimed:
+def _find_dead_letter(call: Call, dead_letter_id: str) -> ClaimedRun:
     uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
     found = uid and database.read(lambda c: run_queries.find_dead_letter(c, uid, namespace=call.namespace))
     if not found:
         raise _no_job(dead_letter_id, "dead_letter_job")
-    return Claimed(*found)
+    return ClaimedRun(*found)
 
 
 def _no_job(job_id: str, kind: str = "job") -> OjsError:
@@ -306,7 +306,7 @@ def _not_held(run: Run, how: str) -> OjsError:
     return OjsError(409, "invalid_request", f"the job {how}.", details=details)
 
 
-def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> Claimed:
+def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
     """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
     change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
     claimed = _find(call, uid_to_uuid(held.uid))

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from rqsched.chain.external_runs import Claimed
+from rqsched.chain.external_runs import ClaimedRun
 from rqsched.config import Settings
 from rqsched.core.ids import uid_to_uuid
 from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus, fence_of
@@ -132,7 +132,7 @@ def attempt_of(run: Run) -> int:
     return run.attempt - 1 if is_waiting else run.attempt
 
 
-def job(claimed: Claimed, settings: Settings) -> dict[str, Any]:
+def job(claimed: ClaimedRun, settings: Settings) -> dict[str, Any]:
     """Return a run as a job for a worker."""
     run, schedule = claimed.run, claimed.schedule
     action, options = loads(run.action), sent_fields(schedule).get("options", {})

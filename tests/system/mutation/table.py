@@ -227,7 +227,7 @@ FENCES = (
     _edit(
         "a runner is killed although its code has ended",
         "processes/runner_slot.py",
-        "if only_overdue and not job.is_overdue:",
+        "if only_overrun and not job.is_overrun:",
         "if False:",
         _PROCESSES + "runner_watch.py::test_a_runner_whose_code_has_ended_before_it_is_held_lives_on",
     ),
