@@ -24,7 +24,8 @@ class Imports:
         self.error: str | None = None
         """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
         self._settings = settings
-        self._workflows = workflows
+        self.workflows = workflows
+        """What the modules register."""
         self._are_owed = False
         self._opened_by: ModuleSpec | None = None
 
@@ -65,23 +66,23 @@ class Imports:
     def find(self, name: str) -> Workflow | None:
         """Return the workflow of a name; None when this process does not know it."""
         self.attempt()
-        return self._workflows.get(name)
+        return self.workflows.get(name)
 
     def all(self) -> list[Workflow]:
         """Return every workflow that this process knows, by name."""
         self.attempt()
-        return self._workflows.all()
+        return self.workflows.all()
 
     def name_of(self, workflow: str | Callable[..., Any]) -> str:
         """Return a workflow's name: as registered, else its dotted path; raises InvalidInputError."""
         self.attempt()
-        return self._workflows.name_of(workflow)
+        return self.workflows.name_of(workflow)
 
     def resolve(self, name: str) -> Workflow:
         """Find a workflow for a run; raises WorkflowNotFoundError, which says what else this process lacks."""
         self.attempt()
         try:
-            return self._workflows.resolve(name)
+            return self.workflows.resolve(name)
         except WorkflowNotFoundError as error:
             if self.error is None:
                 raise

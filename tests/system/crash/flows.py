@@ -375,12 +375,13 @@ class _OldRelease(Registry):
 
 def execute_without_code(env: CrashEnv) -> None:
     """A worker of an older release executes the job it has taken."""
-    workflows, env.runtime.workflows = env.runtime.workflows, _OldRelease()
+    runtime, known = env.runtime, env.runtime.workflows
+    runtime.workflows = runtime.imports.workflows = _OldRelease()
     try:
         with suppress(WorkflowNotFoundError):  # raised when it has failed for good
             execute(env)
     finally:
-        env.runtime.workflows = workflows
+        runtime.workflows = runtime.imports.workflows = known
 
 
 def given_back(env: CrashEnv) -> None:
