@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref, toctree
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.util.typing import stringify_annotation
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 import reference  # noqa: E402 - beside this file
+
+from rqsched.core.shown import Shown  # noqa: E402 - as the page before it
 
 project = "rqsched"
 author = "rqsched contributors"
@@ -96,5 +99,10 @@ def _set_aside(_: Sphinx, what: str, name: str, *event: Any) -> None:
         ASIDE[name], lines[:] = list(lines), ["-"]
 
 
-def _put_back(_: Sphinx, __: str, name: str, *event: Any) -> None:
-    event[-1][:] = ASIDE.pop(name, event[-1])
+def _put_back(_: Sphinx, __: str, name: str, shown: object, *event: Any) -> None:
+    """Put it back; a field of a handle also says its type, which no annotation has."""
+    lines = event[-1]
+    lines[:] = ASIDE.pop(name, lines)
+    if isinstance(shown, Shown):
+        (kind,) = get_args(shown.__orig_class__)  # type: ignore[attr-defined] # typing sets it on what Shown[...] makes
+        lines[:] = [*lines, "", f":type: {stringify_annotation(kind, 'smart')}", ""]

@@ -19,7 +19,7 @@ from fastapi import Depends, Header
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from rqsched.api.list_query import narrowed
+from rqsched.api.list_filters import narrowed
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus
