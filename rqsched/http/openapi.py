@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -64,7 +65,11 @@ def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
             meanings |= _docstrings_in(kind.__module__).get(kind.__name__, {})
     for name, field in schema.get("properties", {}).items():
         if name in meanings:
-            field.setdefault("description", meanings[name])
+            field.setdefault("description", _PYTHON.sub(lambda word: _IN_JSON[word[0]], meanings[name]))
+
+
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
+_PYTHON = re.compile(r"\b(None|True|False)\b")
 
 
 @cache

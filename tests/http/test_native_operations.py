@@ -350,4 +350,6 @@ def test_fields_of_responses_are_described_by_the_docstrings_of_what_they_show(w
         own = {field.name for field in fields(shape)}
         described = {field for field, said in schemas[name]["properties"].items() if said.get("description")}
         assert own <= described & set(schemas[name]["required"])
-    assert schemas["RunResponse"]["properties"]["number"]["description"] == "1, 2, 3 ... within the schedule."
+    fields_of_run = schemas["RunResponse"]["properties"]
+    assert fields_of_run["number"]["description"] == "1, 2, 3 ... within the schedule."
+    assert fields_of_run["ended_at"]["description"] == "When it ended; null before that."
