@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from rqsched import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
+from rqsched.chain.execution import execute
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
-from tests.support.env import HOUR, MINUTE, Env, MakeEnv, block, link_id, newest, run_job_id, statuses
+from tests.support.env import HOUR, MINUTE, ONCE, Env, MakeEnv, block, job_id, link_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.single_statements import SilentDatabase
@@ -33,11 +35,11 @@ def told(env: Env) -> list[str]:
     return told
 
 
-def lose_answer(env: Env) -> None:
-    """Lose the answer to what is written next."""
+def lose_answer(env: Env, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Lose the answer to what is written next; `meanwhile` is what others do before the caller notices."""
     database = env.runtime.database
     assert isinstance(database, SilentDatabase)
-    database.is_silent = True
+    database.is_silent, database.meanwhile = True, meanwhile
 
 
 def recorded(schedule: ScheduleHandle) -> list[str]:
@@ -76,6 +78,30 @@ def test_create_makes_one_schedule_whose_link_is_armed(env: Env, told: list[str]
     check_invariants(env.runtime)
 
 
+@pytest.mark.parametrize("key", [None, "order-7"])
+def test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_create(
+    env: Env, key: str | None
+) -> None:
+    lose_answer(env, lambda: env.scheduler.get("report").pause())
+
+    schedule = env.create(idempotency_key=key)
+
+    assert schedule.status == "paused"
+    assert recorded(schedule) == [audit.CREATED, audit.PAUSED]
+    assert [one.uid for one in env.scheduler.list().items] == [schedule.uid]
+    check_invariants(env.runtime)
+
+
+def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(env: Env, told: list[str]) -> None:
+    wanted = [Declaration(name, "note", MINUTE) for name in ("first", "second")]
+    lose_answer(env, lambda: env.scheduler.get("first").pause())
+
+    assert env.scheduler.sync(wanted).created == ["first", "second"]
+    assert env.scheduler.get("first").status == "paused"
+    assert told.count(audit.CREATED) == 2
+    check_invariants(env.runtime)
+
+
 def test_upsert_that_creates_says_so(env: Env, told: list[str]) -> None:
     lose_answer(env)
 
@@ -107,6 +133,26 @@ def test_retry_of_a_blocked_run_is_recorded_once(env: Env, told: list[str]) -> N
 
     assert run.retry().state.delivery == delivery + 1
     assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == told.count(audit.RUN_RETRY_REQUESTED) == 1
+    check_invariants(env.runtime)
+
+
+def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(env: Env) -> None:
+    def fail() -> None:
+        raise ValueError("not today")
+
+    def execute_again() -> None:
+        with pytest.raises(ValueError, match="not today"):
+            execute(env.runtime, job_id(newest(schedule).state))
+
+    env.register("fail", fail)
+    schedule = env.create(workflow="fail", retry=ONCE)
+    run = env.run_next(schedule)
+    lose_answer(env, execute_again)
+
+    run.retry()
+
+    assert (run.refresh().status, run.attempt, env.queued()) == ("failed", 2, [])
+    assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == 1
     check_invariants(env.runtime)
 
 

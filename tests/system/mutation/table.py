@@ -459,7 +459,7 @@ FOLLOWING = (
         "change=change if change.changed_runs or link_of(schedule) else None)",
         "change=None)",
         _CHAIN + "fire.py::test_a_stale_link_arms_the_current_one_where_it_is_missing[sqlite]",
-        _CHAIN + "lost_answers_of_runs.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
+        _CHAIN + "lost_answers.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
     ),
     _edit(
         "a leased link is taken out for good",
@@ -493,22 +493,22 @@ ANSWERS = (
         "store/claims.py",
         "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked & is_pending\n",
-        _CHAIN + "lost_answers_of_runs.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
+        _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
     _edit(
         "an end does not look for its own commit",
         "chain/settling.py",
         "            return decided, decided is not None\n",
         "            return None, False\n",
-        _CHAIN + "lost_answers_of_runs.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
-        _CHAIN + "lost_answers_of_runs.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
+        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
+        _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
         "chain/settling.py",
         "        return _standing(connection, schedule, run), False\n",
         "        return None, False\n",
-        _CHAIN + "lost_answers_of_runs.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
+        _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
         "an end that a worker was asked for is not looked for when its answer was lost",
@@ -565,6 +565,24 @@ ANSWERS = (
         _CRASH.format("restart a done one"),
         _CHAIN + "lost_answers_of_operations.py::test_operation_is_recorded_and_told_once[pause]",
         _CHAIN + "lost_answers_of_operations.py::test_retry_of_a_blocked_run_is_recorded_once",
+    ),
+    _edit(
+        "a create does not look for its schedule once others have written it",
+        "chain/creating.py",
+        "    if known is not None and known.uid == uid:",
+        "    if False:",
+        _CHAIN
+        + "lost_answers_of_operations.py"
+        + "::test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_create[None]",
+    ),
+    _edit(
+        "a retry on request does not look for its attempt once that has ended",
+        "chain/retrying.py",
+        " or (tried is not None and _has_begun(run, tried.result))",
+        "",
+        _CHAIN
+        + "lost_answers_of_operations.py"
+        + "::test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice",
     ),
 )
 """What keeps a transaction whose answer was lost from being made twice."""
