@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rqsched.api.description import RunDescription
 from rqsched.api.run_handle import RunHandle
 from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
 from rqsched.cli.command import CONFLICT, Session, command
@@ -33,8 +34,7 @@ DELIVERIES = ("Created", "Event", "To", "Status", "Attempt", "Error")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 TARGETS = ("#", "Target", "Status", "Attempt", "Ended", "Error")
 ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
-_JSON_FIELDS = ("action", "labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
-_PRIVATE = ("token",)
+_JSON_FIELDS = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _BLANK: tuple[Any, ...] = (None, "", [], {})
 _LOOK_SECONDS = 1.0
 """How often a run that is followed is looked at."""
@@ -148,8 +148,8 @@ def runs(
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    """Return every field of a run as a JSON-native object."""
-    fields = {name: value for name, value in asdict(run).items() if name not in _PRIVATE}
+    """Return the fields of a run that HTTP and the client show, under the same names and parsed."""
+    fields = {name: getattr(run, name) for name in RunDescription.__dataclass_fields__}
     return fields | {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 
 import pytest
 
 from rqsched import Every, RetryPolicy
+from rqsched.api.description import RunDescription
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli.runs import _RunFilter
 from rqsched.core.model import BLOCKED, RunStatus
@@ -120,8 +122,8 @@ def test_runs_are_shown_newest_first_and_paged(cli: Cli, handle: ScheduleHandle)
     second = cli("runs", "a", "--page-token", first["next_page_token"], "-o", "jsonl").lines
     assert [first["runs"][0]["number"], second[0]["number"]] == [2, 1]
     assert second[0]["kind"] == "manual"
-    assert second[0]["action"] == {"args": [], "kwargs": {}}
-    assert "token" not in second[0]
+    assert (second[0]["args"], second[0]["kwargs"]) == ([], {})
+    assert set(second[0]) == {field.name for field in fields(RunDescription)}, "as HTTP shows it, and so no token"
 
 
 def test_runs_as_a_table_filter_by_status(cli: Cli, handle: ScheduleHandle) -> None:

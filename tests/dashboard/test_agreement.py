@@ -233,6 +233,29 @@ def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -
         assert ("1 schedule is late" in pages.get("/")) is is_late
 
 
+OF_OTHERS = {name: fault for name, fault in FAULTS.items() if fault.check not in {"dispatchers", "ownership"}}
+SECRET = "tenant-secret-0123456789"
+TENANT = json.dumps([{"name": "tenant", "role": "read", "namespaces": ["tenant"], "token": SECRET}])
+
+
+@pytest.mark.parametrize("fault", OF_OTHERS.values(), ids=OF_OTHERS)
+def test_viewer_of_one_namespace_is_told_nothing_of_others(fault: Fault, make_web: MakeWeb) -> None:
+    pages = Pages(make_web(quotas=QUOTAS, tokens=TENANT))
+    pages.web.headers["authorization"] = f"Bearer {SECRET}"
+    env = pages.env
+    env.recover()
+    heartbeat(env).send()
+    Worker([Queue("default", connection=env.redis)], connection=env.redis).register_birth()
+    fault.make(env)
+    env.advance(datetime.now(UTC) - env.clock.now())
+    front = pages.get("/?namespace=tenant")
+    if fault.check == "foreign workers":
+        assert "They cannot do them: 1." in front
+        assert "host-7" not in front
+    else:
+        assert "Everything is as it should be" in front
+
+
 def test_run_of_an_external_worker_waits_for_no_worker_of_rq(pages: Pages, cli: Cli) -> None:
     env = pages.env
     env.create("theirs", RARELY, executor="external", queue="theirs").trigger()
