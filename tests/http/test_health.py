@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -142,6 +142,22 @@ def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch
     assert "rqsched_schedules{" not in web.get("/metrics").text
     web.app.state.rqsched.meter.refresh(force=True)
     assert "rqsched_schedules{" in web.get("/metrics").text
+
+
+def test_metrics_read_the_clock_outside_of_transactions(web: Web) -> None:
+    """Inside of one it is never measured anew, and a process may be asked for nothing but metrics."""
+    runtime, clock, looked = web.env.runtime, web.env.clock, list[bool]()
+
+    class Watched:
+        def now(self) -> datetime:
+            looked.append(runtime.database.is_in_transaction)
+            return clock.now()
+
+    scrape(web)
+    runtime.use_clock(Watched())
+    web.app.state.rqsched.meter.refresh(force=True)
+    assert looked
+    assert not any(looked)
 
 
 def test_namespaces_beyond_the_bound_share_the_label_other(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

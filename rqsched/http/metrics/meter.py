@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
 from time import monotonic
 
 from prometheus_client.metrics_core import Metric
@@ -48,13 +50,14 @@ class Meter:
     def _read_database(self) -> DatabaseGauges | None:
         try:
             self._follower.update()
-            return self._runtime.database.read(self._gauges)
+            # The times first: inside a transaction the clock is never measured anew.
+            now, until = self._runtime.now(), late_until(self._runtime)
+            return self._runtime.database.read(partial(self._gauges, now=now, until=until))
         except RqschedError:
             return None
 
-    def _gauges(self, connection: Connection) -> DatabaseGauges:
-        now = self._runtime.now()
-        late = system_queries.count_late(connection, late_until(self._runtime))
+    def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
+        late = system_queries.count_late(connection, until)
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
             runs=system_queries.count_open_runs_by_status(connection),
