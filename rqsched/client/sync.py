@@ -200,7 +200,7 @@ class Client:
         until: datetime | None = None,
         schedule_id: str | None = None,
         workflow: str | None = None,
-        bound: int = 500,
+        bound: int = 1_000,
         dry_run: bool = False,
         reason: str | None = None,
     ) -> Sequence[RetryRow]:

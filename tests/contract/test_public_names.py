@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -169,8 +170,11 @@ OVER_HTTP: dict[type, set[str]] = {
     RunHandle: set(),
 }
 """What needs a server: streams, and handles that have read nothing yet."""
-NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "newest_first", "progress", "session"}
-"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
+NOT_OVER_HTTP = {"connection", "context", "filters", "keep", "namespace", "newest_first", "progress", "session", "sort"}
+"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where.
+
+The client's `list` names each filter.
+"""
 
 
 @pytest.mark.parametrize(
@@ -185,14 +189,33 @@ def test_client_has_the_methods_and_parameters_of_the_scheduler(near: type, far:
     lacking = {
         f"{name}({parameter})"
         for name in (names[near] & names[far]) - {"schedule_id", "description"}
-        for parameter in _parameters(near, name) - _parameters(far, name) - NOT_OVER_HTTP - {"filters", "sort"}
+        for parameter in set(_parameters(near, name)) - set(_parameters(far, name)) - NOT_OVER_HTTP
     }
     assert lacking == set()
 
 
-def _parameters(kind: type, name: str) -> set[str]:
+def _parameters(kind: type, name: str) -> Mapping[str, inspect.Parameter]:
     member = getattr(kind, name)
-    return set(inspect.signature(member).parameters) if inspect.isfunction(member) else set()
+    return inspect.signature(member).parameters if inspect.isfunction(member) else {}
+
+
+OTHER_DEFAULTS = {"sync(declarations)"}
+"""In process it is what the decorators declared; a client's process may have declared nothing."""
+
+
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)],
+)
+def test_client_has_the_defaults_of_the_scheduler(near: type, far: type) -> None:
+    names = {name for name in dir(near) if not name.startswith("_") and hasattr(far, name)}
+    differing = {
+        f"{name}({parameter})"
+        for name in names
+        for parameter in set(_parameters(near, name)) & set(_parameters(far, name))
+        if _parameters(near, name)[parameter].default != _parameters(far, name)[parameter].default
+    }
+    assert differing - OTHER_DEFAULTS == set()
 
 
 @pytest.mark.parametrize(

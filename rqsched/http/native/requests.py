@@ -404,7 +404,7 @@ class RetryFailedRequest(RetryRunRequest):
     schedule_id: Id | None = Field(default=None, description="Only of this schedule.")
     workflow: Name | None = Field(default=None, description="Only of this workflow.")
     dry_run: bool = Field(default=False, description="Return what would be retried; write nothing.")
-    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more runs than this.")
+    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=1_000, description="Refuse more runs than this.")
 
 
 class BulkRequest(RequestBody):
