@@ -453,11 +453,17 @@ class ScheduleHandle(ScheduleView):
         """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
         return self._client.send(self._edit("restart", {"note": note}, if_version))
 
-    def delete(self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None) -> None:
-        """Delete softly: the id becomes free, history stays unless purged."""
+    def delete(
+        self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None
+    ) -> ScheduleHandle:
+        """Delete softly: the id becomes free, history stays unless purged.
+
+        A handle that had been read has the status `deleted` then and fires no more; its other fields stay as they were.
+        """
         params, headers = given({"purge": "true" if purge else None, "reason": reason}), self._if_match(if_version)
         read, path = responses.nothing, self._path()
-        return self._client.send(Request("DELETE", path, read, params=params, headers=headers, is_repeatable=True))
+        request = Request("DELETE", path, read, params=params, headers=headers, is_repeatable=True)
+        return self._client.send(request.then(self._keep_deleted))
 
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None

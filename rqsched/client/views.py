@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Self
 
 from rqsched.api.description import Description, RunDescription, RunFields, ScheduleFields
@@ -66,6 +67,11 @@ class ScheduleView(ScheduleFields):
     def _keep_description(self, description: Description) -> Description:
         self._description = description
         return description
+
+    def _keep_deleted(self, _: None) -> Self:
+        if self._description is not None:
+            self._description = replace(self._description, status="deleted", next_run_at=None, due_at=None)
+        return self
 
     def _path(self, *parts: str) -> str:
         return path_of("schedules", self.schedule_id, *parts)
