@@ -202,7 +202,12 @@ def assert_has_schedule(
     if status is not None and handle.status != status:
         raise AssertionError(f"schedule {schedule_id!r} is {handle.status}, not {status}")
     if spec is not None:
-        _assert_same_timing(handle, spec)
+        have = handle.state.spec
+        timing = Spec.coerce(spec).anchored_like(have)
+        if timing.timezone != have.timezone:
+            timing = Spec.coerce(spec, have.timezone).anchored_like(have)
+        if timing != have:
+            raise AssertionError(f"schedule {schedule_id!r} is {have.describe()!r}, not {timing.describe()!r}")
     return handle
 
 
@@ -260,11 +265,3 @@ class MachineTest:
     def _id_of(self, event: str) -> str:
         name = self.machine if isinstance(self.machine, str) else machine_states.name_of(self.machine)
         return f"machine:{name}:{event}"
-
-
-def _assert_same_timing(handle: ScheduleHandle, spec: SpecLike) -> None:
-    have = handle.state.spec
-    wanted = Spec.coerce(spec).anchored_like(have)
-    wanted = wanted if wanted.timezone == have.timezone else Spec.coerce(spec, have.timezone).anchored_like(have)
-    if wanted != have:
-        raise AssertionError(f"schedule {handle.schedule_id!r} is {have.describe()!r}, not {wanted.describe()!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -27,7 +26,11 @@ def run(
     queue: Annotated[str | None, typer.Option("--queue", help="The queue of its jobs; default: the machine's.")] = None,
 ) -> None:
     """Send an event now to every instance it concerns, one job each. Exit code 1 when the resolver raises."""
-    machines, scheduler = _machines(), session.scheduler
+    try:
+        from rqsched import machines  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[machines]' brings it.") from error
+    scheduler = session.scheduler
     cls = machines.find_machine(machine_class)
     try:
         done = machines.MachineScheduler.run(scheduler, cls, event, queue=queue)
@@ -38,12 +41,3 @@ def run(
     text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
     filtered = f"; {done.filtered} id(s) are not its instances" if done.filtered else ""
     session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")
-
-
-def _machines() -> ModuleType:
-    """Import what the `machines` extra brings; raises ConfigError that says how to install it."""
-    try:
-        from rqsched import machines  # noqa: PLC0415 - an optional extra
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[machines]' brings it.") from error
-    return machines

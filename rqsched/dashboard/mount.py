@@ -81,8 +81,12 @@ class _Mounted:
             if principal is None:
                 return self._send_away(environ, start_response)
             environ[_PRINCIPAL] = principal
+        with self._starting:
+            if self._application is None:
+                self._application = _asgi_middleware()(self._pages())
+            application = self._application
         # Read to its end: a2wsgi never ends the request of a client that went away while it was sent.
-        return [b"".join(self._started()(environ, start_response))]
+        return [b"".join(application(environ, start_response))]
 
     def _send_away(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         text = ("Content-Type", "text/plain; charset=utf-8")
@@ -95,12 +99,6 @@ class _Mounted:
         joint = "&" if "?" in self._login_url else "?"
         start_response("303 See Other", [text, ("Location", f"{self._login_url}{joint}next={to}")])
         return [b""]
-
-    def _started(self) -> WSGIApplication:
-        with self._starting:
-            if self._application is None:
-                self._application = _asgi_middleware()(self._pages())
-            return self._application
 
     def _pages(self) -> Starlette:
         scheduler = self._scheduler = self._scheduler or Scheduler.from_env()

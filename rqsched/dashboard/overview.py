@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -133,14 +133,9 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    values["problems"] = _problems(visit, values["problems"])
+    problems = [*_around(visit), *(_problem(visit, finding) for finding in values["problems"])]
+    values["problems"] = sorted(problems, key=lambda problem: problem.tone != "bad")
     return visit.page("overview.html", most=MOST_COUNTED, **values)
-
-
-def _problems(visit: Visit, findings: Iterable[Finding]) -> list[Problem]:
-    """Return the cards of what was found in the viewer's namespace and of what is wrong around it, the worst first."""
-    problems = [*_around(visit), *(_problem(visit, finding) for finding in findings)]
-    return sorted(problems, key=lambda problem: problem.tone != "bad")
 
 
 def _around(visit: Visit) -> list[Problem]:
@@ -167,7 +162,7 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
 
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
-    """Return what the words of some check name; workers of others are counted for who sees some namespaces only."""
+    """Return what fills the words; a viewer of some namespaces only gets the number of the workers, not their names."""
     count = f"More than {NAMED}" if len(finding.schedules) > NAMED else str(len(finding.schedules))
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
@@ -179,12 +174,11 @@ def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
         "reasons": "; ".join(names[:_REASONS]) + ("; ..." if len(names) > _REASONS else ""),
         "workers": ", ".join(names[:NAMED]) if visit.sees_all else str(len(names)),
         "queues": queues + (f" and {len(numbers) - NAMED} more queues" if len(numbers) > NAMED else ""),
-        "clocks": " and ".join(f"{name}'s is {_apart(skew)} this machine's" for name, skew in numbers.items()),
+        "clocks": " and ".join(
+            f"{name}'s is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+            for name, skew in numbers.items()
+        ),
         "queue": visit.scheduler.runtime.transport.control.name,
         "owner": next(iter(names), ""),
         "mine": next(reversed(names), ""),
     }
-
-
-def _apart(skew: float) -> str:
-    return f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'}"

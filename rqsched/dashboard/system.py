@@ -146,7 +146,8 @@ def show(visit: Visit) -> Response:
 
 def _alive(visit: Visit, hour: LastHour) -> _Alive:
     transport = visit.scheduler.runtime.transport
-    found = _read_workers(visit)
+    some = Worker.all(connection=transport.control.connection)[:_MOST_WORKERS]
+    found = sorted(some, key=lambda worker: worker.name)
     shown = _show_queues(visit, found, hour)
     workers = _show_workers(visit, found, [queue.name for queue in shown])
     dispatchers = telemetry.live_dispatchers(transport.redis, transport.control.name)
@@ -161,13 +162,9 @@ def _read_last_hour(visit: Visit) -> LastHour:
     span = max(visit.now - since, timedelta(seconds=1))
     of_queue: defaultdict[str, list[RunTiming]] = defaultdict(list)
     for timing in found:
-        of_queue[_queue_of(visit, timing.queue)].append(timing)
+        of_queue[timing.queue or visit.scheduler.settings.default_queue].append(timing)
     paces = {name: _pace(timings, span) for name, timings in sorted(of_queue.items())}
     return LastHour(since, since > start, _pace(found, span), paces)
-
-
-def _queue_of(visit: Visit, name: str | None) -> str:
-    return name or visit.scheduler.settings.default_queue
 
 
 def _pace(timings: Sequence[RunTiming], span: timedelta) -> Pace:
@@ -179,12 +176,6 @@ def _pace(timings: Sequence[RunTiming], span: timedelta) -> Pace:
     ended = sum(one.has_ended for one in timings)
     p50, p95 = (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
     return Pace(len(timings), failed, ended * _HOUR / span, p50, p95)
-
-
-def _read_workers(visit: Visit) -> list[BaseWorker]:
-    """Read the workers of RQ, by name."""
-    found = Worker.all(connection=visit.scheduler.runtime.transport.control.connection)[:_MOST_WORKERS]
-    return sorted(found, key=lambda worker: worker.name)
 
 
 def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:

@@ -185,18 +185,15 @@ class Authenticator:
         if self._authenticate is not None and (principal := self._authenticate(connection)) is not None:
             return principal
         if self.tokens:
-            return self._by_token(connection)
+            scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
+            principal = self.find(secret, connection) if scheme.lower() == "bearer" else None
+            if principal is None:
+                raise UnauthorizedError
+            return principal
         if self._authenticate is not None:
             raise UnauthorizedError
         _require_local(connection)
         return LOCAL
-
-    def _by_token(self, connection: HTTPConnection) -> Principal:
-        scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
-        principal = self.find(secret, connection) if scheme.lower() == "bearer" else None
-        if principal is None:
-            raise UnauthorizedError
-        return principal
 
     def find(self, secret: str, connection: HTTPConnection) -> Principal | None:
         """Return the principal of a secret, or None; raises RateLimitedError for an address that tries too many.
@@ -225,16 +222,11 @@ def _require_local(connection: HTTPConnection) -> None:
     peer = connection.client.host if connection.client else ""
     if address_in(peer) is not None and not is_loopback(peer):
         raise ForbiddenError("no token is configured, so only this machine may connect; set RQSCHED_TOKENS.")
-    if not is_loopback(_host_of(connection)):
+    host = _HOST.fullmatch(connection.headers.get("host", ""))
+    if host is None or not is_loopback(host["name"]):
         raise ForbiddenError("no token is configured, so only loopback host names are accepted; set RQSCHED_TOKENS.")
     if connection.scope["method"] not in SAFE_METHODS and _is_cross_site(connection):
         raise ForbiddenError("a page of another site may not make changes.")
-
-
-def _host_of(connection: HTTPConnection) -> str:
-    """Return the host name that was asked for; empty for one that is none."""
-    found = _HOST.fullmatch(connection.headers.get("host", ""))
-    return found["name"] if found else ""
 
 
 def _is_cross_site(connection: HTTPConnection) -> bool:

@@ -235,10 +235,10 @@ class EventStream(Response):
                 sent_at = time.monotonic()
 
     def _render(self, events: list[FoundEvent]) -> bytes:
-        types = self._event_types
-        return b"".join(self._render_one(event) for event in events if not types or event.record.event_type in types)
-
-    def _render_one(self, event: FoundEvent) -> bytes:
-        id_ = self._cursor.id_of(event)
-        text = json.dumps(self._fields(event, id_), ensure_ascii=False, separators=(",", ":"))
-        return f"id: {id_}\ndata: {text}\n\n".encode()
+        chunk = ""
+        for event in events:
+            if not self._event_types or event.record.event_type in self._event_types:
+                id_ = self._cursor.id_of(event)
+                text = json.dumps(self._fields(event, id_), ensure_ascii=False, separators=(",", ":"))
+                chunk += f"id: {id_}\ndata: {text}\n\n"
+        return chunk.encode()

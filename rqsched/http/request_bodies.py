@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import anyio
@@ -56,8 +55,13 @@ class Bodies:
             raise TooLargeError(self._limits.body_bytes)
         if self._is_known(connection, surface):
             return await self._within(self._limits.body_bytes, size, receive)
-        with self._as_stranger():
+        if self._strangers >= self._limits.strangers:
+            raise BusyError
+        self._strangers += 1
+        try:
             return await self._within(self._limits.stranger_bytes, size, receive)
+        finally:
+            self._strangers -= 1
 
     def _is_known(self, connection: HTTPConnection, surface: Surface) -> bool:
         if surface is DEFAULT and self._knows(connection):
@@ -70,16 +74,6 @@ class Bodies:
             raise
         return True
 
-    @contextmanager
-    def _as_stranger(self) -> Iterator[None]:
-        if self._strangers >= self._limits.strangers:
-            raise BusyError
-        self._strangers += 1
-        try:
-            yield
-        finally:
-            self._strangers -= 1
-
     async def _within(self, limit: int, size: int, receive: Receive) -> Receive:
         if size > limit:
             raise TooLargeError(limit)
@@ -88,7 +82,11 @@ class Bodies:
                 messages = await _read(receive, limit)
         except TimeoutError:
             raise TooSlowError(self._limits.body_seconds) from None
-        return _replay(messages, receive)
+
+        async def replay() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        return replay
 
 
 async def _read(receive: Receive, limit: int) -> list[Message]:
@@ -102,13 +100,6 @@ async def _read(receive: Receive, limit: int) -> list[Message]:
             raise TooLargeError(limit)
         if message["type"] != "http.request" or not message.get("more_body", False):
             return messages
-
-
-def _replay(messages: list[Message], receive: Receive) -> Receive:
-    async def replay() -> Message:
-        return messages.pop(0) if messages else await receive()
-
-    return replay
 
 
 MAX_DEPTH = 100

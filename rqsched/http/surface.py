@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -24,20 +23,15 @@ def render_problem(problem: Problem, request_id: str) -> Response:
         "request_id": request_id,
     }
     errors = [{"field": field.field, "message": field.message, "code": field.code} for field in problem.fields]
-    attributes = _attributes(problem)
+    attributes = {}
+    if isinstance(problem.error, NotFoundError | ConflictError | QuotaExceededError):  # a client raises the same one
+        attributes = {name: value for name, value in vars(problem.error).items() if isinstance(value, str | int | None)}
     return JSONResponse(
         body | ({"errors": errors} if errors else {}) | ({"attributes": attributes} if attributes else {}),
         status_code=problem.status,
         headers=dict(problem.headers),
         media_type="application/problem+json",
     )
-
-
-def _attributes(problem: Problem) -> dict[str, Any]:
-    """Return the attributes of an error of ours, so that a client can raise the same one."""
-    if not isinstance(problem.error, NotFoundError | ConflictError | QuotaExceededError):
-        return {}
-    return {name: value for name, value in vars(problem.error).items() if isinstance(value, str | int | None)}
 
 
 def _no_headers(connection: HTTPConnection) -> Mapping[str, str]:

@@ -55,21 +55,17 @@ class ReadyMachineTest(testing.MachineTest):
         """
         if self.run is None:
             raise InvalidInputError("run", "there is none yet; call run_schedule first")
-        have, wanted = self._targets_of(self.run.uid), set(instance_ids)
+        have: set[str] = set()
+        wanted, after = set(instance_ids), 0
+        while page := MachineScheduler.targets(self.scheduler, self.run.uid, after=after):
+            have |= {row["target_id"] for row in page}
+            after = page[-1]["number"]
         if have != wanted:
             raise AssertionError(f"{self.run.instance_id} was sent to {_names(have)}, not to {_names(wanted)}")
         return self
 
     def _id_of(self, event: str) -> str:
         return require_declared(self._machine_class, event).workflow(event)
-
-    def _targets_of(self, run_uid: str) -> set[str]:
-        found: set[str] = set()
-        after = 0
-        while page := MachineScheduler.targets(self.scheduler, run_uid, after=after):
-            found |= {row["target_id"] for row in page}
-            after = page[-1]["number"]
-        return found
 
 
 def _names(instance_ids: set[str]) -> str:

