@@ -13,7 +13,7 @@ from rq.timeouts import JobTimeoutException
 
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
-from rqsched.chain.claim import Claim, NotAnsweredError, ParentWorker
+from rqsched.chain.claim import Claim, NotAnsweredError
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
@@ -135,19 +135,14 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     if runtime.parent is None:
         claim = write_claim(runtime, job, token, worker)
     else:
-        claim = _claim_by_parent(runtime, runtime.parent, job, token, worker)
+        try:  # the worker that forked this process claims for it, if it does
+            claim = runtime.parent.claim(job, token, worker)
+        except NotAnsweredError as error:
+            _log.debug("run %s is claimed by its own process: %s", job.uid, error, extra={"action": "parent_silent"})
+            claim = write_claim(runtime, job, token, worker)  # under the same token: it is done once
     if claim is not None:
         log_start(claim.schedule, claim.run)
     return claim
-
-
-def _claim_by_parent(runtime: Runtime, parent: ParentWorker, job: RunJobId, token: str, worker: str) -> Claim | None:
-    """Let the worker that forked this process claim for it, if it does; with the same token it is done once."""
-    try:
-        return parent.claim(job, token, worker)
-    except NotAnsweredError as error:
-        _log.debug("run %s is claimed by its own process: %s", job.uid, error, extra={"action": "parent_silent"})
-        return write_claim(runtime, job, token, worker)
 
 
 def write_claim(

@@ -26,13 +26,9 @@ def log_start(schedule: Schedule, run: Run) -> None:
 def log_ends(change: Change) -> None:
     """Log every attempt that a committed Change ended, and what the run is then."""
     for before, after in change.changed_runs:
-        if after.status is not before.status and _has_ended(before, after):
+        awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING
+        if after.status is not before.status and (after.status not in OPEN or awaits_retry):
             _log_end(change.after, before, after)
-
-
-def _has_ended(before: Run, after: Run) -> bool:
-    is_over = after.status not in OPEN
-    return is_over or (after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING)
 
 
 def _log_end(schedule: Schedule, before: Run, after: Run) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from rqsched.core.audit import CommandContext, Event, with_context
@@ -61,7 +62,7 @@ class ChangeBuilder:
         return self._runs[uid]
 
     def _in_order(self) -> list[Run]:
-        return sorted(self._runs.values(), key=lambda run: run.number)
+        return sorted(self._runs.values(), key=attrgetter("number"))
 
     def set(self, **changes: Any) -> None:
         """Change fields of the schedule."""

@@ -130,11 +130,6 @@ class Configured(NamedTuple):
     queue: str | None = None
     """The queue of deliveries; None delivers on the queue of the run, or of the workflow that is run."""
 
-    @property
-    def wants_nothing(self) -> bool:
-        """Whether only schedules themselves say what is told."""
-        return self.webhook is None and self.heartbeat is None and not self.sentry
-
 
 def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
     """Return what a Change owes: messages about its events, and pings about the runs that end in it."""
@@ -154,7 +149,7 @@ def _wants_nothing(schedule: Schedule, configured: Configured) -> bool:
     definition = schedule.definition
     defaults = definition.parsed_defaults
     is_plain = definition.notifications == "{}" and not ("on_failure" in defaults or "on_recovery" in defaults)
-    return is_plain and configured.wants_nothing
+    return is_plain and configured.webhook is None and configured.heartbeat is None and not configured.sentry
 
 
 def _messages(change: Change, configured: Configured) -> Iterator[Delivery]:

@@ -96,12 +96,12 @@ def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
     stored = schedule.next_run_at
     if stored is None:
         raise ValueError("a schedule without a next time has no due occurrence")
-    if schedule.spec.is_from_completion:
-        return _classify_one(schedule, stored, now, None)
     since = max(stored, schedule.timing_changed_at)
-    following = next_occurrence(schedule, since)
+    following = None if schedule.spec.is_from_completion else next_occurrence(schedule, since)
     if following is None or following.due_at > now:
-        return _classify_one(schedule, stored, now, following)
+        if _is_fresh(schedule, stored, now):
+            return DueOccurrences((stored,), None, stored, following)
+        return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
     newest = reversed(schedule.spec.last_between(since, now, 2))
     passed = _Passed(stored, since, next(nominal for nominal in newest if due_of(schedule, nominal) <= now))
     beyond, capped = schedule.spec.count_between(since, passed.last, cap=COUNT_CAP)
@@ -117,12 +117,6 @@ class _Passed(NamedTuple):
     stored: datetime
     since: datetime
     last: datetime
-
-
-def _classify_one(schedule: Schedule, stored: datetime, now: datetime, following: Occurrence | None) -> DueOccurrences:
-    if _is_fresh(schedule, stored, now):
-        return DueOccurrences((stored,), None, stored, following)
-    return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
 
 
 def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetime, ...]:

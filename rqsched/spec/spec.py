@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -83,7 +83,7 @@ class Spec(Timeline):
         Raises InvalidSpecError for a naive `instant`.
         """
         after = require_utc(instant)
-        return self._remembered("_next", after, lambda: super(Spec, self).next_after(after))
+        return self._remembered("_next", after, partial(super().next_after, after))
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
         """Answer as the last time when the same is asked: schedules that share a spec are due in herds."""
@@ -136,7 +136,7 @@ class Spec(Timeline):
         Ordered by instant, each instant once. Costs microseconds while the zones have no such change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
-        return [*self._remembered("_gaps", span, lambda: self._gaps_between(*span))]
+        return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]

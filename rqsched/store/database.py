@@ -284,7 +284,7 @@ class Database:
         Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
         Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
         """
-        return self._patiently(lambda: self._once(work), patience)
+        return self._patiently(partial(self._once, work), patience)
 
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` as `transact` does; each statement is a transaction of its own where `takes_single_statements`.
@@ -294,8 +294,8 @@ class Database:
         if self._is_keeper:
             # Once on the kept connection; when that has failed, on any.
             once_more = partial(self._once, work, is_alone=True)
-            return self._patiently(lambda: self._once_on_kept(work), patience, again=once_more)
-        return self._patiently(lambda: self._once(work, is_alone=self.takes_single_statements), patience)
+            return self._patiently(partial(self._once_on_kept, work), patience, again=once_more)
+        return self._patiently(partial(self._once, work, is_alone=self.takes_single_statements), patience)
 
     def keep_connection(self) -> None:
         """Let this thread's `transact_alone` use one connection, and take it out of the pool and back no more.
@@ -332,7 +332,7 @@ class Database:
 
     def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
-        return self._patiently(lambda: self._once(work, is_read_only=True), patience)
+        return self._patiently(partial(self._once, work, is_read_only=True), patience)
 
     @property
     def is_in_transaction(self) -> bool:

@@ -213,8 +213,9 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
     elif count > 1:
         _insert_each(connection, table, columns, or_ignore)
     elif count:
+        row = {name: values[0] for name, values in columns.items()}
         statement = dialect_of(connection).insert(table)
-        connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [_first(columns)])
+        connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [row])
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
@@ -253,16 +254,12 @@ def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> No
             text = _each_update(table, tuple(ordered))
             connection.exec_driver_sql(text, _raw_rows(connection, table, ordered))
         else:
-            bound = {f"b_{name}": value for name, value in _first(ordered).items()}
+            bound = {f"b_{name}": values[0] for name, values in ordered.items()}
             connection.execute(_one_update(table, tuple(ordered)), bound)
 
 
 def _count(columns: Columns) -> int:
     return len(next(iter(columns.values()), ()))
-
-
-def _first(columns: Columns) -> dict[str, Any]:
-    return {name: values[0] for name, values in columns.items()}
 
 
 def _latest(columns: Columns, count: int) -> Columns:

@@ -68,12 +68,6 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
-def fields_of(label: JobLabel, database: str | None, serializer: Any) -> list[Any]:
-    """Return the names and values of a job's hash that differ from job to job, as RQ writes them."""
-    call, meta = call_of(function_of(label.workflow), serializer), serializer.dumps(label.meta(database))
-    return ["data", call, "description", label.description, "meta", meta]
-
-
 @lru_cache(maxsize=1024)
 def call_of(function: str, serializer: Any) -> bytes:
     """Write a call without arguments as RQ does."""

@@ -13,7 +13,7 @@ from rq import Queue, Retry
 from rq.job import Job
 
 from rqsched.transport.client import for_rq
-from rqsched.transport.job_label import DATABASE, JobLabel, call_of, fields_of
+from rqsched.transport.job_label import DATABASE, JobLabel, call_of, function_of
 from rqsched.transport.lua import ARM, IS_LIVE
 
 STARTED_GRACE = timedelta(seconds=30)
@@ -136,8 +136,11 @@ class JobQueue:
 
         The meta names the job's database, for a worker that has another one. Links go without: bytes count.
         """
-        if job.label is not None:
-            fields = fields_of(job.label, owner, self._serializer)
+        label = job.label
+        if label is not None:
+            call = call_of(function_of(label.workflow), self._serializer)
+            meta = self._serializer.dumps(label.meta(owner))
+            fields = ["data", call, "description", label.description, "meta", meta]
         elif owner is not None:
             fields = [*self._call, "meta", self._serializer.dumps({DATABASE: owner})]
         else:

@@ -78,7 +78,8 @@ class Notifier:
     def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
         """Write what the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
         owed = deliveries_of_start(schedule, run, self._configured, now)
-        deliveries.record(connection, owed)
+        if owed:
+            deliveries.record(connection, owed)
         return [delivery.uid for delivery in owed]
 
     def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:

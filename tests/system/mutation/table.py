@@ -538,8 +538,8 @@ ANSWERS = (
     _edit(
         "a horse claims under another token what its worker may have claimed",
         "chain/execution.py",
-        "        return write_claim(runtime, job, token, worker)\n",
-        "        return write_claim(runtime, job, new_uid(runtime.now()), worker)\n",
+        "            claim = write_claim(runtime, job, token, worker)",
+        "            claim = write_claim(runtime, job, new_uid(runtime.now()), worker)",
         _PROCESSES + "horse_sql.py::test_run_with_long_arguments_is_executed_once[sqlite-too long]",
     ),
     _edit(
