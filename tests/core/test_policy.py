@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -199,6 +200,25 @@ def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
     assert Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=RetryPolicy(max_retries=1)).dumps() == (
         '{"overlap":"allow_all","retry":{"max_retries":1}}'
     )
+
+
+STORED = (
+    '{"buffer_limit":7,"catch_up_limit":9,"catch_up_window":3600.0,"dead_letter":true,"environments":["production"],'
+    '"fan_out":"never","final_errors":["a.b"],"max_parallel":8,"max_successes":4,"missed":"all",'
+    '"on_delete":"keep_runs","on_exhausted":"delete","overlap":"buffer_all","overlap_until":"dispatched",'
+    '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,"jitter":1.0,'
+    '"max_consecutive_failures":6,"max_retries":5,"then":"dead"},"retry_spread":0.5,"target_retry":{"max_retries":2},'
+    '"target_timeout":20,"targets":"note"}'
+)
+"""Every policy as rows hold it, whatever Python calls it."""
+
+
+def test_text_of_a_row_has_the_names_it_always_had() -> None:
+    policies = Policies.loads(STORED)
+    assert policies.catch_up is CatchUp.FROM_NOW
+    assert policies.dumps() == STORED
+    same = {one.name for one in fields(Policies) if getattr(policies, one.name) == getattr(Policies(), one.name)}
+    assert same == set(), "the text names every policy"
 
 
 def test_stored_policies_with_keys_of_a_newer_release_are_read_without_them() -> None:
