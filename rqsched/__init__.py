@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
-    from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
+    from rqsched.api.description import (
+        BackfillProgress,
+        DeliveryDescription,
+        Description,
+        RunDescription,
+        TriggerResult,
+    )
     from rqsched.api.list_filters import ListFilters
     from rqsched.api.run_handle import RunHandle
-    from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
+    from rqsched.api.schedule_handle import ScheduleHandle
     from rqsched.api.scheduler import Scheduler
     from rqsched.chain.backfill import BackfillRange
     from rqsched.config import Settings
@@ -38,8 +44,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import BulkRow, RetryRow, Synced
-    from rqsched.core.start_on_request import BackfillRow
+    from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.duration import SpanLike
@@ -53,8 +58,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AuditRecord",
     "Backfill",
+    "BackfillProgress",
     "BackfillRange",
-    "BackfillResult",
     "BackfillRow",
     "BulkRow",
     "CatchUp",
@@ -103,9 +108,9 @@ __all__ = [
 _HOMES = {
     "AuditRecord": "core.audit",
     "Backfill": "store.backfills",
+    "BackfillProgress": "api.description",
     "BackfillRange": "chain.backfill",
-    "BackfillResult": "api.schedule_handle",
-    "BackfillRow": "core.start_on_request",
+    "BackfillRow": "core.results",
     "BulkRow": "core.results",
     "CatchUp": "core.policy",
     "CommandContext": "core.audit",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
@@ -11,14 +12,17 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from rqsched.api.description import DeliveryDescription, Description
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description
+from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.lifecycle import anchored
 from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
+from rqsched.core.results import BackfillRow
 from rqsched.spec.words import in_words
+from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
 _BUDGET = 0.5
@@ -47,6 +51,39 @@ def describe_delivery(delivery: Delivery) -> DeliveryDescription:
     named["destination"] = shown_destination(delivery)
     same = {one.name: getattr(delivery, one.name) for one in fields(DeliveryDescription) if one.name not in named}
     return DeliveryDescription(**same, **named)
+
+
+def describe_backfill(backfill: Backfill, rows: Iterable[BackfillRow] = ()) -> BackfillProgress:
+    """Describe a backfill; `rows` are of its occurrences, when all were handled."""
+    named: dict[str, Any] = {"overlap": backfill.overlap or None, "rows": list(rows)}
+    same = {one.name: getattr(backfill, one.name) for one in fields(BackfillProgress) if one.name not in named}
+    return BackfillProgress(**same, **named)
+
+
+def describe_preview(
+    schedule: Schedule, wanted: BackfillRange, chunks: Iterable[list[BackfillRow]], most: int | None = None
+) -> BackfillProgress:
+    """Describe what a backfill would do, with the rows of its first (`most`) occurrences."""
+    counts, shown = Counter[str](), list[BackfillRow]()
+    for rows in chunks:
+        counts.update(row.outcome for row in rows)
+        shown += rows if most is None else rows[: most - len(shown)]
+    return BackfillProgress(
+        None,
+        schedule.uid,
+        "dry_run",
+        wanted.start_at,
+        wanted.end_at,
+        wanted.overlap and wanted.overlap.value,
+        wanted.rerun and wanted.rerun.value,
+        wanted.bound,
+        attempted=counts.total(),
+        started=counts["would_start"],
+        buffered=0,
+        skipped=counts["skipped"],
+        already_run=counts["already_run"],
+        rows=shown,
+    )
 
 
 def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""What is shown of schedules, runs, triggers and notifications: plain values, and the fields of handles.
+"""What is shown of schedules, runs, triggers, backfills and notifications: plain values, and the fields of handles.
 
 Imports no SQL, cron or Redis: clients use it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from rqsched.core.ids import iso_utc
+from rqsched.core.results import BackfillRow
 from rqsched.core.shown import Shown
 
 
@@ -412,3 +413,50 @@ class TriggerResult(Generic[H]):
     def __bool__(self) -> bool:
         """Whether a run was started or buffered."""
         return self.run is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillProgress:
+    """A backfill and its progress; read it again with `backfill(uid)` of the scheduler or client until `is_done`."""
+
+    uid: str | None
+    """None for a dry run."""
+    schedule_uid: str
+    """The incarnation of its schedule."""
+    status: str
+    """`running`, `done`, `stopped` or `dry_run`."""
+    start_at: datetime
+    """The first instant of the range, inclusive."""
+    end_at: datetime
+    """The end of the range, exclusive."""
+    overlap: str | None
+    """The policy it was given; None for the schedule's."""
+    rerun: str | None
+    """Which occurrences that have a run are run again: `failed` or `all`; None for none."""
+    bound: int
+    """The most occurrences it may hold."""
+    attempted: int
+    """Occurrences handled so far."""
+    started: int
+    """Runs started; in a dry run those that would be."""
+    buffered: int
+    """Runs that wait their turn."""
+    skipped: int
+    """Occurrences that started nothing."""
+    already_run: int
+    """Occurrences that had a run before."""
+    reason: str | None = None
+    """Why it stopped; None otherwise."""
+    cursor: datetime | None = None
+    """The instant from which it continues; None for a dry run."""
+    created_at: datetime | None = None
+    """When it was requested; None for a dry run."""
+    updated_at: datetime | None = None
+    """When its progress was last recorded; None for a dry run."""
+    rows: list[BackfillRow] = field(default_factory=list)
+    """One per occurrence, where the call that returns it handled all of them; otherwise empty, and the counts tell."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status != "running"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
-from rqsched.api.build_description import describe, describe_delivery, upcoming
+from rqsched.api.build_description import describe, describe_backfill, describe_delivery, describe_preview, upcoming
 from rqsched.api.caller_transaction import (
     CallerTransaction,
     ConnectionLike,
@@ -22,7 +21,7 @@ from rqsched.api.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.api.description import DeliveryDescription, Description, ScheduleFields, TriggerResult
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
@@ -36,9 +35,9 @@ from rqsched.core.option_table import require_key, require_note
 from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
+from rqsched.core.results import BackfillRow
 from rqsched.core.schedule_options import define, require_known
 from rqsched.core.shown import Shown
-from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
 from rqsched.spec.zones import tzdata_version
@@ -46,24 +45,10 @@ from rqsched.store import changes, deliveries, event_queries, run_queries, sched
 from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
-__all__ = ["BackfillResult", "Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
+__all__ = ["Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillResult:
-    """What a backfill did."""
-
-    backfill: Backfill | None
-    """Its row: uid, range, counts and status; None for a dry run."""
-    rows: list[BackfillRow]
-    """One per occurrence."""
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the rows as JSON-native values."""
-        return [row.to_dict() for row in self.rows]
-
-
-Progress = Callable[[Backfill], None]
+Progress = Callable[[BackfillProgress], None]
 """Called after each chunk of a backfill."""
 
 
@@ -407,7 +392,7 @@ class ScheduleHandle(ScheduleView):
         bound: int = DEFAULT_BOUND,
         progress: Progress | None = None,
         context: CommandContext | None = None,
-    ) -> BackfillResult:
+    ) -> BackfillProgress:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
         `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does, and `"all"` also
@@ -417,15 +402,15 @@ class ScheduleHandle(ScheduleView):
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
         if dry_run:
-            return BackfillResult(None, [row for chunk in self.preview_backfill(wanted) for row in chunk])
+            chunks = self.preview_backfill(wanted)
+            return describe_preview(self._schedule, wanted, chunks)
         rows: list[BackfillRow] = []
-        done: Backfill | None = None
-        for done, chunk in self.iter_backfill(wanted):
+        for done, chunk in self.iter_backfill(wanted):  # a range without occurrences is a chunk, too
             rows += chunk
             if progress is not None:
-                progress(done)
+                progress(describe_backfill(done))
         self.refresh()
-        return BackfillResult(done, rows)
+        return describe_backfill(done, rows)
 
     def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
         """Say what a backfill would do, chunk by chunk, in bounded memory; writes nothing."""

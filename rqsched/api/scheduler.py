@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from rq import get_current_job
 
 from rqsched import signals
+from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
 from rqsched.api.caller_transaction import (
     CallerTransaction,
@@ -21,6 +22,7 @@ from rqsched.api.caller_transaction import (
     split_transaction,
 )
 from rqsched.api.declarations import Declarations, Declaring, of_process
+from rqsched.api.description import BackfillProgress
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
@@ -386,8 +388,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             raise RunNotFoundError(uid)
         return RunHandle(self.runtime, found)
 
-    def backfill(self, uid: str, *, namespace: str | None = None) -> Backfill:
+    def backfill(self, uid: str, *, namespace: str | None = None) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
+        return describe_backfill(self._find_backfill(uid, namespace))
+
+    def _find_backfill(self, uid: str, namespace: str | None) -> Backfill:
         found = backfill.get_backfill(self.runtime, uid.upper())
         schedule = self.runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
         if schedule is None or schedule.namespace != self._namespace(namespace):
@@ -402,17 +407,18 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         namespace: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> Page[Backfill]:
+    ) -> Page[BackfillProgress]:
         """Read a page of backfills, newest first; `status` is `running`, `done` or `stopped`."""
         schedule_queries.require_limit(limit)
         where = self._namespace(namespace)
-        return self.runtime.database.read(
+        page = self.runtime.database.read(
             lambda c: backfills.page(c, where, schedule_id=schedule_id, status=status, limit=limit, cursor=cursor)
         )
+        return page.map(describe_backfill)
 
     def iter_backfills(
         self, *, schedule_id: str | None = None, status: str | None = None, namespace: str | None = None
-    ) -> Iterator[Backfill]:
+    ) -> Iterator[BackfillProgress]:
         """Read all backfills, newest first, page by page."""
         asked = {"schedule_id": schedule_id, "status": status, "namespace": namespace}
         return pages(lambda cursor: self.backfills(**asked, limit=MAX_PAGE, cursor=cursor))
@@ -424,14 +430,14 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         *,
         namespace: str | None = None,
         context: CommandContext | None = None,
-    ) -> Backfill:
+    ) -> BackfillProgress:
         """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
 
         The reason is recorded, and who stopped it.
         """
         require_note(reason, "reason")
-        found = self.backfill(uid, namespace=namespace)
-        return backfill.cancel(self.runtime, found.uid, reason=reason, context=context)
+        found = self._find_backfill(uid, namespace)
+        return describe_backfill(backfill.cancel(self.runtime, found.uid, reason=reason, context=context))
 
     def retry_failed(
         self,

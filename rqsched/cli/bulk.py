@@ -26,8 +26,7 @@ from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.core.results import BulkRow, RetryRow
-from rqsched.core.start_on_request import BackfillRow
+from rqsched.core.results import BackfillRow, BulkRow, RetryRow
 from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
 
 app = typer.Typer(add_completion=False)

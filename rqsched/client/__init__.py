@@ -7,10 +7,10 @@ It needs httpx only: importing it loads neither SQLAlchemy nor Redis, RQ or cron
 ...     client.create("nightly", "invoice-sync", Cron("0 2 * * *"))
 """
 
-from rqsched.api.description import RunDescription, TriggerResult
+from rqsched.api.description import BackfillProgress, RunDescription, TriggerResult
 from rqsched.client.aio import AsyncClient, AsyncRunHandle, AsyncScheduleHandle
 from rqsched.client.http import ResponseError, Retries
-from rqsched.client.responses import BackfillProgress, EventRecord
+from rqsched.client.responses import EventRecord
 from rqsched.client.sync import Client, RunHandle, ScheduleHandle
 
 __all__ = [

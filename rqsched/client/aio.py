@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 import httpx
 import tenacity
 
-from rqsched.api.description import Description, RunDescription, TriggerResult
+from rqsched.api.description import BackfillProgress, Description, RunDescription, TriggerResult
 from rqsched.client import http, requests, sync
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, path_of
-from rqsched.client.responses import BackfillProgress, EventRecord
+from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import httpx
 
@@ -15,45 +15,6 @@ from rqsched.core.page import Page
 from rqsched.core.quota import RESOURCES, Quota, Usage
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillProgress:
-    """A backfill and its progress; read it again with `Client.backfill(uid)` until `is_done`."""
-
-    uid: str | None
-    """None for a dry run."""
-    status: str
-    """`running`, `done`, `stopped` or `dry_run`."""
-    start_at: datetime
-    """The first instant of the range, inclusive."""
-    end_at: datetime
-    """The end of the range, exclusive."""
-    attempted: int
-    """Occurrences handled so far."""
-    started: int
-    """Runs started."""
-    buffered: int
-    """Runs that wait in the buffer."""
-    skipped: int
-    """Occurrences skipped."""
-    already_run: int
-    """Occurrences that had a run before."""
-    reason: str | None = None
-    """Why it stopped; None otherwise."""
-    cursor: datetime | None = None
-    """The instant from which it continues; None for a dry run."""
-    created_at: datetime | None = None
-    """When it was requested; None for a dry run."""
-    updated_at: datetime | None = None
-    """When its progress was last recorded; None for a dry run."""
-    rows: list[dict[str, Any]] | None = None
-    """One per occurrence, when the backfill completed within the request; None otherwise."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended."""
-        return self.status != "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +33,9 @@ def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:
     for name in _instants(kind):
         if known.get(name) is not None:
             known[name] = datetime.fromisoformat(known[name])
+    for name, row in _rows(kind):
+        if name in known:
+            known[name] = [read(row, one) for one in known[name]]
     return kind(**known)
 
 
@@ -84,6 +48,14 @@ def _names(kind: Any) -> tuple[str, ...]:
 def _instants(kind: Any) -> tuple[str, ...]:
     hints = get_type_hints(kind)
     return tuple(name for name in _names(kind) if hints[name] in (datetime, datetime | None))
+
+
+@lru_cache
+def _rows(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields that are lists of dataclasses, each with its dataclass."""
+    hints = get_type_hints(kind)
+    lists = ((name, get_args(hints[name])[0]) for name in _names(kind) if get_origin(hints[name]) is list)
+    return tuple((name, item) for name, item in lists if is_dataclass(item))
 
 
 def one(kind: Callable[..., T]) -> Callable[[httpx.Response], T]:

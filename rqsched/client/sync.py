@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 import httpx
 import tenacity
 
-from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.client import http, requests, responses
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
-from rqsched.client.responses import (
-    BackfillProgress,
-    EventRecord,
-)
+from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page, pages

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
+
+from rqsched.core.ids import iso_utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,32 @@ class RetryRow:
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON-native values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRow:
+    """What a backfill did with one occurrence."""
+
+    occurrence_at: datetime
+    """Its nominal time."""
+    instance_id: str | None
+    """The instance id of its run; None when this backfill made none."""
+    outcome: str
+    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
+    reason: str | None = None
+    """Why it was skipped; `pruned` when it counts as run because history up to there is gone; `rerun` when its run had
+    failed and is run again."""
+    run_uid: str | None = None
+    """The uid of its run; None when this backfill made none."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-native values, in the durable-workflow document's words."""
+        return {
+            "occurrence_time": iso_utc(self.occurrence_at),
+            "instance_id": self.instance_id,
+            "outcome": self.outcome,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)

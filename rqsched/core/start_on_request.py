@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rqsched.core.audit import BACKFILL_STOPPED, NOT_TRIGGERABLE, REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.ids import backfill_instance_id, iso_utc
+from rqsched.core.ids import backfill_instance_id
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.results import BackfillRow
 from rqsched.core.retry_on_request import attempt_again
 from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 
@@ -58,32 +59,6 @@ def decide_trigger(
         if result.is_exhausted:
             end_exhausted(builder)
     return builder.build(request.uid), result
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillRow:
-    """What a backfill did with one occurrence."""
-
-    occurrence_at: datetime
-    """Its nominal time."""
-    instance_id: str | None
-    """The instance id of its run; None when this backfill made none."""
-    outcome: str
-    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
-    reason: str | None = None
-    """Why it was skipped; `pruned` when it counts as run because history up to there is gone; `rerun` when its run had
-    failed and is run again."""
-    run_uid: str | None = None
-    """The uid of its run; None when this backfill made none."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON-native values, in the durable-workflow document's words."""
-        return {
-            "occurrence_time": iso_utc(self.occurrence_at),
-            "instance_id": self.instance_id,
-            "outcome": self.outcome,
-            "reason": self.reason,
-        }
 
 
 def decide_backfill(

@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every
-from rqsched.api.schedule_handle import BackfillResult, ScheduleHandle
+from rqsched.api.description import BackfillProgress
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import CHUNK, PAUSE, BackfillRange, get_backfill, iterate, open_backfill
 from rqsched.chain.firing import LOCKED_AGAIN
 from rqsched.core.ids import new_uid
@@ -25,7 +26,7 @@ from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, all_runs, last, n
 MINUTELY = Cron("* * * * *")
 
 
-def outcomes(result: BackfillResult) -> list[str]:
+def outcomes(result: BackfillProgress) -> list[str]:
     return [row.outcome for row in result.rows]
 
 
@@ -38,7 +39,7 @@ def test_the_range_begins_inclusive_and_ends_exclusive(any_env: Env) -> None:
     run = newest(schedule)
     assert (run.kind, run.instance_id) == ("backfill", "schedule:report:backfill:2026-01-15T11:40:00Z")
     assert run.due_at == run.occurrence_at
-    assert result.to_dicts()[0] == {
+    assert result.rows[0].to_dict() == {
         "occurrence_time": "2026-01-15T11:30:00Z",
         "instance_id": "schedule:report:backfill:2026-01-15T11:30:00Z",
         "outcome": "started",
@@ -77,8 +78,7 @@ def test_a_range_that_cannot_be_fired_is_refused(
 
 def test_a_range_without_occurrences_is_done_at_once(env: Env) -> None:
     result = env.create(spec=Cron("0 0 1 1 *")).backfill(NOON - HOUR, NOON)
-    assert result.backfill is not None
-    assert (result.rows, result.backfill.status) == ([], "done")
+    assert (result.rows, result.status) == ([], "done")
 
 
 def test_a_from_completion_interval_has_nothing_to_backfill(env: Env) -> None:
@@ -141,7 +141,7 @@ def test_a_dry_run_returns_what_would_start_and_writes_nothing(any_env: Env) -> 
 
     assert outcomes(result) == ["would_start", "already_run", "would_start", "skipped", "skipped", "skipped"]
     assert result.rows[-1].reason == "remaining_actions_exhausted"
-    assert result.backfill is None
+    assert (result.uid, result.status) == (None, "dry_run")
     assert (schedule.refresh().state, len(occurrences(schedule))) == (before, 1)
 
 
@@ -182,8 +182,7 @@ def test_max_runs_end_the_backfill_and_the_schedule(any_env: Env, on_exhausted: 
     result = schedule.backfill(NOON - 5 * MINUTE, NOON)
 
     assert outcomes(result) == ["started", "started", "skipped"]
-    assert result.backfill is not None
-    assert (result.rows[-1].reason, result.backfill.status) == ("remaining_actions_exhausted", "stopped")
+    assert (result.rows[-1].reason, result.status) == ("remaining_actions_exhausted", "stopped")
     assert (schedule.status, schedule.status_reason) == (status, "max_runs_exhausted")
     assert statuses(schedule) == ["pending", "pending"]
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -147,14 +148,16 @@ def test_lists_are_paged_counted_and_filtered(client: Client, web: Web) -> None:
     assert [found["name"] for found in client.workflows()] == ["note"]
 
 
-def test_a_backfill_returns_its_progress(client: Client) -> None:
+def test_a_backfill_returns_the_progress_that_the_scheduler_returns(client: Client, web: Web) -> None:
     made = client.create("report", "note", Cron("0 * * * *"), overlap="allow_all")
     start, end = (datetime(2026, 1, 15, hour, tzinfo=UTC) for hour in (8, 11))
     planned = made.backfill(start, end, dry_run=True)
     assert (planned.uid, planned.started, planned.is_done) == (None, 3, True)
     done = made.backfill(start, end)
-    assert (done.started, len(done.rows or ())) == (3, 3)
-    assert client.backfill(done.uid or "").status == "done"
+    assert [(row.occurrence_at.hour, row.outcome) for row in done.rows] == [(hour, "started") for hour in (8, 9, 10)]
+    assert client.backfill(done.uid or "") == web.env.scheduler.backfill(done.uid or "") == replace(done, rows=[])
+    again = made.backfill(start, end, dry_run=True)
+    assert again == web.env.scheduler.get("report").backfill(start, end, dry_run=True)
 
 
 RAISED: list[tuple[Callable[[Client], Any], type[Exception], dict[str, str]]] = [

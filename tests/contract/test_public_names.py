@@ -15,8 +15,8 @@ from rqsched.core.option_table import Options
 PUBLIC_NAMES = {
     "AuditRecord",
     "Backfill",
+    "BackfillProgress",
     "BackfillRange",
-    "BackfillResult",
     "BackfillRow",
     "BulkRow",
     "CatchUp",

@@ -63,6 +63,7 @@ MODULES = {
 """Files of the package that were renamed, and what an alias of an import must not bring back."""
 
 NAMES = {
+    "BackfillResult": "BackfillProgress",
     "BorrowedDialect": "ExistingConnectionDialect",
     "CallersTransaction": "CallerTransaction",
     "Draft": "ChangeBuilder",

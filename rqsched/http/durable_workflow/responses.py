@@ -15,7 +15,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
-from rqsched.core.start_on_request import BackfillRow
+from rqsched.core.results import BackfillRow
 from rqsched.http.openapi import Refusals, Schema
 
 

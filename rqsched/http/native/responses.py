@@ -8,17 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.api.build_description import describe_plainly
-from rqsched.api.description import DeliveryDescription, Description, RunDescription, TriggerResult
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
-from rqsched.core.results import BulkRow, RetryRow, Synced
-from rqsched.core.start_on_request import BackfillRow
+from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
-from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
 _JSON_FIELDS = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
@@ -247,48 +245,23 @@ class UpcomingResponse(Schema):
     items: list[datetime]
 
 
-class BackfillRowResponse(Schema):
-    """The outcome of one occurrence of a backfill."""
-
-    occurrence_time: datetime
-    instance_id: str | None = None
-    outcome: str
-    reason: str | None = None
+BackfillRowResponse: Any = schema_of("BackfillRowResponse", BackfillRow)
 
 
-class BackfillResponse(Schema):
-    """A backfill and its progress."""
+class _WithRows(Schema):
+    rows: list[BackfillRowResponse]
+    """One per occurrence, when the backfill completed within the request; empty otherwise. At most 500 of a dry run."""
 
-    uid: str | None
-    """None for a dry run."""
-    status: str
-    """`running`, `done`, `stopped` or `dry_run`."""
-    reason: str | None = None
-    start_at: datetime
-    end_at: datetime
-    cursor: datetime | None = None
-    """The instant from which it continues; None for a dry run."""
-    attempted: int
-    started: int
-    buffered: int
-    skipped: int
-    already_run: int
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    rows: list[BackfillRowResponse] | None = None
-    """One per occurrence, when the backfill completed within the request."""
+
+BackfillResponse: Any = schema_of(
+    "BackfillResponse", BackfillProgress, without=("rows",), base=_WithRows, doc="A backfill and its progress."
+)
 
 
 class BackfillsResponse(Page):
     """A page of backfills, newest first."""
 
     items: list[BackfillResponse]
-
-
-def backfill_response(backfill: Backfill, rows: list[BackfillRow] | None = None) -> dict[str, Any]:
-    """Return a backfill's progress, with its rows when they are given."""
-    fields = {name: getattr(backfill, name) for name in BackfillResponse.model_fields if name != "rows"}
-    return fields if rows is None else fields | {"rows": [row.to_dict() for row in rows]}
 
 
 class WorkflowResponse(Schema):

@@ -6,19 +6,17 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from rqsched.api.build_description import describe_backfill, describe_preview
 from rqsched.api.run_handle import RunHandle
-from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.model import BLOCKED, RunStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.core.start_on_request import BackfillRow
 from rqsched.errors import InvalidLimitError
 from rqsched.http.dependencies import OperateAlways, Read
 from rqsched.http.native.convert import statuses_of
@@ -44,7 +42,6 @@ from rqsched.http.native.responses import (
     RunsResponse,
     TargetsResponse,
     UpcomingResponse,
-    backfill_response,
     retry_failed_response,
     run_response,
 )
@@ -265,33 +262,14 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
         BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
     )
     if body.dry_run:
-        return Json(_preview(handle, wanted))
+        chunks = handle.preview_backfill(wanted)
+        return Json(describe_preview(handle.state, wanted, chunks, backfill.CHUNK))
     first, rows = next(iter(handle.iter_backfill(wanted)))
     if first.is_done:
-        return Json(backfill_response(first, rows))
+        return Json(describe_backfill(first, rows))
     backfill.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
-    return Json(backfill_response(first), 202, {"Location": location})
-
-
-def _preview(handle: ScheduleHandle, wanted: BackfillRange) -> dict[str, Any]:
-    """Count what a backfill would do, with the rows of as many occurrences as one that starts shows."""
-    counts, shown = Counter[str](), list[BackfillRow]()
-    for rows in handle.preview_backfill(wanted):
-        counts.update(row.outcome for row in rows)
-        shown += rows[: backfill.CHUNK - len(shown)]
-    return {
-        "uid": None,
-        "status": "dry_run",
-        "start_at": wanted.start_at,
-        "end_at": wanted.end_at,
-        "attempted": counts.total(),
-        "started": counts["would_start"],
-        "buffered": 0,
-        "skipped": counts["skipped"],
-        "already_run": counts["already_run"],
-        "rows": [row.to_dict() for row in shown],
-    }
+    return Json(describe_backfill(first), 202, {"Location": location})
 
 
 @router.get("/backfills/", response_model=BackfillsResponse, tags=["backfills"])
@@ -306,8 +284,7 @@ def list_backfills(
     page = call.scheduler.backfills(
         schedule_id=schedule_id, status=status, namespace=call.namespace, limit=limit, cursor=cursor
     )
-    items = [backfill_response(one) for one in page.items]
-    return Json({"items": items, "next_cursor": page.next_cursor})
+    return Json({"items": page.items, "next_cursor": page.next_cursor})
 
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
@@ -315,10 +292,10 @@ def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | N
     """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
     reason = body.reason if body else None
     stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
-    return Json(backfill_response(stopped))
+    return Json(stopped)
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
 def read_backfill(call: Read, uid: BackfillUid) -> Response:
     """Read the progress of a backfill."""
-    return Json(backfill_response(call.scheduler.backfill(uid, namespace=call.namespace)))
+    return Json(call.scheduler.backfill(uid, namespace=call.namespace))
