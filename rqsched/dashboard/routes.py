@@ -25,7 +25,7 @@ from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import MalformedError, RateLimitedError, TooManyStreamsError, UnauthorizedError, problem_of
 from rqsched.http.event_feed import Reader
-from rqsched.http.event_stream import EventStream, NamespaceCursor, open_stream
+from rqsched.http.event_stream import NamespaceCursor, open_stream
 from rqsched.http.middleware import tag_of
 from rqsched.store.database import DatabaseError
 from rqsched.store.event_queries import SETTLING, FoundEvent
@@ -97,26 +97,19 @@ def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], 
 
 
 async def _stream(request: Request) -> Response:
+    """Return the stream of what changes in the viewer's namespace since the page was read."""
     try:
         visit = await run_in_threadpool(_visit, request, [])
-        return await _follow(visit)
+        cursor, reader = NamespaceCursor(visit.namespace, _since(visit)), Reader(visit.namespace, visit.now)
+        return await open_stream(wiring_of(request).feed, reader, cursor, is_new=False, fields=_least)
     except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
         return Response(status_code=204)  # no stream now: a browser logs any other answer as an error
     except RqschedError as error:
         return _error(request, None, error)
 
 
-async def _follow(visit: Visit) -> EventStream:
-    """Return the stream of what changes in the viewer's namespace since the page was read.
-
-    Raises InvalidInputError, TooManyStreamsError and DatabaseUnavailableError.
-    """
-    cursor, reader = NamespaceCursor(visit.namespace, _since(visit)), Reader(visit.namespace, visit.now)
-    return await open_stream(wiring_of(visit.request).feed, reader, cursor, is_new=False, fields=_least)
-
-
 def _since(visit: Visit) -> datetime:
-    """Read since when; a page from long ago needs no older events, for it is loaded again."""
+    """Return since when events are wanted; a page from long ago needs no older ones, because it is loaded again."""
     text = visit.query("since")
     try:
         at = datetime.fromisoformat(text) if text else visit.now

@@ -66,11 +66,12 @@ def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is
     """Return a schedule, in our names and in the Pipelit document's."""
     fields = describe_plainly(schedule, latest)
     surface = loads(schedule.definition.surface)
+    only = schedule.spec.members[0] if len(schedule.spec.members) == 1 else None
     fields |= {
         "id": schedule.schedule_id,
         "name": surface.get("name") or schedule.schedule_id,
         "workflow_id": fields["workflow"],
-        "interval_seconds": _interval_seconds(schedule),
+        "interval_seconds": only.every.total_seconds() if isinstance(only, Every) else None,
         "total_repeats": schedule.policies.max_successes or 0,
         "max_retries": schedule.policies.retry.max_retries,
         "timeout_seconds": fields["timeout"],
@@ -85,11 +86,6 @@ def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is
         for name in _LARGE:
             del fields[name]
     return fields
-
-
-def _interval_seconds(schedule: Schedule) -> float | None:
-    every = [member.every for member in schedule.spec.members if isinstance(member, Every)]
-    return every[0].total_seconds() if len(every) == 1 and len(schedule.spec.members) == 1 else None
 
 
 class SchedulesResponse(Page):
