@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
-from rqsched.clock import Clock, DatabaseClock, HostClock, Measurement
+from rqsched.clock import Clock, DatabaseClock, HostClock
 from rqsched.errors import BackendUnavailableError
 from rqsched.store.database import Database
 
@@ -23,13 +23,14 @@ class DatabaseTime(Clock):
         self._database = database
         self._host = host
         self._refresh = refresh
-        self._clock = DatabaseClock(host)
+        self.clock = DatabaseClock(host)
+        """What was measured; a measurement of another process of this host may take its place."""
 
     def now(self) -> datetime:
         """Return the present instant; raises BackendUnavailableError when it was never measured and SQL is away."""
         if not self._database.dialect.has_server:
             return self._host.now()
-        clock = self._clock
+        clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
             self._measure()
         return clock.now()
@@ -37,19 +38,9 @@ class DatabaseTime(Clock):
     def _measure(self) -> None:
         """Measure; while the database is away what was measured before holds. Raises when there is nothing yet."""
         try:
-            self._clock.measure(lambda: self._database.now(self._host.now()))
+            self.clock.measure(lambda: self._database.now(self._host.now()))
         except BackendUnavailableError:
-            if not self._clock.is_measured:
+            if not self.clock.is_measured:
                 raise
-            self._clock.keep()
+            self.clock.keep()
             _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
-
-    @property
-    def measured(self) -> Measurement | None:
-        """How this host's clock was measured against the database's; None when it was not."""
-        return self._clock.measured
-
-    def take_over(self, measured: Measurement | None) -> None:
-        """Go by what another process of this host has measured."""
-        if measured is not None:
-            self._clock.measured = measured

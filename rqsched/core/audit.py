@@ -173,13 +173,6 @@ class Event:
             raise InvalidPayloadError("payload", f"{self.type} may not carry {sorted(extra)}; see audit.CONTRACT")
 
 
-def with_context(event: Event, context: CommandContext | None) -> Event:
-    """Add `command_context` to an event when there is one to add."""
-    if context is None or not (payload := context.to_json()):
-        return event
-    return Event(event.type, {**event.payload, "command_context": payload}, event.run_uid, event.instance_id)
-
-
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One audit event as it was recorded."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from rqsched.core.audit import CommandContext, Event, with_context
+from rqsched.core.audit import CommandContext, Event
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
 from rqsched.core.overdue import expected
@@ -130,8 +130,9 @@ class ChangeBuilder:
             for key, value in payload.items()
             if value is not None or key == "next_fire_at"
         }
-        event = Event(event_type, stored, run.uid if run else None, run.instance_id if run else None)
-        self._events.append(with_context(event, self._context))
+        if self._context is not None and (given := self._context.to_json()):
+            stored["command_context"] = given
+        self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
 
     def build(self, operation: str | None = None) -> Change:
         """Number the position, stamp the row and return the Change; `operation` is the uid of what an owner asked."""

@@ -133,7 +133,7 @@ class WorkerSide:
 
     def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
         self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
-        return self._claim, self._runtime.time.measured
+        return self._claim, self._runtime.time.clock.measured
 
     def _end(self, asked: Mapping[str, Any]) -> tuple[Change | None, bool]:
         if self._claim is None:
@@ -155,8 +155,9 @@ class HorseSide:
         """Claim the run that this process was forked for."""
         del job  # the worker knows it
         claim: Claim | None
-        claim, clock = self._ask({"token": token, "worker": worker})
-        self._runtime.time.take_over(clock)
+        claim, measured = self._ask({"token": token, "worker": worker})
+        if measured is not None:
+            self._runtime.time.clock.measured = measured
         return claim
 
     def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:

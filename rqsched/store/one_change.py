@@ -180,8 +180,7 @@ def end_alone(connection: Connection, change: Change, *, token: str, version: st
     ((before, after),) = change.changed_runs
     of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))
     of_run = tuple(sorted(run_differences(before, after) | _OF_RUN))
-    given = {f"s_{name}": value for name, value in schedule_values(change.after, of_schedule).items()}
-    given |= {f"r_{name}": value for name, value in run_values(after, of_run).items()}
+    given = _given("s", schedule_values(change.after, of_schedule)) | _given("r", run_values(after, of_run))
     given |= {"b_schedule": change.after.uid, "b_version": version, "b_run": after.uid, "b_token": token}
     return connection.execute(_end_alone(of_schedule, of_run), given).first() is not None
 

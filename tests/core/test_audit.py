@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rqsched.core import audit, lifecycle
-from rqsched.core.audit import CONTRACT, CommandContext, Event, with_context
+from rqsched.core.audit import CONTRACT, CommandContext, Event
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.fire_decision import decide_fire_failed
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
@@ -181,8 +182,6 @@ def test_a_context_is_recorded_without_empty_keys(context: CommandContext, value
 def test_without_a_context_an_event_has_no_command_context(context: CommandContext | None) -> None:
     change = lifecycle.decide_pause(active(), now=NOON, context=context)
     assert "command_context" not in change.events[0].payload
-    event = Event(audit.PAUSED, {"paused_at": "now"}, "run", "instance")
-    assert with_context(event, context) is event
 
 
 def test_a_context_accompanies_every_event_of_its_operation() -> None:
@@ -196,7 +195,11 @@ def test_an_event_keeps_its_run() -> None:
     (event,) = fire(active()).events
     assert event.run_uid == event.payload["workflow_run_id"]
     assert event.instance_id == event.payload["workflow_instance_id"]
-    assert with_context(event, CommandContext("ops")).run_uid == event.run_uid
+    builder = ChangeBuilder(active(), now=NOON, context=CommandContext("ops"))
+    builder.record(audit.RUN_CANCELLED, run(1))
+    (event,) = builder.build().events
+    assert (event.run_uid, event.instance_id) == (run(1).uid, run(1).instance_id)
+    assert event.payload == {"command_context": {"principal": "ops"}}
 
 
 def test_the_lineage_of_a_run_has_the_document_s_keys() -> None:
