@@ -1,8 +1,8 @@
 """The command `sync`: creates and updates the schedules that a file, or the application, declares.
 
-The file is JSON or TOML with a list of schedules; docs/cli.md describes it. The keys of an entry are `id`, `workflow`,
-when (`cron`, `interval`, `once` or `spec`), and the options of `Scheduler.create`. An unknown key is refused in an
-entry, and warned about beside the list; both messages name the nearest key.
+The file is JSON or TOML with a list of schedules; docs/cli.md describes it. The keys of an entry are `schedule_id`,
+`workflow`, when (`cron`, `interval`, `once` or `spec`), and the options of `Scheduler.create`. An unknown key is
+refused in an entry, and warned about beside the list; both messages name the nearest key.
 """
 
 from __future__ import annotations
@@ -31,14 +31,10 @@ from rqsched.spec.spec import Cron, Every, Once, Spec
 app = typer.Typer(add_completion=False)
 _log = logging.getLogger(__name__)
 
-_ALIASES = {
-    "schedule_id": "id",
-    "every": "interval",
-    "search_attribute": "search_attributes",
-    "environment": "environments",
-}
+_CALLED_ELSEWHERE = {"id": "schedule_id", "every": "interval"}
+"""What decorators and flags call a key."""
 _WHEN = ("cron", "interval", "once", "spec", "offset", "from_completion", "timezone", "start_at", "end_at")
-_OWN = ("id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
+_OWN = ("schedule_id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
 _ENTRIES = "schedules"
 
 File = Annotated[
@@ -124,26 +120,27 @@ def _parse(path: Path) -> Any:
 def _entry(index: int, entry: object) -> Declaration:
     if not isinstance(entry, Mapping):
         raise InvalidInputError(f"schedules[{index}]", f"is a {type(entry).__name__}; write an object")
-    fields = {_ALIASES.get(str(name), str(name)): value for name, value in entry.items()}
+    fields = {str(name): value for name, value in entry.items()}
     try:
         return _declaration(fields)
     except InvalidInputError as error:
-        error.add_note(f"in schedules[{index}] {fields.get('id', '')}".rstrip())
+        error.add_note(f"in schedules[{index}] {fields.get('schedule_id', '')}".rstrip())
         raise
 
 
 def _declaration(fields: Mapping[str, Any]) -> Declaration:
-    for name in ("id", "workflow"):
-        if not isinstance(fields.get(name), str):
-            raise InvalidInputError(name, "is missing, or is not a text")
     options = {name: value for name, value in fields.items() if name not in _OWN}
     for name in sorted(set(options) - set(OPTIONS)):
-        known = {*OPTIONS, *_OWN, *_ALIASES}
-        raise InvalidInputError(name, f"is not an option{did_you_mean(name, known) or '; docs/cli.md lists them'}")
+        named = _CALLED_ELSEWHERE.get(name)
+        hint = f"; did you mean {named}?" if named else did_you_mean(name, {*OPTIONS, *_OWN})
+        raise InvalidInputError(name, f"is not an option{hint or '; docs/cli.md lists them'}")
+    for name in ("schedule_id", "workflow"):
+        if not isinstance(fields.get(name), str):
+            raise InvalidInputError(name, "is missing, or is not a text")
     if not isinstance(fields.get("paused"), bool | None):
         raise InvalidInputError("paused", "must be true or false")
     return Declaration(
-        fields["id"],
+        fields["schedule_id"],
         fields["workflow"],
         _spec(fields),
         cast("Options", options),

@@ -27,7 +27,7 @@ LONG: dict[str, tuple[Sequence[str], str, str]] = {
 def world(cli: Cli, tmp_path: Path) -> Cli:
     cli.scheduler.create("a", HELLO, Cron("* * * * *"), overlap="allow_all")
     cli.scheduler.create("b", HELLO, Every("1h"))
-    declared = [{"id": name, "workflow": HELLO, "every": "1h"} for name in "xyz"]
+    declared = [{"schedule_id": name, "workflow": HELLO, "interval": "1h"} for name in "xyz"]
     (tmp_path / "file.json").write_text(json.dumps(declared))
     return cli
 

@@ -73,7 +73,7 @@ def test_a_webhook_without_a_secret_is_refused(cli: Cli) -> None:
 def test_a_sync_file_may_say_who_is_told(cli: Cli, tmp_path: Path) -> None:
     told = {"on_failure": HELLO, "expect_success_within": "26h", "notifications": {"heartbeat": "https://a.example/x"}}
     file = tmp_path / "schedules.json"
-    file.write_text(json.dumps([{"id": "told", "workflow": HELLO, "every": "1h", **told}]))
+    file.write_text(json.dumps([{"schedule_id": "told", "workflow": HELLO, "interval": "1h", **told}]))
 
     cli("sync", str(file))
     assert "told" in cli("sync", str(file), "-o", "json").json["unchanged"]

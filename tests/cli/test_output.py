@@ -66,7 +66,7 @@ class Tried:
 @pytest.fixture
 def tried(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Tried]:
     """Each command of the table in each form of output, each in a namespace where nothing was done before it."""
-    (tmp_path / "file.json").write_text(json.dumps([{"id": "s", "workflow": HELLO, "every": "1h"}]))
+    (tmp_path / "file.json").write_text(json.dumps([{"schedule_id": "s", "workflow": HELLO, "interval": "1h"}]))
     found = []
     for output in ("json", "jsonl", "table"):
         for name, words in ANSWERS.items():

@@ -13,7 +13,7 @@ from tests.support.cli import HELLO, Cli
 
 TOML = f"""
 [[schedules]]
-id = "nightly"
+schedule_id = "nightly"
 workflow = "{HELLO}"
 cron = "0 2 * * *"
 timezone = "Europe/Berlin"
@@ -30,19 +30,19 @@ max_retries = 5
 base = "10s"
 
 [[schedules]]
-id = "often"
+schedule_id = "often"
 workflow = "{HELLO}"
 interval = ["30m", 3600]
 start_at = 2026-01-01T00:00:00Z
 paused = true
 
 [[schedules]]
-id = "form"
+schedule_id = "form"
 workflow = "{HELLO}"
 spec = {{ cron_expressions = ["0 3 * * *"], intervals = [{{ every = "PT1H" }}], timezone = "Asia/Tokyo" }}
 
 [[schedules]]
-id = "single"
+schedule_id = "single"
 workflow = "{HELLO}"
 once = 2099-01-01T00:00:00Z
 max_runs = 1
@@ -62,7 +62,7 @@ def write(path: Path, *entries: object) -> str:
 
 
 def entry(schedule_id: str, **more: object) -> dict[str, object]:
-    return {"id": schedule_id, "workflow": HELLO, "cron": "0 2 * * *", **more}
+    return {"schedule_id": schedule_id, "workflow": HELLO, "cron": "0 2 * * *", **more}
 
 
 def test_a_toml_file_becomes_schedules(cli: Cli, file: Path) -> None:
@@ -113,21 +113,27 @@ REFUSED = {
     "no JSON": ("{", "is not valid JSON"),
     "no list": ('{"x": 1}', "no list of schedules"),
     "an entry that is none": ("[3]", "schedules[0]"),
-    "no id": ('[{"workflow": "cli-hello", "every": "1h"}]', "id: is missing"),
-    "no workflow": ('[{"id": "a", "every": "1h"}]', "workflow: is missing"),
-    "no timing": ('[{"id": "a", "workflow": "cli-hello"}]', "cron, interval, once or spec"),
-    "a bad cron": ('[{"id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
-    "two timings": ('[{"id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
-    "an unknown key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "colour": 1}]', "colour: is not an"),
-    "a misspelt key": (
-        '[{"id": "a", "workflow": "cli-hello", "every": "1h", "timezon": "UTC"}]',
-        "did you mean timezone?",
+    "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: is missing"),
+    "no workflow": ('[{"schedule_id": "a", "interval": "1h"}]', "workflow: is missing"),
+    "no timing": ('[{"schedule_id": "a", "workflow": "cli-hello"}]', "cron, interval, once or spec"),
+    "a bad cron": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
+    "two timings": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
+    "an unknown key": (json.dumps([entry("a", colour=1)]), "colour: is not an"),
+    "a misspelt key": (json.dumps([entry("a", timezon="UTC")]), "did you mean timezone?"),
+    "the name of a decorator": (
+        '[{"id": "a", "workflow": "cli-hello", "interval": "1h"}]',
+        "did you mean schedule_id?",
     ),
-    "a misspelt timing": ('[{"id": "a", "workflow": "cli-hello", "crom": "* * * * *"}]', "did you mean cron?"),
-    "an unknown retry key": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": {"x": 1}}]', "retry.x"),
-    "a word for retry": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "retry": "often"}]', "retry"),
-    "a word for paused": ('[{"id": "a", "workflow": "cli-hello", "every": "1h", "paused": "yes"}]', "paused"),
-    "an unknown workflow": ('[{"id": "a", "workflow": "nobody", "every": "1h"}]', "in the declaration of 'a'"),
+    "the name of a flag": (json.dumps([entry("a", every="1h")]), "every: is not an option; did you mean interval?"),
+    "one of several": (json.dumps([entry("a", environment="x")]), "did you mean environments?"),
+    "a misspelt timing": ('[{"schedule_id": "a", "workflow": "cli-hello", "crom": "* * * * *"}]', "did you mean cron?"),
+    "an unknown retry key": (json.dumps([entry("a", retry={"x": 1})]), "retry.x"),
+    "a word for retry": (json.dumps([entry("a", retry="often")]), "retry"),
+    "a word for paused": (json.dumps([entry("a", paused="yes")]), "paused"),
+    "an unknown workflow": (
+        '[{"schedule_id": "a", "workflow": "nobody", "interval": "1h"}]',
+        "in the declaration of 'a'",
+    ),
     "an id twice": (json.dumps([entry("a"), entry("a")]), "declared twice"),
     "a bad one after a good one": (json.dumps([entry("a"), entry("b", jitter="x")]), "in the declaration of 'b'"),
 }
@@ -143,7 +149,7 @@ def test_a_file_with_one_invalid_entry_changes_nothing(cli: Cli, tmp_path: Path,
 
 def test_what_is_no_schedule_is_warned_about_with_the_nearest_name(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
-    path.write_text(f'owner = "ops"\n{TOML}\n[[schedule]]\nid = "lost"\nworkflow = "{HELLO}"\nevery = "1h"\n')
+    path.write_text(f'owner = "ops"\n{TOML}\n[[schedule]]\nschedule_id = "lost"\nworkflow = "x"\ninterval = "1h"\n')
 
     answer = cli("sync", str(path))
 

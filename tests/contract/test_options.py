@@ -148,7 +148,7 @@ def _by_command(surfaces: Surfaces, samples: Samples) -> None:
 def _by_file(surfaces: Surfaces, samples: Samples) -> None:
     path = surfaces.folder / "schedules.json"
     options = {name: sample.json for name, sample in samples.items()}
-    entry = {"id": "by-file", "workflow": HELLO, "cron": "0 2 * * *", **options}
+    entry = {"schedule_id": "by-file", "workflow": HELLO, "cron": "0 2 * * *", **options}
     path.write_text(json.dumps({"schedules": [entry]}))
     surfaces.cli("sync", str(path))
 

@@ -56,7 +56,7 @@ class Surfaces:
 
     def sync(self, **fields: Any) -> None:
         path = self.folder / "schedules.json"
-        path.write_text(json.dumps([{"id": "a", "workflow": HELLO, "every": "1m", **fields}]))
+        path.write_text(json.dumps([{"schedule_id": "a", "workflow": HELLO, "interval": "1m", **fields}]))
         self.cli("sync", str(path))
 
     def command(self, operation: str, *words: str) -> None:
