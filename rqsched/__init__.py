@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
+    from rqsched.api.caller_transaction import WritingOptions
+    from rqsched.api.declarations import Declaration, DeclarationOptions
     from rqsched.api.description import (
         BackfillProgress,
         DeliveryDescription,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rqsched.api.schedule_handle import ScheduleHandle
     from rqsched.api.scheduler import Scheduler
     from rqsched.chain.backfill import BackfillRange
+    from rqsched.chain.pruning import Pruned
+    from rqsched.chain.reconcile import Recovered
     from rqsched.config import Settings
     from rqsched.core.audit import AuditRecord, CommandContext
     from rqsched.core.option_table import Options
@@ -47,9 +50,13 @@ if TYPE_CHECKING:
     from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
+    from rqsched.spec.cron import Gap
     from rqsched.spec.duration import SpanLike
+    from rqsched.spec.members import MemberLike
     from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
+    from rqsched.spec.timeline import Count
     from rqsched.store.backfills import Backfill
+    from rqsched.store.caller_transaction import ConnectionLike, SessionLike
     from rqsched.timing import Timing, When
     from rqsched.workflows import Registry, RunContext, current_run, workflow
 
@@ -64,21 +71,28 @@ __all__ = [
     "BulkRow",
     "CatchUp",
     "CommandContext",
+    "ConnectionLike",
+    "Count",
     "Cron",
     "Declaration",
+    "DeclarationOptions",
     "DeliveryDescription",
     "Description",
     "Every",
     "FailurePolicy",
     "FanOutPolicy",
+    "Gap",
     "ListFilters",
+    "MemberLike",
     "MissedPolicy",
     "Once",
     "Options",
     "OverlapPolicy",
     "OverlapUntil",
     "Page",
+    "Pruned",
     "Quota",
+    "Recovered",
     "Registry",
     "Rerun",
     "RetryPolicy",
@@ -90,6 +104,7 @@ __all__ = [
     "RunHandle",
     "ScheduleHandle",
     "Scheduler",
+    "SessionLike",
     "Settings",
     "SpanLike",
     "Spec",
@@ -101,6 +116,7 @@ __all__ = [
     "TriggerResult",
     "Usage",
     "When",
+    "WritingOptions",
     "current_run",
     "workflow",
 ]
@@ -114,21 +130,28 @@ _HOMES = {
     "BulkRow": "core.results",
     "CatchUp": "core.policy",
     "CommandContext": "core.audit",
+    "ConnectionLike": "store.caller_transaction",
+    "Count": "spec.timeline",
     "Cron": "spec.spec",
     "Declaration": "api.declarations",
+    "DeclarationOptions": "api.declarations",
     "DeliveryDescription": "api.description",
     "Description": "api.description",
     "Every": "spec.spec",
     "FailurePolicy": "core.policy",
     "FanOutPolicy": "core.policy",
+    "Gap": "spec.cron",
     "ListFilters": "api.list_filters",
+    "MemberLike": "spec.members",
     "MissedPolicy": "core.policy",
     "Once": "spec.spec",
     "Options": "core.option_table",
     "OverlapPolicy": "core.policy",
     "OverlapUntil": "core.policy",
     "Page": "core.page",
+    "Pruned": "chain.pruning",
     "Quota": "core.quota",
+    "Recovered": "chain.reconcile",
     "Registry": "workflows",
     "Rerun": "core.policy",
     "RetryPolicy": "core.policy",
@@ -140,6 +163,7 @@ _HOMES = {
     "RunHandle": "api.run_handle",
     "ScheduleHandle": "api.schedule_handle",
     "Scheduler": "api.scheduler",
+    "SessionLike": "store.caller_transaction",
     "Settings": "config",
     "SpanLike": "spec.duration",
     "Spec": "spec.spec",
@@ -151,6 +175,7 @@ _HOMES = {
     "TriggerResult": "api.description",
     "Usage": "core.quota",
     "When": "timing",
+    "WritingOptions": "api.caller_transaction",
     "current_run": "workflows",
     "workflow": "workflows",
 }
