@@ -45,11 +45,7 @@ from rqsched.store import changes, deliveries, event_queries, run_queries, sched
 from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
-__all__ = ["Progress", "RunHandle", "ScheduleHandle", "TriggerResult"]
-
-
-Progress = Callable[[BackfillProgress], None]
-"""Called after each chunk of a backfill."""
+__all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]
 
 
 class ScheduleView(ScheduleFields, ABC):
@@ -390,14 +386,14 @@ class ScheduleHandle(ScheduleView):
         rerun: Rerun | str | None = None,
         dry_run: bool = False,
         bound: int = DEFAULT_BOUND,
-        progress: Progress | None = None,
+        progress: Callable[[BackfillProgress], None] | None = None,
         context: CommandContext | None = None,
     ) -> BackfillProgress:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
         `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does, and `"all"` also
         fires those up to the last one whose run was pruned, which count as run otherwise. Raises
-        InvalidLimitError when there are more than `bound`. `dry_run` writes nothing.
+        InvalidLimitError when there are more than `bound`. `dry_run` writes nothing; `progress` gets each chunk.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))

@@ -62,7 +62,7 @@ from rqsched.workflows import Registry
 
 if TYPE_CHECKING:
     from rqsched.chain.pruning import Pruned
-    from rqsched.chain.reconcile import Progress, Recovered
+    from rqsched.chain.reconcile import Recovered
 
 _log = logging.getLogger(__name__)
 
@@ -486,7 +486,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         """Count what each namespace with a quota holds, in the order of their names."""
         return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
-    def recover(self, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+    def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
 
         `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.

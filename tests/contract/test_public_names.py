@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import rqsched
 from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, machines, testing
 from rqsched.core.option_table import Options
+from tests.contract.sources import modules
 
 PUBLIC_NAMES = {
     "AuditRecord",
@@ -74,6 +77,33 @@ PUBLIC_NAMES = {
 
 def test_the_public_names_are_exactly_these() -> None:
     assert set(rqsched.__all__) == PUBLIC_NAMES
+
+
+OF_SURFACES = {"Named", "Request", "Run", "Runtime", "Schedule", "ScheduleRequest", "Source"}
+"""What only our own surfaces pass or read; whoever needs it imports the module that has it."""
+IN_PUBLIC_MODULES = {"Clock", "Workflow"}
+"""Those of `rqsched.clock` and `rqsched.workflows`."""
+
+
+def test_every_class_of_ours_that_a_public_signature_names_is_exported() -> None:
+    kinds = [getattr(module, name) for module in (rqsched, client) for name in module.__all__]
+    kinds += [aio.AsyncScheduler, aio.AsyncScheduleHandle, aio.AsyncRunHandle]
+    named = {word for kind in kinds if inspect.isclass(kind) for word in _words_of_signatures(kind)}
+    ours = {
+        statement.name
+        for path in modules().values()
+        for statement in ast.parse(path.read_text()).body
+        if isinstance(statement, ast.ClassDef)
+    }
+    exported = PUBLIC_NAMES | {*client.__all__, *aio.__all__} | OF_SURFACES | IN_PUBLIC_MODULES
+    assert (named & ours) - exported == set()
+
+
+def _words_of_signatures(kind: type) -> set[str]:
+    members = [member for name, member in inspect.getmembers(kind) if not name.startswith("_") or name == "__init__"]
+    calls = [member.fget if isinstance(member, property) else member for member in members]
+    annotations = [text for call in calls if inspect.isfunction(call) for text in call.__annotations__.values()]
+    return {word for text in annotations for word in re.findall(r"\b[A-Z]\w+", str(text))}
 
 
 MACHINE_NAMES = {"Dispatched", "MachineScheduler", "MachineStates", "find_machine", "in_state", "machine"}
