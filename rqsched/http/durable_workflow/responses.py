@@ -12,15 +12,10 @@ from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
-from rqsched.core.ids import iso_utc
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
 from rqsched.http.openapi import Refusals, Schema
-
-
-def _at(instant: datetime | None) -> str | None:
-    return None if instant is None else iso_utc(instant)
 
 
 def status_of(schedule: Schedule) -> str:
@@ -37,68 +32,54 @@ def note_of(schedule: Schedule) -> str | None:
 
 
 def item(schedule: Schedule) -> dict[str, Any]:
-    """Return an item of the list."""
-    definition = schedule.definition
+    """Return an item of the list, under the names of the protocol and of the SDK."""
+    definition, form = schedule.definition, schedule.spec.to_json()
     return {
         "schedule_id": schedule.schedule_id,
         "workflow_type": definition.workflow,
         "status": status_of(schedule),
         "paused": status_of(schedule) == "paused",
-        "next_fire": _at(schedule.due_at),
-        "last_fire": _at(schedule.last_run_at),
+        "next_fire": schedule.due_at,
+        "last_fire": schedule.last_run_at,
         "overlap_policy": schedule.policies.overlap.value,
         "note": note_of(schedule),
         "fires_count": schedule.run_count,
         "jitter_seconds": int(definition.jitter.total_seconds()),
         "max_runs": definition.max_runs,
         "remaining_actions": schedule.remaining,
-        **_sdk_fields(schedule),
-    }
-
-
-def _sdk_fields(schedule: Schedule) -> dict[str, Any]:
-    """Return what the SDK reads at the top level of items and details, by its names."""
-    return {
-        "spec": spec_form(schedule),
+        "spec": {
+            "cron_expressions": form.get("cron_expressions", []),
+            "intervals": form.get("intervals", []),
+            "timezone": schedule.spec.timezone,
+        },
         "action": action_form(schedule),
         "failures_count": schedule.error_count,
-        "next_fire_at": _at(schedule.due_at),
-        "last_fired_at": _at(schedule.last_run_at),
+        "next_fire_at": schedule.due_at,
+        "last_fired_at": schedule.last_run_at,
         "latest_workflow_instance_id": schedule.latest_instance_id,
-        "paused_at": _at(schedule.paused_at),
-        "created_at": _at(schedule.created_at),
-        "updated_at": _at(schedule.updated_at),
+        "paused_at": schedule.paused_at,
+        "created_at": schedule.created_at,
+        "updated_at": schedule.updated_at,
     }
 
 
 def detail(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) -> dict[str, Any]:
     """Return all details of a schedule, its newest runs and those that wait."""
-    definition = schedule.definition
+    fields = item(schedule)
     return {
-        **item(schedule),
+        **fields,
         "namespace": schedule.namespace,
-        "state": {
-            "status": status_of(schedule),
-            "paused": status_of(schedule) == "paused",
-            "note": note_of(schedule),
+        "state": {name: fields[name] for name in State.model_fields},
+        "info": {
+            **{name: fields[name] for name in ("next_fire", "last_fire", "fires_count", "failures_count")},
+            "recent_actions": [_recent(run) for run in recent],
+            "buffered_actions": [_waiting(run) for run in waiting],
+            "skipped_trigger_count": schedule.skipped_count,
+            "last_skip_reason": schedule.last_skip_reason,
+            "last_skipped_at": schedule.last_skipped_at,
         },
-        "info": _info(schedule, recent, waiting),
-        "memo": loads(definition.memo),
-        "search_attributes": loads(definition.search_attributes),
-    }
-
-
-def _info(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) -> dict[str, Any]:
-    return {
-        "next_fire": _at(schedule.due_at),
-        "last_fire": _at(schedule.last_run_at),
-        "fires_count": schedule.run_count,
-        "failures_count": schedule.error_count,
-        "recent_actions": [_recent(run) for run in recent],
-        "buffered_actions": [_waiting(run) for run in waiting],
-        "skipped_trigger_count": schedule.skipped_count,
-        "last_skip_reason": schedule.last_skip_reason,
-        "last_skipped_at": _at(schedule.last_skipped_at),
+        "memo": loads(schedule.definition.memo),
+        "search_attributes": loads(schedule.definition.search_attributes),
     }
 
 
@@ -106,8 +87,8 @@ def _waiting(run: Run) -> dict[str, Any]:
     return {
         "workflow_id": run.instance_id,
         "run_id": run.uid,
-        "occurrence_time": iso_utc(run.occurrence_at),
-        "buffered_at": iso_utc(run.created_at),
+        "occurrence_time": run.occurrence_at,
+        "buffered_at": run.created_at,
     }
 
 
@@ -130,19 +111,9 @@ def _recent(run: Run) -> dict[str, Any]:
         "run_id": run.uid,
         "outcome": _outcome_of(run),
         "status": run.status.value,
-        "fired_at": iso_utc(fired_at),
-        "occurrence_time": iso_utc(run.occurrence_at),
+        "fired_at": fired_at,
+        "occurrence_time": run.occurrence_at,
         "fire_lag_ms": max(0, round(lag.total_seconds() * 1000)),
-    }
-
-
-def spec_form(schedule: Schedule) -> dict[str, Any]:
-    """Return the spec in this surface's form."""
-    form = schedule.spec.to_json()
-    return {
-        "cron_expressions": form.get("cron_expressions", []),
-        "intervals": form.get("intervals", []),
-        "timezone": schedule.spec.timezone,
     }
 
 
@@ -178,7 +149,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
         "payload": _payload(record, schedule_id),
         "workflow_instance_id": record.workflow_instance_id,
         "workflow_run_id": record.workflow_run_id,
-        "recorded_at": iso_utc(record.recorded_at),
+        "recorded_at": record.recorded_at,
     }
 
 
@@ -209,7 +180,7 @@ def backfilled(row: BackfillRow) -> dict[str, Any]:
     """Return the outcome of one occurrence of a backfill; a buffered run counts as started."""
     is_started = row.outcome in {"started", "buffered"}
     response: dict[str, Any] = {
-        "fire_time": iso_utc(row.occurrence_at),
+        "fire_time": row.occurrence_at,
         "outcome": "started" if is_started else "skipped",
     }
     if row.instance_id is not None:

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 import rqsched
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -28,6 +28,7 @@ from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER, Reason
 from rqsched.http.durable_workflow.requests import Versioned, command_context
 from rqsched.http.durable_workflow.responses import REFUSED
 from rqsched.http.errors import EXPECTED
+from rqsched.http.openapi import Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
@@ -62,7 +63,7 @@ def list_schedules(
         most=PAGE_CHARACTERS, is_short_enough=True,
     )  # fmt: skip
     token = requests.encode_token(page.next_cursor, call.namespace, filters)
-    return JSONResponse({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
+    return Json({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 
 
 @_schedules.post("", status_code=201, response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
@@ -119,7 +120,7 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     recent = [run.state for run in handle.runs(limit=RECENT).items]
     has_waiting = handle.state.buffer_depth or handle.state.backfill_waiting
     newest = handle.runs(limit=MOST_WAITING, statuses=("buffered",)).items if has_waiting else []
-    return JSONResponse(responses.detail(handle.state, recent, [run.state for run in reversed(newest)]))
+    return Json(responses.detail(handle.state, recent, [run.state for run in reversed(newest)]))
 
 
 @_schedules.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
@@ -208,7 +209,7 @@ def trigger(
     except Exception as error:  # this surface's own word for what no caller can repair
         _log.exception("trigger of schedule %s failed", handle.uid, extra={"action": "trigger_failed"})
         raise TriggerFailedError(schedule_id, type(error).__name__) from error
-    return JSONResponse(responses.triggered(schedule_id, result))
+    return Json(responses.triggered(schedule_id, result))
 
 
 @_schedules.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
@@ -226,7 +227,7 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
         if monotonic() >= until and not done.is_done:
             continue_later(call.scheduler.runtime, done.uid)
             break
-    return JSONResponse(
+    return Json(
         {
             "schedule_id": schedule_id,
             "outcome": "backfill_started",
@@ -250,7 +251,7 @@ def history(
     wanted = _limit(limit)
     records = handle.history(limit=wanted, after_sequence=after)
     has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
-    return JSONResponse(
+    return Json(
         {
             "schedule_id": schedule_id,
             "namespace": call.namespace,
@@ -284,7 +285,7 @@ def _find(call: Call, schedule_id: str) -> ScheduleHandle:
 
 
 def _outcome(schedule_id: str, outcome: str, status: int = 200) -> Response:
-    return JSONResponse({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)
+    return Json({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)
 
 
 router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*openapi.ANY))
@@ -294,7 +295,7 @@ router.include_router(_schedules)
 @router.get("/api/cluster/info", response_model=responses.ClusterResponse)
 def cluster_info(call: Read) -> Response:
     """Return the capabilities: schedules; no workers and no external payload storage."""
-    return JSONResponse(
+    return Json(
         {
             "server": "rqsched",
             "version": rqsched.__version__,
@@ -312,4 +313,4 @@ def health(call: Read) -> Response:
     runtime = call.scheduler.runtime
     runtime.ownership.database_id()
     runtime.transport.redis.ping()
-    return JSONResponse({"status": "ok", "version": rqsched.__version__})
+    return Json({"status": "ok", "version": rqsched.__version__})
