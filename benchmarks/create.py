@@ -157,7 +157,7 @@ def http_create(place: Lab, count: int) -> dict[str, object] | None:
     with place.runtime("postgres") as runtime:
         scheduler = Scheduler(settings=runtime.settings)
         scheduler.runtime.record_workflows()
-        client, found = TestClient(create_app(scheduler), client=("127.0.0.1", 50_000)), []
+        client, found = TestClient(create_app(scheduler), "http://localhost", client=("127.0.0.1", 50_000)), []
         for number in range(count):
             body = {"schedule_id": f"http-{number}", "workflow": "benchmark-noop", "cron": "0 2 * * *"}
             started = time.perf_counter()
