@@ -177,7 +177,7 @@ DIAGRAMS = {
         },
         (
             Arrow("start", "in the set", "armed,|due later"),
-            Arrow("start", "on the list", "armed,|overdue"),
+            Arrow("start", "on the list", "armed,|late"),
             Arrow("in the set", "leased", "due: a dispatcher takes it", shift=-16),
             Arrow("leased", "in the set", "early, locked, lease over", shift=-16),
             Arrow("in the set", "on the list", "RQ's scheduler|promotes it"),

@@ -55,7 +55,7 @@ class JobKind(NamedTuple):
 class JobQueue:
     """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
 
-    A job that is overdue in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
+    A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
     one that stands there later than it is due and later than `latest` from now, for nothing that is due is put off so
     long: SQL has gone back, and the id means another time now. One that RQ started is live for `started_grace`. `owner`
     returns the id of the database that the jobs belong to, for their meta; None while it is not known.

@@ -132,7 +132,7 @@ class Transport:
         self.scheduled_key = self._links.scheduled_key
         """The scheduled set of the control queue, where future links wait."""
         self.list_key = self._links.list_key
-        """The list of the control queue, where overdue links wait."""
+        """The list of the control queue, where late links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
         self._is_alone = False

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rqsched.core.audit import RUN_RETRYING, Event
+from rqsched.core.model import Change
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import WORKERS, Ojs, refused
 from tests.support.rows import every_row
@@ -106,6 +108,24 @@ def test_a_nack_is_retried_until_its_attempts_are_used_up(ojs: Ojs) -> None:
         {**error, "attempt": 2, "occurred_at": "2026-01-15T12:01:30.000Z"},
     ]
     assert ojs.cron()["enabled"] is True, "a cron job goes on"
+
+
+def test_the_answer_to_a_nack_is_of_its_attempt_when_another_worker_has_the_next_one_already(ojs: Ojs) -> None:
+    fired(ojs, options={"retry": {"max_attempts": 2, "initial_interval": "PT1S", "jitter": False}})
+    job = ojs.fetched()
+    claimed: list[dict[str, Any]] = []
+
+    def claim_next(_: Change, event: Event) -> None:
+        if event.type == RUN_RETRYING:
+            ojs.advance_and_dispatch(SECOND)
+            claimed.append(ojs.fetched())
+
+    ojs.env.scheduler.runtime.subscribers.append(claim_next)
+    answer = ojs.nack(job).json()
+    assert [one["attempt"] for one in claimed] == [2]
+    assert (answer["state"], answer["attempt"], answer["next_attempt_at"]) == (
+        "retryable", 1, "2026-01-15T12:01:01.000Z",
+    )  # fmt: skip
 
 
 def test_a_job_has_no_attempt_before_its_first_execution(ojs: Ojs) -> None:

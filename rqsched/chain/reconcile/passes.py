@@ -106,7 +106,7 @@ def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recover
     """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass does.
 
     A Redis that comes back from a copy older than some of what was armed keeps the marker: ordinary passes arm what it
-    lost, when it is due soon or overdue.
+    lost, when it is due soon or late.
     """
     if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})

@@ -27,7 +27,7 @@ _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
 
 
 def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Arm the links of schedules overdue beyond the grace or due soon, or (everything) of every active schedule."""
+    """Arm the links of schedules that are due soon or late beyond the grace, or (everything) of all active ones."""
     until = None if everything else runtime.now() + SOON
     for rows in pages(runtime, partial(reconcile_queries.due_links, until=until)):
         now = runtime.now()

@@ -309,10 +309,11 @@ def _not_held(run: Run, how: str) -> OjsError:
 def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
     """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
     change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
-    claimed = _find(call, uid_to_uuid(held.uid))
     if change is None:
-        raise _not_held(claimed.run, f"is {responses.state_of(claimed.run)}, not active")
-    return claimed
+        current = _find(call, uid_to_uuid(held.uid)).run
+        raise _not_held(current, f"is {responses.state_of(current)}, not active")
+    # As it was written: another worker may have claimed the next attempt since.
+    return ClaimedRun(next(after for _, after in change.changed_runs if after.uid == held.uid), change.after)
 
 
 def _error_of(given: Any) -> dict[str, Any]:
