@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced
+    from rqsched.core.results import Answer, BackfillRow, BulkRow, RetryRow, Synced, Why
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.cron import Gap
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "AuditRecord",
     "Backfill",
     "BackfillProgress",
@@ -116,12 +117,14 @@ __all__ = [
     "TriggerResult",
     "Usage",
     "When",
+    "Why",
     "WritingOptions",
     "current_run",
     "workflow",
 ]
 
 _HOMES = {
+    "Answer": "core.results",
     "AuditRecord": "core.audit",
     "Backfill": "store.backfills",
     "BackfillProgress": "api.description",
@@ -175,6 +178,7 @@ _HOMES = {
     "TriggerResult": "api.description",
     "Usage": "core.quota",
     "When": "timing",
+    "Why": "core.results",
     "WritingOptions": "api.caller_transaction",
     "current_run": "workflows",
     "workflow": "workflows",

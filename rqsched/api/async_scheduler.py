@@ -179,6 +179,7 @@ class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
     iter_runs = _iterated(ScheduleHandle.iter_runs, AsyncRunHandle)
     run = _awaited(ScheduleHandle.run, AsyncRunHandle)
     upcoming = _awaited(ScheduleHandle.upcoming, _same)
+    why = _awaited(ScheduleHandle.why, _same)
 
 
 def _page(page: Page[ScheduleHandle]) -> Page[AsyncScheduleHandle]:

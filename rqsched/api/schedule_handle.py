@@ -26,6 +26,7 @@ from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.why import why
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import require_delivery_status
@@ -35,11 +36,12 @@ from rqsched.core.option_table import require_key, require_note
 from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.results import BackfillRow
+from rqsched.core.results import BackfillRow, Why
 from rqsched.core.schedule_options import define, require_known
 from rqsched.core.shown import Shown
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
+from rqsched.spec.timeline import require_utc
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
 from rqsched.store.backfills import Backfill
@@ -172,6 +174,16 @@ class ScheduleHandle(ScheduleView):
         schedule_queries.require_limit(count, 1_000)
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
+
+    def why(self, at: datetime | None = None) -> Why:
+        """Say why it ran, or did not run, at an instant: past or future, from what is recorded; after delete too.
+
+        `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
+        Raises InvalidSpecError for a naive instant.
+        """
+        instant = None if at is None else require_utc(at, "at")
+        schedule, now = self.refresh().state, self._runtime.now()
+        return self._runtime.database.read(lambda connection: why(connection, schedule, instant, now))
 
     def _operate(
         self,

@@ -67,6 +67,12 @@ ENTRIES = (
         "deliveries", "runs", _HISTORY, "Show the notifications of a schedule, newest first; also after it was deleted."
     ),
     Entry("upcoming", "schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry(
+        "why",
+        "schedules",
+        _HISTORY,
+        "Say why a schedule ran, or did not run, at an instant.",
+    ),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),

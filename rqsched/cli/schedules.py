@@ -167,6 +167,25 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
     session.writer.table(("Field", "Value"), list(told))
 
 
+@command(app)
+def why(
+    session: Session,
+    schedule_id: ScheduleId,
+    at: Annotated[
+        str | None,
+        typer.Argument(metavar="INSTANT", help="Such as 2026-01-31T08:00Z; default: the newest occurrence up to now."),
+    ] = None,
+) -> None:
+    """Say why a schedule ran, or did not run, at an instant."""
+    handle = session.newest(schedule_id)
+    told = handle.why(None if at is None else arguments.instant("INSTANT", at))
+    if not session.writer.is_table:
+        session.writer.json(told.to_dict())
+        return
+    session.writer.say(f"{shown(told.occurrence_at or told.at)}  {told.answer}")
+    session.writer.say(told.text)
+
+
 Fire = tuple[datetime, str, str]
 """When it fires, its schedule, its workflow."""
 

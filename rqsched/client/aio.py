@@ -264,6 +264,7 @@ class AsyncScheduleHandle(ScheduleView):
     runs = _awaited(sync.ScheduleHandle.runs)
     run = _awaited(sync.ScheduleHandle.run)
     upcoming = _awaited(sync.ScheduleHandle.upcoming)
+    why = _awaited(sync.ScheduleHandle.why)
 
     def iter_runs(self, statuses: Sequence[str] = ()) -> AsyncIterator[AsyncRunHandle]:
         """Read all runs, newest first, page by page."""

@@ -24,7 +24,7 @@ from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.quota import Usage
-from rqsched.core.results import BulkRow, RetryRow, Synced
+from rqsched.core.results import BulkRow, RetryRow, Synced, Why
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
@@ -541,3 +541,12 @@ class ScheduleHandle(ScheduleView):
         """List the next instants (1 to 1000) at which the schedule fires."""
         request = get(self._path("upcoming"), lambda response: response.json()["items"], {"count": count})
         return self._client.send(request.then(lambda items: [datetime.fromisoformat(item) for item in items]))
+
+    def why(self, at: datetime | None = None) -> Why:
+        """Say why it ran, or did not run, at an instant: past or future, from what is recorded; after delete too.
+
+        `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
+        """
+        return self._client.send(
+            get(self._path("why"), responses.one(Why), {"at": None if at is None else instant("at", at)})
+        )

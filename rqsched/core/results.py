@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from rqsched.core.ids import iso_utc
@@ -69,6 +70,71 @@ class BackfillRow:
             "outcome": self.outcome,
             "reason": self.reason,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a schedule ran or did not run at an instant, from what is recorded: never a guess."""
+
+    at: datetime
+    """The instant it is about; aware UTC."""
+    answer: str
+    """One of `Answer`."""
+    text: str
+    """The answer as sentences, with times in the schedule's zone."""
+    occurrence_at: datetime | None = None
+    """The occurrence of that minute (or second, when `at` has seconds); None when the timing names none there."""
+    run_uid: str | None = None
+    """The run of that occurrence, or the one that kept it from starting; None when there is none."""
+    since: datetime | None = None
+    """Since when the schedule has been so, or when what decided it was recorded; None when nothing did."""
+    by: str | None = None
+    """Who did that: the principal of the recorded operation; None when it is not known or nobody did."""
+    reason: str | None = None
+    """What that person or rqsched gave as the reason, as it is recorded; None when there is none."""
+    event_sequence: int | None = None
+    """The event of the schedule's history that says so; None when no event does."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-native values."""
+        return {name: iso_utc(value) if isinstance(value, datetime) else value for name, value in asdict(self).items()}
+
+
+class Answer(StrEnum):
+    """What `why` may answer."""
+
+    RAN = "ran"
+    """It has a run that started, whatever came of it."""
+    WAITS = "waits"
+    """Its run has not started yet: it waits for a worker, for its code, for a retry or for the run ahead of it."""
+    FIRES = "fires"
+    """It is still to come, or inside its jitter."""
+    LATE = "late"
+    """It is due, and nothing has fired it yet."""
+    SKIPPED = "skipped"
+    """It was skipped on purpose; `reason` says by which rule."""
+    MISSED = "missed"
+    """Nothing fired it in time."""
+    PAUSED = "paused"
+    """The schedule was, or is, paused then."""
+    DEAD = "dead"
+    """The schedule was, or is, dead then: too many runs had failed."""
+    DONE = "done"
+    """The schedule has no run left then."""
+    DELETED = "deleted"
+    """The schedule was deleted before."""
+    NOT_CREATED = "not_created"
+    """The schedule was created later."""
+    OUTSIDE_WINDOW = "outside_window"
+    """It lies before the schedule's `start_at`, or at or after its `end_at`."""
+    CHANGED = "changed"
+    """The timing of today has an occurrence there; the one that held then had none."""
+    NO_OCCURRENCE = "no_occurrence"
+    """The timing has no occurrence there."""
+    NOT_KEPT = "not_kept"
+    """What would answer it has been pruned."""
+    NOT_RECORDED = "not_recorded"
+    """The history goes back so far and says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
 from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.dashboard.rendering import field_text, skip_in_words
+from rqsched.core.reasons import skip_in_words
+from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role

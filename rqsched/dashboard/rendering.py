@@ -16,12 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import rqsched
-from rqsched.core import audit
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import loads
-from rqsched.core.policy import MissedPolicy
-from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
+from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.dashboard.charts import tone_of
 from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
@@ -40,29 +38,6 @@ HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_ENDS = {
-    EXHAUSTED: "its max_runs are used up",
-    SPEC_ENDED: "its timing has no further occurrence",
-    "total_repeats_reached": "it has succeeded as often as it was to",
-    "retries_exhausted": "too many runs in a row failed",
-}
-
-_SKIPS = {
-    "overlap_policy_skip": "an earlier run was unfinished",
-    "buffer_full": "as many runs waited as may wait",
-    audit.REMAINING_EXHAUSTED: "its max_runs were used up",
-    audit.NOT_TRIGGERABLE: "its status starts no run",
-    "environment": "it does not fire in this environment",
-    "dst_skip": "the clocks went forward past it",
-    "disabled": "it was paused",
-    "deleted": "it was deleted",
-}
-_MISSES: dict[str, str] = {
-    MissedPolicy.FIRE_ONCE: "nothing fired in time, and one run makes up for all",
-    MissedPolicy.SKIP: "nothing fired in time, and what is late is left out",
-    MissedPolicy.ALL: "nothing fired in time, and more were late than are made up for",
-}
-_MISSED = "nothing fired in time"
 
 
 def ago(at: datetime | None, now: datetime) -> str:
@@ -154,11 +129,6 @@ def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
     return Markup(f'<span class="strip" role="group" aria-label="{name}">{empty}{links}</span>')  # noqa: S704 - escaped
 
 
-def end_in_words(reason: str) -> str:
-    """Return why a schedule ended as a phrase; what somebody typed as it is."""
-    return _ENDS.get(reason, reason)
-
-
 @dataclass(frozen=True, slots=True)
 class Omission:
     """One skip, or misses in a row."""
@@ -198,21 +168,6 @@ def gap_of(event: AuditRecord) -> Omission | None:
         why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
         return Omission(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
     return None
-
-
-def skip_in_words(reason: str) -> str:
-    """Return why an occurrence was skipped, or a trigger started nothing, as a phrase; an unknown code as it is."""
-    return _SKIPS.get(reason, reason)
-
-
-def miss_in_words(policy: str, *, has_fired: bool) -> str:
-    """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
-
-    What was due when an owner paused or deleted the schedule was missed for that.
-    """
-    if policy in _SKIPS:
-        return _SKIPS[policy]
-    return _MISSES.get(policy, policy) if has_fired else _MISSED
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -14,6 +14,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.page import Page
+from rqsched.core.results import Answer
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import gap_of
@@ -36,6 +37,8 @@ _REASONS = 6
 _BACKFILLS = 3
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
+_EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
+"""What the page tells elsewhere, unless somebody asks."""
 
 
 class StateBox(NamedTuple):
@@ -94,6 +97,8 @@ def show(visit: Visit) -> Response:
     schedule, zone = handle.state, visit.zone
     upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
     found = visit.read(lambda connection: _read(connection, visit, schedule))
+    asked_at = visit.instant("at", text) if (text := visit.query("at")) else None
+    told = handle.why(asked_at)
     interval = min((later - earlier for earlier, later in pairwise(upcoming)), default=None)
     workflow = visit.scheduler.runtime.imports.find(schedule.definition.workflow)
     return visit.page(
@@ -104,6 +109,7 @@ def show(visit: Visit) -> Response:
         machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
+        asked_at=asked_at, answer=None if asked_at is None and told.answer in _EXPECTED else told,
         why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval),
         days=charts.year(found.outcomes, visit.now.astimezone(zone).date(), zone),

@@ -78,6 +78,55 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
     return [to_record(row) for row in connection.execute(statement)]
 
 
+def sequence_at(connection: Connection, schedule_uid: str, instant: datetime) -> int:
+    """Return the sequence of the newest event of a schedule that was recorded up to an instant; 0 when none was.
+
+    Halves the sequences: as many reads of one row as their number has digits in binary, however long the history is.
+    """
+    low, high = 0, newest_sequence(connection, schedule_uid)
+    columns = sa.select(audit_events.c.sequence, audit_events.c.recorded_at)
+    while low < high:
+        middle = (low + high + 1) // 2
+        is_kept = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence >= middle
+        row = connection.execute(columns.where(*is_kept).order_by(audit_events.c.sequence).limit(1)).one()
+        if row.recorded_at <= instant:
+            low = row.sequence
+        else:
+            high = middle - 1
+    return low
+
+
+def newest_sequence(connection: Connection, schedule_uid: str) -> int:
+    """Return the sequence of the newest event of a schedule; 0 when there is none."""
+    found = connection.execute(_newest_of(schedule_uid).limit(1)).first()
+    return 0 if found is None else int(found.sequence)
+
+
+def newest_of_types(
+    connection: Connection, schedule_uid: str, types: Sequence[str], up_to: int, count: int
+) -> AuditRecord | None:
+    """Read the newest event of some types up to a sequence, among the `count` events that end there."""
+    among = _newest_of(schedule_uid).where(audit_events.c.sequence <= up_to).limit(count).subquery()
+    found = sa.select(among).where(among.c.event_type.in_(types)).order_by(among.c.sequence.desc()).limit(1)
+    row = connection.execute(found).first()
+    return None if row is None else to_record(row)
+
+
+def next_of_types(
+    connection: Connection, schedule_uid: str, types: Sequence[str], after: int, count: int
+) -> list[AuditRecord]:
+    """Read the events of some types among the `count` events after a sequence, in order."""
+    mine = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after
+    among = sa.select(audit_events).where(*mine).order_by(audit_events.c.sequence).limit(count).subquery()
+    found = sa.select(among).where(among.c.event_type.in_(types)).order_by(among.c.sequence)
+    return [to_record(row) for row in connection.execute(found)]
+
+
+def oldest_event(connection: Connection, schedule_uid: str) -> AuditRecord | None:
+    """Read the oldest event of a schedule that is kept."""
+    return next(iter(history(connection, schedule_uid, limit=1, after_sequence=0).items), None)
+
+
 def skips_since(connection: Connection, uids: Sequence[str], start: datetime, count: int) -> list[AuditRecord]:
     """Read the skips and misses recorded since `start`, of the `count` newest events of each schedule."""
     each = [_skips_among(_newest_of(uid).limit(count).subquery(), start) for uid in uids]

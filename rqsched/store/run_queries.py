@@ -345,6 +345,14 @@ def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
     return statement.order_by(runs.c.number.desc()).limit(count).subquery()
 
 
+def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime, end: datetime) -> Run | None:
+    """Read the run of the first occurrence in [start, end) that has one; a trigger's run stands for no occurrence."""
+    within = runs.c.occurrence_at >= start, runs.c.occurrence_at < end
+    found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *within)
+    row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
+    return None if row is None else to_run(row)
+
+
 def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[RunOutline | None, RunOutline | None]:
     """Read the runs of a schedule before and after the one of a number; None where there is none (any more)."""
     of_schedule, column = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid), runs.c.number

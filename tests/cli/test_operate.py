@@ -134,6 +134,15 @@ def test_the_time_until_a_fire_is_rounded_for_people(left: timedelta, told: str)
     assert until(now, now + left) == told
 
 
+def test_why_says_it_in_two_lines(cli: Cli) -> None:
+    cli.scheduler.create("nightly", HELLO, Cron("0 2 * * *"), paused=True)
+    first, second = cli("why", "nightly", "2100-01-31T02:00Z").out.splitlines()
+    assert first == "2100-01-31T02:00:00Z  paused"
+    assert second.startswith("It is paused since ")
+    assert cli("why", "nightly", "-o", "json").json["answer"] == "paused"
+    assert "names no timezone" in cli("why", "nightly", "2100-01-31T02:00", code=2).err
+
+
 def test_nothing_upcoming_says_so(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), paused=True)
     assert cli("upcoming", "a").out == "Nothing will fire.\n"

@@ -41,6 +41,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "backfill": ["backfill", "paused", *RANGE],
     "sync": ["sync", "file.json"],
     "upcoming": ["upcoming"],
+    "why": ["why", "a"],
     "tick": ["tick"],
     "recover": ["recover"],
     "prune": ["prune", "--retention", "1d", "--yes"],

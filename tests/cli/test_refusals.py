@@ -135,6 +135,7 @@ UNKNOWN = [
     ["retry", "1", "--schedule", "known"],
     ["retry", "1", "--schedule", "x"],
     ["upcoming", "x"],
+    ["why", "x"],
     ["describe", "known", "--namespace", "other"],
     ["cancel", "known", "1"],
 ]

@@ -54,6 +54,8 @@ def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     with pytest.raises(errors.RunStateError, match="is succeeded"):
         made.run("1").retry()
     assert made.upcoming(2) == [datetime(2026, 1, 15, 12, minute, tzinfo=UTC) for minute in (1, 2)]
+    assert made.why().run_uid == any_web.env.scheduler.get(made.schedule_id).why().run_uid
+    assert made.why(datetime(2026, 1, 15, 12, 1, tzinfo=UTC)).answer == "fires"
     gone = made.delete(reason="done")
     assert (gone is made, gone.status, gone.next_run_at) == (True, "deleted", None)
     with pytest.raises(errors.ScheduleNotFoundError):

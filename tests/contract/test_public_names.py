@@ -16,6 +16,7 @@ from rqsched.core.option_table import Options
 from tests.contract.sources import modules
 
 PUBLIC_NAMES = {
+    "Answer",
     "AuditRecord",
     "Backfill",
     "BackfillProgress",
@@ -69,6 +70,7 @@ PUBLIC_NAMES = {
     "TriggerResult",
     "Usage",
     "When",
+    "Why",
     "WritingOptions",
     "current_run",
     "workflow",

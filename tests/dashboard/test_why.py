@@ -12,7 +12,7 @@ from rqsched import Cron, Every
 from rqsched.api.description import Description
 from rqsched.core import audit, schedule_endings
 from rqsched.core.policy import MissedPolicy
-from rqsched.dashboard.rendering import end_in_words, miss_in_words, skip_in_words
+from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from tests.support.env import DAY, HOUR, MINUTE
 from tests.support.pages import Pages
 
@@ -141,3 +141,27 @@ def test_list_shows_the_next_fire_by_the_clock_of_the_schedule_and_of_the_viewer
     pages.env.advance(DAY)
     pages.cookies["rqsched_zone"] = "Pacific%2FKiritimati"
     assert "01 Jan 2027 00:00 JST, 05:00 here" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_pause_and_death_are_why_nothing_runs(pages: Pages) -> None:
+    env = pages.env
+    env.create("calm", spec=Cron("0 * * * *"))
+    pages.do("/schedules/calm/do", action="pause", reason="the vendor moves")
+    env.create("frail", spec=Cron("0 * * * *"), retry={"max_retries": 0, "then": "dead"})
+    env.failing = True
+    env.run_next(env.scheduler.get("frail"), HOUR)
+    env.advance(3 * DAY)
+    shown = pages.get("/schedules/calm")
+    assert re.search(r"<strong>paused</strong> . <bdi>It is paused since [^<]*: the vendor moves", shown)
+    assert "No occurrence was skipped" not in shown
+    shown = pages.get("/schedules/frail")
+    assert re.search(r"<strong>dead</strong> . <bdi>It is dead since Thu 15 Jan 2026 at 13:00 UTC", shown)
+
+
+def test_page_answers_for_an_instant_that_is_asked_in_the_namespace_that_is_shown(pages: Pages) -> None:
+    env = pages.env
+    env.create("hourly", spec=Cron("0 * * * *"), namespace="tenant")
+    shown = pages.get("/schedules/hourly?namespace=tenant&at=2026-01-15T13:00")
+    assert re.search("<strong>fires</strong> . <bdi>It fires on Thu 15 Jan 2026 at 13:00 UTC.</bdi>", shown)
+    assert shown.count('<input type="hidden" name="namespace" value="tenant">') >= 2  # its form, and that of the runs
+    assert "is not a time" in pages.get("/schedules/hourly?namespace=tenant&at=soon", status=422)

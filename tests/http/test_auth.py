@@ -50,6 +50,7 @@ ENDPOINTS: list[tuple[str, str, Role, Any]] = [
     ("GET", at(operation="runs/"), Role.READ, None),
     ("GET", at(operation="runs/1/"), Role.READ, None),
     ("GET", at(operation="upcoming/"), Role.READ, None),
+    ("GET", at(operation="why/"), Role.READ, None),
     ("GET", "/api/v1/workflows/", Role.READ, None),
     ("GET", "/api/v1/backfills/x/", Role.READ, None),
     ("POST", at(operation="pause/"), Role.OPERATE, None),

@@ -188,6 +188,16 @@ def test_upcoming_returns_the_next_fires(web: Web) -> None:
     assert web.get(path).json() == {"items": []}
 
 
+def test_why_answers_for_an_instant_and_for_the_newest_occurrence(web: Web) -> None:
+    web.create(cron="0 * * * *", interval=None)
+    web.post(at(operation="pause/"), {"reason": "the vendor moves"})
+    told = web.get(at(operation="why/"), params={"at": "2026-01-15T13:00:00Z"}).json()
+    assert (told["answer"], told["at"], told["since"]) == ("paused", "2026-01-15T13:00:00Z", "2026-01-15T12:00:00Z")
+    assert told["text"].endswith(": the vendor moves.")
+    assert web.get(at(operation="why/")).json()["answer"] == "paused"
+    assert web.get(at(operation="why/"), params={"at": "yesterday"}).status_code == 422
+
+
 def hours(start: int, end: int) -> dict[str, str]:
     return {"start": f"2026-01-15T{start:02}:00:00Z", "end": f"2026-01-15T{end:02}:00:00Z"}
 

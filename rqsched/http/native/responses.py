@@ -13,7 +13,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
 from rqsched.core.payload import loads
-from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced
+from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced, Why
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
@@ -119,6 +119,7 @@ class TargetsResponse(Page):
     items: list[TargetResponse]
 
 
+WhyResponse: Any = schema_of("WhyResponse", Why)
 RetryRowResponse: Any = schema_of("RetryRowResponse", RetryRow)
 
 

@@ -42,6 +42,7 @@ from rqsched.http.native.responses import (
     RunsResponse,
     TargetsResponse,
     UpcomingResponse,
+    WhyResponse,
     retry_failed_response,
     run_response,
 )
@@ -241,6 +242,16 @@ def upcoming(
     """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
     return Json({"items": instants})
+
+
+@router.get("/schedules/{schedule_id}/why/", response_model=WhyResponse, tags=["runs"])
+def why(
+    call: Read,
+    schedule_id: ScheduleId,
+    at: Annotated[Instant | None, Query(description="An instant; default: the newest occurrence up to now.")] = None,
+) -> Response:
+    """Say why the schedule ran, or did not run, at an instant: past or future, from what is recorded."""
+    return Json(call.newest(schedule_id).why(at))
 
 
 @router.post(

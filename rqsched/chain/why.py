@@ -1,0 +1,338 @@
+"""Why a schedule ran or did not run at an instant: found in its row, its runs and its history, and said in words.
+
+Only reads. What has been pruned is said to be pruned: nothing is concluded from its absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rqsched.core import audit
+from rqsched.core.audit import AuditRecord
+from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
+from rqsched.core.policy import CatchUp
+from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
+from rqsched.core.results import Answer, Why
+from rqsched.errors import error_line
+from rqsched.spec.spec import Spec
+from rqsched.store import event_queries, pruning, run_queries
+from rqsched.store.database import Connection
+
+LOOKED_AT = 5_000
+"""Events that are looked at for what was decided before or after an instant; more are not known to this answer."""
+_SKEW = timedelta(seconds=5)
+"""An event may be recorded by a clock that is so far behind the one by which it was due."""
+_STATUSES = {
+    audit.CREATED: ScheduleStatus.ACTIVE,
+    audit.RESUMED: ScheduleStatus.ACTIVE,
+    audit.PAUSED: ScheduleStatus.PAUSED,
+    audit.COMPLETED: ScheduleStatus.DONE,
+    audit.DIED: ScheduleStatus.DEAD,
+    audit.DELETED: ScheduleStatus.DELETED,
+}
+_ANSWERS = {
+    ScheduleStatus.PAUSED: Answer.PAUSED,
+    ScheduleStatus.DONE: Answer.DONE,
+    ScheduleStatus.DEAD: Answer.DEAD,
+    ScheduleStatus.DELETED: Answer.DELETED,
+}
+_TIMING = (audit.CREATED, audit.UPDATED)
+_OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
+
+
+def why(connection: Connection, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
+    """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given."""
+    asked = _Question(connection, schedule, now, now if at is None else at)
+    if at is not None:
+        return asked.answer()
+    if not schedule.is_active:
+        return asked.because_of_status(schedule.status, asked.newest(_STATUSES, asked.up_to(now)))
+    since = max(schedule.created_at, schedule.timing_changed_at)
+    newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
+    if newest:
+        return replace(asked, at=newest[-1]).answer()
+    return asked.about_the_next()
+
+
+@dataclass(frozen=True)
+class _Question:
+    connection: Connection
+    schedule: Schedule
+    now: datetime
+    at: datetime
+
+    def answer(self) -> Why:
+        """Find the first of what can be true that is."""
+        if self.at + self.span <= self.schedule.created_at:
+            return self.say(Answer.NOT_CREATED, f"It was created {self.clock(self.schedule.created_at)}.")
+        run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.at + self.span)
+        if run is not None:
+            return self.about_run(run)
+        return next(found for found in self._answers() if found is not None)
+
+    def _answers(self) -> Iterator[Why | None]:
+        status, event = self.status_then
+        if status in _ANSWERS:
+            yield self.because_of_status(status, event)
+        spec = self.spec_then
+        occurrence = None if spec is None else _first_in(spec, self.at, self.at + self.span)
+        if spec is None:
+            yield self.not_kept()
+        elif occurrence is None:
+            yield self.without_occurrence(spec)
+        elif occurrence > self.now:
+            yield self.ahead(occurrence)
+        else:
+            yield self.recorded(occurrence)
+            yield self.not_fired(occurrence)
+            yield self.not_kept(occurrence)
+            yield self.say(Answer.NOT_RECORDED, "No run, skip or miss of it is recorded.", occurrence_at=occurrence)
+
+    @cached_property
+    def span(self) -> timedelta:
+        """The instants that are meant: the minute, or the second where one is given."""
+        return timedelta(seconds=1) if self.at.second or self.at.microsecond else timedelta(minutes=1)
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """The zone in which times are said."""
+        return ZoneInfo(self.schedule.spec.timezone)
+
+    def clock(self, at: datetime) -> str:
+        """Say an instant."""
+        shown = at.astimezone(self.zone)
+        return f"on {shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
+
+    def up_to(self, at: datetime) -> int:
+        """Return the sequence of the newest event up to an instant."""
+        return event_queries.sequence_at(self.connection, self.schedule.uid, at)
+
+    def newest(self, types: Any, up_to: int) -> AuditRecord | None:
+        """Read the newest event of some types up to a sequence."""
+        return event_queries.newest_of_types(self.connection, self.schedule.uid, [*types], up_to, LOOKED_AT)
+
+    def say(self, answer: Answer, text: str, event: AuditRecord | None = None, **fields: Any) -> Why:
+        """Build the answer; an event says when that was, by whom and why."""
+        if event is not None:
+            context = event.payload.get("command_context") or {}
+            reason = context.get("reason") or event.payload.get("reason")
+            told = {"since": event.recorded_at, "by": context.get("principal"), "reason": reason}
+            fields = told | {"event_sequence": event.sequence} | fields
+        return Why(self.at, answer.value, text, **fields)
+
+    @cached_property
+    def status_then(self) -> tuple[ScheduleStatus | None, AuditRecord | None]:
+        """The status at the instant, and the event that set it; None where the history does not say it."""
+        schedule = self.schedule
+        if self.at >= self.now:
+            return schedule.status, self.newest(_STATUSES, self.up_to(self.now))
+        event = self.newest(_STATUSES, self.up_to(self.at))
+        if event is None:
+            is_paused = schedule.paused_at is not None and schedule.paused_at <= self.at
+            return (ScheduleStatus.PAUSED if is_paused else None), None
+        return _STATUSES[event.event_type], event
+
+    @cached_property
+    def spec_then(self) -> Spec | None:
+        """The timing at the instant; None where it is not kept."""
+        schedule = self.schedule
+        if self.at + self.span > schedule.timing_changed_at:
+            return schedule.spec
+        event = self.newest((*_TIMING, audit.RESUMED), self.up_to(self.at))
+        moved = event is not None and event.payload.get("reason") == CatchUp.FROM_NOW.value
+        if moved or (event is not None and event.event_type == audit.RESUMED):
+            event = self.newest(_TIMING, event.sequence if event is not None else 0)
+        if event is None or "spec" not in event.payload:
+            return None
+        spec = Spec.from_stored(event.payload["spec"])
+        has_anchor = any(getattr(member, "anchor", None) is not None for member in spec.members)
+        return None if moved and has_anchor else spec  # that resume moved the anchor, and no event says where to
+
+    def because_of_status(self, status: ScheduleStatus, event: AuditRecord | None) -> Why:
+        """Answer for an instant at which the schedule does not fire."""
+        is_past = status is not self.schedule.status
+        verb = "was" if is_past else "is"
+        since = None if event is None else event.recorded_at
+        if status is ScheduleStatus.PAUSED:
+            since = since or self.schedule.paused_at
+        told = self.say(_ANSWERS[status], "", event, since=since)
+        text = f"It {verb} {status.value}"
+        if since is not None:
+            text += f" since {self.clock(since).removeprefix('on ')}"
+        if told.by is not None:
+            text += f", by {told.by}"
+        if told.reason is not None:
+            text += f": {end_in_words(told.reason)}"
+        if status is ScheduleStatus.DEAD and event is not None and (error := event.payload.get("error")):
+            text += f". The error: {error_line(error)}"
+        run = event.workflow_run_id if event is not None else None
+        return replace(told, text=_ended(text), run_uid=run)
+
+    def about_run(self, run: Run) -> Why:
+        """Answer for an occurrence that has a run."""
+        name = f"Its run #{run.number}"
+        started = None if run.started_at is None else self.clock(run.started_at)
+        waits_for = f"its workflow: {run.blocked_reason}" if run.is_blocked else "a worker of its queue"
+        waits = {
+            RunStatus.BUFFERED: f"{name} waits for the run ahead of it",
+            RunStatus.PENDING: f"{name} waits for {waits_for}",
+            RunStatus.RETRYING: f"Attempt {run.attempt} of its run #{run.number} failed: {error_line(run.error)}. "
+            f"The next begins {self.clock(run.retry_at or self.now)}",
+        }
+        since = run.blocked_at or run.queued_at or run.created_at
+        fields: dict[str, Any] = {
+            "occurrence_at": run.occurrence_at,
+            "run_uid": run.uid,
+            "since": run.started_at or since,
+        }
+        if run.status in waits:
+            text = waits[run.status]
+            if run.status is not RunStatus.RETRYING:
+                text += f", since {self.clock(since).removeprefix('on ')}"
+            return self.say(Answer.WAITS, _ended(text), **fields)
+        text = f"It ran: run #{run.number}, {run.status.value}"
+        if started is None:
+            text = f"{name} was {run.status.value} before it started"
+        elif run.status is RunStatus.RUNNING:
+            text = f"It runs: run #{run.number}, started {started}"
+        elif run.ended_at is not None:
+            text += f", started {started}, ended {self.clock(run.ended_at)}"
+        if run.error and run.status is not RunStatus.SUCCEEDED:
+            text += f". The error: {error_line(run.error)}"
+        return self.say(Answer.RAN, _ended(text), **fields)
+
+    def recorded(self, occurrence: datetime) -> Why | None:
+        """Answer from the event that gave a passed occurrence its outcome; None when there is none."""
+        after = event_queries.sequence_at(self.connection, self.schedule.uid, occurrence - _SKEW)
+        events = event_queries.next_of_types(self.connection, self.schedule.uid, _OUTCOMES, after, LOOKED_AT)
+        for number, event in enumerate(events):
+            if not _concerns(event, occurrence):
+                continue
+            code = str(event.payload.get("reason" if event.event_type == audit.SKIPPED else "policy", ""))
+            stops = {"disabled": audit.PAUSED, "deleted": audit.DELETED}
+            stop = next((one for one in events[number:] if one.event_type == stops.get(code)), None)
+            if stop is not None:  # it was due already, and the owner's operation wrote it off
+                told = self.because_of_status(_STATUSES[stop.event_type], stop)
+                return replace(told, occurrence_at=occurrence)
+            return self.omitted(occurrence, event, code)
+        return None
+
+    def omitted(self, occurrence: datetime, event: AuditRecord, code: str) -> Why:
+        """Answer for an occurrence that was skipped or missed."""
+        payload = event.payload
+        if event.event_type == audit.MISSED:
+            told = miss_in_words(code, has_fired=bool(payload.get("fired")))
+            text = f"It was missed: {told}. No worker fired it; the miss was recorded {self.clock(event.recorded_at)}."
+            return self.say(Answer.MISSED, text, event, occurrence_at=occurrence, reason=code)
+        text = f"It was skipped: {skip_in_words(code)}"
+        blocking = payload.get("blocking_run_id")
+        run = None if blocking is None else run_queries.find_run_of(self.connection, self.schedule.uid, str(blocking))
+        if run is not None:
+            text += f", #{run.number}"
+        return self.say(Answer.SKIPPED, f"{text}.", event, occurrence_at=occurrence, run_uid=blocking, reason=code)
+
+    def without_occurrence(self, spec: Spec) -> Why:
+        """Answer for an instant at which the timing names nothing."""
+        if spec.start_at is not None and self.at < spec.start_at:
+            return self.say(Answer.OUTSIDE_WINDOW, f"Its window begins {self.clock(spec.start_at)}.")
+        if spec.end_at is not None and self.at >= spec.end_at:
+            word = "ends" if spec.end_at > self.now else "ended"
+            return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} {self.clock(spec.end_at)}.")
+        today = self.schedule.spec
+        if spec != today and _first_in(today, self.at, self.at + self.span) is not None:
+            event = self.newest(_TIMING, self.up_to(self.schedule.timing_changed_at))
+            changed = self.clock(self.schedule.timing_changed_at)
+            text = f"Its timing was changed {changed}; the one before had no occurrence then: {spec.describe()}."
+            return self.say(Answer.CHANGED, text, event)
+        if spec.is_from_completion:
+            return self.say(Answer.NO_OCCURRENCE, "It fires some time after the end of each run, and none did then.")
+        before, after = _last_before(spec, self.at - TICK), spec.next_after(self.at)
+        near = " and ".join(
+            f"{word} it {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
+        )
+        return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
+
+    def ahead(self, occurrence: datetime) -> Why:
+        """Answer for an occurrence that is still to come."""
+        schedule = self.schedule
+        if schedule.remaining is not None and schedule.next_run_at is not None:
+            before, _ = schedule.spec.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
+            if before >= schedule.remaining:
+                text = f"Its max_runs end before: {schedule.remaining} of {schedule.definition.max_runs} are left."
+                return self.say(Answer.DONE, text, occurrence_at=occurrence)
+        due = stored_due_of(schedule, occurrence)
+        text = f"It fires {self.clock(due)}" + (", jitter included" if due != occurrence else "")
+        if environments := schedule.policies.environments:
+            text += f", where RQSCHED_ENV is {' or '.join(sorted(environments))}"
+        return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
+
+    def about_the_next(self) -> Why:
+        """Answer for an active schedule of which nothing has been due yet, or which awaits a run."""
+        schedule = self.schedule
+        if schedule.next_run_at is not None:
+            return replace(self, at=schedule.next_run_at).answer()
+        text = "It fires some time after the end of its unfinished run."
+        return self.say(Answer.FIRES, text, run_uid=schedule.awaiting_run_uid)
+
+    def not_fired(self, occurrence: datetime) -> Why | None:
+        """Answer for a passed occurrence that the schedule has not evaluated yet; None when it has."""
+        schedule = self.schedule
+        is_ahead = schedule.next_run_at is not None and occurrence >= schedule.next_run_at
+        if occurrence <= schedule.evaluated_to or not is_ahead:
+            return None
+        due = due_of(schedule, occurrence)
+        if due > self.now:
+            return self.say(Answer.FIRES, f"It fires {self.clock(due)}: its jitter.", occurrence_at=occurrence)
+        text = f"It has been due since {self.clock(due).removeprefix('on ')}, and nothing has fired it yet"
+        if schedule.fire_failures:
+            text += f": its fire failed {schedule.fire_failures} times ({error_line(schedule.last_error)})"
+        return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
+
+    def not_kept(self, occurrence: datetime | None = None) -> Why | None:
+        """Answer where the record that would say it has been pruned; None when it has not."""
+        oldest = event_queries.oldest_event(self.connection, self.schedule.uid)
+        pruned_to = pruning.read_pruned_to(self.connection, self.schedule.uid)
+        is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)
+        if occurrence is None or is_cut:
+            since = None if oldest is None else oldest.recorded_at
+            told = "at all" if since is None else f"from before {self.clock(since).removeprefix('on ')}"
+            return self.say(Answer.NOT_KEPT, f"Its history is not kept {told}.", occurrence_at=occurrence, since=since)
+        if pruned_to is not None and pruned_to >= occurrence:
+            text = f"Its runs are not kept up to the occurrence {self.clock(pruned_to)}."
+            return self.say(Answer.NOT_KEPT, text, occurrence_at=occurrence, since=pruned_to)
+        return None
+
+
+def _first_in(spec: Spec, start: datetime, end: datetime) -> datetime | None:
+    if spec.is_from_completion:
+        return None
+    found = spec.next_after(start - TICK)
+    return found if found is not None and found < end else None
+
+
+def _last_before(spec: Spec, at: datetime) -> datetime | None:
+    return next(iter(spec.last_between(at - timedelta(days=3_660), at, 1)), None)
+
+
+def _concerns(event: AuditRecord, occurrence: datetime) -> bool:
+    payload = event.payload
+    if event.event_type == audit.SKIPPED:
+        return _instant(payload.get("occurrence_time")) == occurrence
+    if event.event_type != audit.MISSED:
+        return False
+    first, last = _instant(payload.get("first")), _instant(payload.get("last"))
+    return first is not None and last is not None and first <= occurrence <= last
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

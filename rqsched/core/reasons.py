@@ -1,0 +1,51 @@
+"""Why something did not run or ended, in words: the recorded codes as phrases. Pure."""
+
+from __future__ import annotations
+
+from rqsched.core import audit
+from rqsched.core.policy import MissedPolicy
+from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
+
+_ENDS = {
+    EXHAUSTED: "its max_runs are used up",
+    SPEC_ENDED: "its timing has no further occurrence",
+    "total_repeats_reached": "it has succeeded as often as it was to",
+    "retries_exhausted": "too many runs in a row failed",
+}
+
+_SKIPS = {
+    "overlap_policy_skip": "an earlier run was unfinished",
+    "buffer_full": "as many runs waited as may wait",
+    audit.REMAINING_EXHAUSTED: "its max_runs were used up",
+    audit.NOT_TRIGGERABLE: "its status starts no run",
+    "environment": "it does not fire in this environment",
+    "dst_skip": "the clocks went forward past it",
+    "disabled": "it was paused",
+    "deleted": "it was deleted",
+}
+_MISSES: dict[str, str] = {
+    MissedPolicy.FIRE_ONCE: "nothing fired in time, and one run makes up for all",
+    MissedPolicy.SKIP: "nothing fired in time, and what is late is left out",
+    MissedPolicy.ALL: "nothing fired in time, and more were late than are made up for",
+}
+_MISSED = "nothing fired in time"
+
+
+def end_in_words(reason: str) -> str:
+    """Return why a schedule ended as a phrase; what somebody typed as it is."""
+    return _ENDS.get(reason, reason)
+
+
+def skip_in_words(reason: str) -> str:
+    """Return why an occurrence was skipped, or a trigger started nothing, as a phrase; an unknown code as it is."""
+    return _SKIPS.get(reason, reason)
+
+
+def miss_in_words(policy: str, *, has_fired: bool) -> str:
+    """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
+
+    What was due when an owner paused or deleted the schedule was missed for that.
+    """
+    if policy in _SKIPS:
+        return _SKIPS[policy]
+    return _MISSES.get(policy, policy) if has_fired else _MISSED

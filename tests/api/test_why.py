@@ -1,0 +1,272 @@
+"""Why a schedule ran or did not run at an instant: one question for any, answered from the record."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rqsched import Answer, CommandContext, Cron, Every, ScheduleHandle, Spec
+from rqsched.errors import InvalidSpecError
+from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, SECOND, Env, newest
+
+HOURLY = Cron("0 * * * *")
+ADA = CommandContext(principal="ada", reason="the vendor moves")
+
+
+def answers(schedule: ScheduleHandle, *instants: datetime | None) -> list[str]:
+    return [schedule.why(at).answer for at in instants]
+
+
+def test_occurrence_that_ran_names_its_run_and_how_that_ended(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    run = any_env.run_next(schedule, HOUR)
+
+    told = schedule.why(NOON + HOUR)
+
+    assert (told.answer, told.run_uid, told.occurrence_at) == (Answer.RAN, run.uid, NOON + HOUR)
+    assert told.text.startswith("It ran: run #1, succeeded, started on Thu 15 Jan 2026 at 13:00 UTC")
+
+
+def test_failure_names_the_error(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, retry=ONCE)
+    any_env.failing = True
+    any_env.run_next(schedule, HOUR)
+    assert "run #1, failed" in schedule.why(NOON + HOUR).text
+    assert "RuntimeError: as the test wants it" in schedule.why(NOON + HOUR).text
+
+
+def test_run_that_has_not_started_waits(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    run = any_env.fire_next(schedule, HOUR)
+    told = schedule.why(NOON + HOUR)
+    assert (told.answer, told.run_uid, told.since) == (Answer.WAITS, run.uid, NOON + HOUR)
+    assert "waits for a worker of its queue, since Thu 15 Jan 2026 at 13:00 UTC" in told.text
+
+
+def test_retry_says_when_the_next_attempt_begins(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, retry={"max_retries": 3})
+    any_env.failing = True
+    run = any_env.run_next(schedule, HOUR)
+    told = schedule.why(NOON + HOUR)
+    assert told.answer == Answer.WAITS
+    assert f"Attempt 1 of its run #{run.number} failed: RuntimeError" in told.text
+
+
+def test_skip_names_the_run_that_blocked(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    blocking = any_env.fire_next(schedule, HOUR)
+    any_env.tick(HOUR)
+
+    told = schedule.why(NOON + 2 * HOUR)
+
+    assert (told.answer, told.reason, told.run_uid) == (Answer.SKIPPED, "overlap_policy_skip", blocking.uid)
+    assert told.text == "It was skipped: an earlier run was unfinished, #1."
+
+
+def test_skip_of_an_environment_is_told(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, environments=["production"])
+    assert "where RQSCHED_ENV is production" in schedule.why(NOON + HOUR).text
+    any_env.tick(HOUR)
+    assert schedule.why(NOON + HOUR).reason == "environment"
+
+
+def test_missed_occurrences_are_missed_and_the_one_that_fired_ran(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.tick(3 * HOUR)
+    assert answers(schedule, *(NOON + hours * HOUR for hours in (1, 2, 3))) == ["waits", "missed", "missed"]
+    told = schedule.why(NOON + 2 * HOUR)
+    assert "nothing fired in time, and one run makes up for all. No worker fired it" in told.text
+    assert told.reason == "fire_once"
+
+
+def test_pause_says_by_whom_since_when_and_why_also_for_the_future(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.advance(MINUTE)
+    schedule.pause(context=ADA)
+    any_env.advance(2 * HOUR)
+
+    for at in (None, NOON + HOUR, NOON + 2 * HOUR, NOON + 5 * DAY):
+        told = schedule.why(at)
+        assert (told.answer, told.by, told.reason) == (Answer.PAUSED, "ada", "the vendor moves")
+        assert told.since == NOON + MINUTE
+        assert told.text == "It is paused since Thu 15 Jan 2026 at 12:01 UTC, by ada: the vendor moves."
+
+
+def test_pause_that_is_over_is_still_the_answer_for_then(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.advance(MINUTE)
+    schedule.pause(context=ADA)
+    any_env.advance(2 * HOUR)
+    schedule.resume()
+    any_env.run_next(schedule, HOUR)
+    assert answers(schedule, NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR) == ["paused", "paused", "ran"]
+    assert schedule.why(NOON + HOUR).text.startswith("It was paused since ")
+
+
+def test_occurrence_that_was_due_already_when_the_owner_paused_is_told_as_paused(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.advance(2 * HOUR)
+    schedule.pause(context=ADA)
+    told = [schedule.why(NOON + hours * HOUR) for hours in (1, 2)]
+    assert [(one.answer, one.by) for one in told] == [("paused", "ada")] * 2
+
+
+def test_dead_since_its_run_failed_for_good(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, retry={"max_retries": 0, "then": "dead"})
+    any_env.failing = True
+    run = any_env.run_next(schedule, HOUR)
+    any_env.advance(3 * DAY)
+
+    told = schedule.why()
+
+    assert (told.answer, told.since, told.run_uid) == (Answer.DEAD, NOON + HOUR, run.uid)
+    assert "RuntimeError: as the test wants it" in told.text
+    assert answers(schedule, NOON + HOUR, NOON + 2 * HOUR, NOON + 9 * DAY) == ["ran", "dead", "dead"]
+
+
+def test_restart_ends_what_dead_explains(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, retry={"max_retries": 0, "then": "dead"})
+    any_env.failing = True
+    any_env.run_next(schedule, HOUR)
+    any_env.advance(2 * HOUR)
+    schedule.restart()
+    assert answers(schedule, NOON + 2 * HOUR, NOON + 4 * HOUR) == ["dead", "fires"]
+
+
+def test_done_by_its_last_run_and_by_what_is_left_of_them(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, max_runs=2)
+    assert answers(schedule, *(NOON + hours * HOUR for hours in (1, 2, 3))) == ["fires", "fires", "done"]
+    any_env.run_next(schedule, HOUR)
+    any_env.run_next(schedule, HOUR)
+    assert answers(schedule, NOON + 2 * HOUR, NOON + 3 * HOUR) == ["ran", "done"]
+    assert "its max_runs are used up" in schedule.why(NOON + 3 * HOUR).text
+
+
+def test_deleted_by_whom(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.run_next(schedule, HOUR)
+    schedule.delete(context=ADA)
+    told = schedule.why(NOON + 2 * HOUR)
+    assert (told.answer, told.by) == (Answer.DELETED, "ada")
+    assert answers(schedule, NOON + HOUR) == ["ran"]
+
+
+def test_before_it_was_created(any_env: Env) -> None:
+    told = any_env.create(spec=HOURLY).why(NOON - DAY)
+    assert (told.answer, told.text) == (Answer.NOT_CREATED, "It was created on Thu 15 Jan 2026 at 12:00 UTC.")
+
+
+def test_outside_its_window_and_where_nothing_is_named(any_env: Env) -> None:
+    window = Spec(HOURLY, start_at=NOON + 2 * HOUR, end_at=NOON + 5 * HOUR)
+    schedule = any_env.create(spec=window)
+    at = (NOON + HOUR, NOON + 2 * HOUR + MINUTE, NOON + 3 * HOUR, NOON + 6 * HOUR)
+    assert answers(schedule, *at) == ["outside_window", "no_occurrence", "fires", "outside_window"]
+    assert schedule.why(NOON + 2 * HOUR + MINUTE).text == (
+        "No occurrence is then; before it on Thu 15 Jan 2026 at 14:00 UTC and after it on Thu 15 Jan 2026 at 15:00 UTC."
+    )
+    assert "Its window ends on" in schedule.why(NOON + 6 * HOUR).text
+
+
+def test_minute_means_its_first_occurrence_and_a_second_is_exact(any_env: Env) -> None:
+    schedule = any_env.create(spec=Every(10 * SECOND))
+    assert schedule.why(NOON + HOUR).occurrence_at == NOON + HOUR
+    assert answers(schedule, NOON + HOUR + 20 * SECOND, NOON + HOUR + 21 * SECOND) == ["fires", "no_occurrence"]
+
+
+def test_change_of_timing_is_why_nothing_ran_before_it(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.run_next(schedule, HOUR)
+    any_env.advance(HOUR / 2)
+    schedule.update(spec=Cron("30 * * * *"), context=ADA)
+    any_env.advance(2 * HOUR)
+
+    told = schedule.why(NOON + HOUR / 2)
+
+    assert (told.answer, told.by, told.since) == (Answer.CHANGED, "ada", NOON + 1.5 * HOUR)
+    assert "Its timing was changed on Thu 15 Jan 2026 at 13:30 UTC" in told.text
+    assert "cron 0 * * * *" in told.text
+    assert answers(schedule, NOON + HOUR, NOON + 2 * HOUR) == ["ran", "no_occurrence"]
+
+
+def test_late_until_somebody_fires_it(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.advance(2 * HOUR)
+    assert answers(schedule, NOON + HOUR, NOON + 2 * HOUR, None) == ["late"] * 3
+    assert "nothing has fired it yet" in schedule.why(NOON + HOUR).text
+
+
+def test_inside_its_jitter_it_still_fires(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, jitter=timedelta(minutes=30))
+    due = schedule.due_at
+    assert due is not None
+    assert due > NOON + HOUR + SECOND
+    any_env.advance(HOUR + SECOND)
+    told = schedule.why(NOON + HOUR)
+    assert told.answer == Answer.FIRES
+    assert "its jitter" in told.text
+
+
+def test_history_that_is_pruned_is_told_and_nothing_is_guessed(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.tick(HOUR)
+    any_env.tick(HOUR)  # skipped: the run of 13:00 is unfinished
+    any_env.work()
+    any_env.advance(5 * DAY)
+    any_env.scheduler.prune_history(any_env.clock.now() - DAY)
+
+    told = schedule.why(NOON + 2 * HOUR)
+
+    assert told.answer == Answer.NOT_KEPT
+    assert "Its history is not kept" in told.text
+
+
+def test_runs_that_are_pruned_are_told(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, retention="1")
+    for _ in range(3):
+        any_env.run_next(schedule, HOUR)
+    any_env.advance(2 * DAY)
+    any_env.scheduler.prune()
+    told = schedule.why(NOON + HOUR)
+    assert told.answer == Answer.NOT_KEPT
+    assert "not kept" in told.text
+
+
+def test_without_an_instant_the_newest_occurrence_is_meant_and_before_any_the_next(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    assert (schedule.why().answer, schedule.why().occurrence_at) == (Answer.FIRES, NOON + HOUR)
+    any_env.run_next(schedule, HOUR)
+    any_env.advance(HOUR / 2)
+    assert (schedule.why().answer, schedule.why().occurrence_at) == (Answer.RAN, NOON + HOUR)
+
+
+def test_from_completion_it_waits_for_the_end_of_its_run(any_env: Env) -> None:
+    schedule = any_env.create(spec=Every(HOUR, from_completion=True))
+    run = any_env.fire_next(schedule, HOUR)
+    any_env.advance(MINUTE)
+    told = schedule.why()
+    assert (told.answer, told.run_uid) == (Answer.FIRES, run.uid)
+
+
+def test_long_history_is_answered_by_few_reads(env: Env) -> None:
+    schedule = env.create(spec=MINUTE)
+    newest_run = env.fire_next(schedule)
+    for _ in range(300):
+        env.tick()
+    told = schedule.why(NOON + 150 * MINUTE)
+    assert (told.answer, told.run_uid) == (Answer.SKIPPED, newest_run.uid)
+    assert newest(schedule).uid == newest_run.uid
+
+
+@pytest.mark.parametrize("at", [NOON.replace(tzinfo=None), "2026-01-15"])
+def test_instant_that_is_none_is_refused(env: Env, at: Any) -> None:
+    schedule = env.create(spec=HOURLY)
+    with pytest.raises(InvalidSpecError, match="at"):
+        schedule.why(at)
+
+
+def test_answer_in_the_zone_of_the_schedule(env: Env) -> None:
+    schedule = env.create(spec=Cron("0 9 * * *", "Europe/Berlin"))
+    told = schedule.why(datetime(2026, 7, 1, 7, tzinfo=UTC))
+    assert told.text == "It fires on Wed 01 Jul 2026 at 09:00 CEST."
