@@ -54,6 +54,8 @@ _HOST_AND_PORT = re.compile(r"\[?(.*?)\]?(?::(\d+))?")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
+LONGEST_WAIT = timedelta(minutes=5)
+"""How long a run may wait for a worker before that is a problem, where nothing else is set."""
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
 """Every version of RQ reads a dotted path; the older ones do not know the short names."""
 
@@ -97,6 +99,16 @@ def _as_quotas(value: object) -> object:
         if namespace != EVERY:
             _checked_name(namespace)
     return quotas
+
+
+def _as_waits(value: object) -> object:
+    by_queue = _as_json_object(value) if str(value).lstrip().startswith("{") or isinstance(value, Mapping) else value
+    if not isinstance(by_queue, Mapping):
+        return {EVERY: by_queue}
+    for queue in by_queue:
+        if queue != EVERY:
+            _checked_name(queue)
+    return {EVERY: LONGEST_WAIT, **by_queue}
 
 
 def _checked_name(value: str) -> str:
@@ -309,6 +321,12 @@ class Settings(BaseSettings):
     redis_breaker: SecondsOrZero = timedelta(seconds=1)
     """How long a `Scheduler` (a web process, a command) waits for Redis to answer. When it did not, operations are
     stored and answered without it until it answers again, and Redis follows then. 0 waits as long as a worker does."""
+
+    longest_wait: Annotated[dict[str, Seconds], NoDecode, BeforeValidator(_as_waits)] = Field(
+        default_factory=lambda: {EVERY: LONGEST_WAIT}
+    )
+    """How long runs may wait for a worker before doctor and the dashboard call that a problem: a length, or lengths by
+    queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other one."""
 
     lease: Seconds = timedelta(seconds=2)
     """After this long the links a dead dispatcher had taken are due again."""

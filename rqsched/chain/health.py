@@ -33,11 +33,13 @@ from rqsched.clock import SystemClock
 from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import REPEATEDLY, Schedule
-from rqsched.core.quota import Usage
+from rqsched.core.policy import OverlapPolicy
+from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError
 from rqsched.store import deliveries, reconcile_queries, run_queries, schedule_queries, schema_version
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.migrations import HEAD
+from rqsched.store.run_queries import Waiting
 from rqsched.store.schedule_queries import Filters
 from rqsched.transport import telemetry
 from rqsched.transport.client import require_no_cluster
@@ -122,7 +124,7 @@ class _Check(NamedTuple):
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
 _OF_PROCESSES = frozenset({"ownership", "clock", "dispatchers", "workers", "foreign workers"})
-_OF_WORK = frozenset({"blocked", "late", "dead", "failing", "quotas", "successes", "notifications"})
+_OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
 
 def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
@@ -191,11 +193,14 @@ def late_until(runtime: Runtime) -> datetime:
     return runtime.now() - runtime.settings.grace - runtime.settings.lease
 
 
-def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> Counter[str]:
+def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
     """Count the runs and targets that wait on queues of the main Redis; of a namespace, or of all."""
-    waiting = Counter[str]()
-    for name, count in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING):
-        waiting[name or runtime.settings.default_queue] += count
+    waiting: dict[str, Waiting] = {}
+    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING):
+        name = one.queue or runtime.settings.default_queue
+        known = waiting.get(name, Waiting(name, 0, None))
+        since = min(filter(None, (known.since, one.since)), default=None)
+        waiting[name] = Waiting(name, known.number + one.number, since)
     return waiting
 
 
@@ -310,16 +315,27 @@ def _workers(scope: _Scope) -> Finding:
     workers = Worker.all(connection=scope.runtime.transport.control.connection)
     listening = Counter(name for one in workers for name in one.queue_names())
     waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
-    deserted = {name: count for name, count in waiting.items() if name not in listening}
+    deserted = {name: one.number for name, one in waiting.items() if name not in listening}
     if deserted:
-        told = ", ".join(f"{count} run(s) on {name!r}" for name, count in deserted.items())
+        told = _listed(f"{count} run(s) on {name!r}" for name, count in deserted.items())
         return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted)
+    if slow := [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]:
+        told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
+        advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
+        numbers = {str(one.queue): one.number for one in slow}
+        return Finding(Level.PROBLEM, f"runs wait too long for a worker: {told}", numbers=numbers, advice=advice)
     if not listening:
         return Finding(Level.WARNING, "no RQ worker")
     found = telemetry.worker_versions(scope.runtime.transport.redis, [one.key for one in workers])
     versions = Counter(f"rqsched {version}" if version else "RQ alone" for version in found)
     names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
     return Finding(Level.OK, f"{names}; {kinds}")
+
+
+def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
+    """Return whether what has waited on a queue since then waits longer than it may."""
+    limits = runtime.settings.longest_wait
+    return since is not None and runtime.now() - since > limits.get(queue, limits[EVERY])
 
 
 @_check(
@@ -374,6 +390,30 @@ def _counted(count: int) -> str:
 
 def _when(at: datetime | None) -> str:
     return "" if at is None else iso_utc(at)
+
+
+@_check(
+    "long",
+    "schema",
+    "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
+)
+def _long(scope: _Scope) -> Finding:
+    """Look for runs that take longer than the time to the next fire, or than their schedule expects of a success."""
+    now = scope.runtime.now()
+    found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
+    over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
+    return _of([*{one.uid: one for one in over}.values()], "no run takes too long", "a run takes too long", _path)
+
+
+def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bool:
+    expected, spec = schedule.expect_success_within, schedule.spec
+    if expected is not None and now - began_at > expected:
+        return True
+    if spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+        return False  # no fire waits for this run
+    first = spec.next_after(began_at)
+    second = None if first is None or first > now else spec.next_after(first)
+    return first is not None and second is not None and now - began_at > second - first
 
 
 @_check("dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.")

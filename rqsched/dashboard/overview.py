@@ -107,8 +107,11 @@ _WORDS: Mapping[str, _Words] = {
         "The control queue `{queue}` carries the schedules of {owner}, this page shows {mine}: what is changed here "
         "does not fire.",
     ),
-    "workers": _Words(
-        "Jobs wait where no worker listens", "Nobody takes them: {queues}.", "Start `rqsched worker` with their names."
+    "workers": _Words("Jobs wait for a worker"),
+    "long": _Words(
+        "{count} running for too long",
+        "A run takes longer than the time to the next fire, or than `expect_success_within`.",
+        "Look at the run; terminate it if it hangs, or give it a `timeout` or more time.",
     ),
 }
 _MILDER: Mapping[str, _Words] = {

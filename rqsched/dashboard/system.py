@@ -110,7 +110,9 @@ class LiveQueue:
     workers: int
     """Workers that listen on it."""
     head_since: datetime | None
-    """Since when the job that is taken next has waited; None when none waits, or it may be somebody else's."""
+    """Since when the job that is taken next has waited; for who sees some namespaces the oldest run of this one."""
+    is_slow: bool
+    """Whether that is longer than it may."""
     pace: Pace | None
     """How its runs went in the last hour; None without any."""
 
@@ -185,19 +187,17 @@ def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) ->
     listening = [set(worker.queue_names()) for worker in workers]
     if visit.sees_all:
         known = {queue.name for queue in Queue.all(connection=control.connection)}
-        depths = {name: Queue(name, connection=control.connection).count for name in known | set().union(*listening)}
+        queues = [Queue(name, connection=control.connection) for name in known | set().union(*listening)]
+        waiting = {queue.name: (queue.count, _head_since(queue)) for queue in queues}
     else:
-        depths = {
-            **dict.fromkeys(hour.queues, 0),
-            **visit.read(lambda c: health.waiting_by_queue(runtime, c, visit.namespace)),
-        }
+        own = visit.read(lambda c: health.waiting_by_queue(runtime, c, visit.namespace))
+        waiting = {**dict.fromkeys(hour.queues, (0, None)), **{name: one[1:] for name, one in own.items()}}
     return [
         LiveQueue(
-            name, depth, sum(name in names for names in listening),
-            _head_since(Queue(name, connection=control.connection)) if visit.sees_all else None,
-            hour.queues.get(name),
+            name, number, sum(name in names for names in listening), since,
+            health.waits_too_long(runtime, name, since), hour.queues.get(name),
         )
-        for name, depth in sorted(depths.items())
+        for name, (number, since) in sorted(waiting.items())
     ]  # fmt: skip
 
 

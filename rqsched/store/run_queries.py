@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import first_uid_at, is_uid
-from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
+from rqsched.core.model import BLOCKED, Run, RunKind, RunStatus, Schedule, TargetStatus
 from rqsched.core.page import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
@@ -416,26 +416,53 @@ def newest_timings(
     ], first.created_at if first is not None else start
 
 
-def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -> list[tuple[str | None, int]]:
+class Waiting(NamedTuple):
+    """Runs or targets that wait on one queue of the main Redis."""
+
+    queue: str | None
+    """Its name; None is the default one."""
+    number: int
+    """How many."""
+    since: datetime | None
+    """Since when the first of them waits for a worker; None where all wait for their code instead."""
+
+
+def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -> list[Waiting]:
     """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
 
-    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice; None is the default one.
+    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice.
     """
-    found: list[tuple[str | None, int]] = []
+    found: list[Waiting] = []
     for table, is_waiting in ((runs, _IS_PENDING_IN_RQ), (targets, _IS_PENDING_TARGET)):
         oldest = (
-            sa.select(table.c.uid, table.c.queue, table.c.schedule_uid)
+            sa.select(*(table.c[name] for name in ("uid", "queue", "schedule_uid", "queued_at", "blocked_at")))
             .where(is_waiting, table.c.connection.is_(None))
             .order_by(table.c.uid)
             .limit(most)
             .subquery()
         )
-        statement = sa.select(oldest.c.queue, sa.func.count()).group_by(oldest.c.queue)
+        since = sa.func.min(sa.case((oldest.c.blocked_at.is_(None), oldest.c.queued_at)))
+        statement = sa.select(oldest.c.queue, sa.func.count(), since).group_by(oldest.c.queue)
         if namespace is not None:
             joined = oldest.join(schedules, schedules.c.uid == oldest.c.schedule_uid)
             statement = statement.select_from(joined).where(schedules.c.namespace == namespace)
-        found += [(row[0], row[1]) for row in connection.execute(statement)]
+        found += [Waiting(*row) for row in connection.execute(statement)]
     return found
+
+
+def running(connection: Connection, namespace: str | None, most: int) -> list[tuple[Schedule, datetime]]:
+    """Read the schedules (slim) whose live runs execute, and since when each run does; the `most` oldest runs."""
+    is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
+    statement = (
+        SELECT_SLIM_SCHEDULES.add_columns(runs.c.started_at)
+        .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
+        .where(is_running, runs.c.kind != constant(RunKind.BACKFILL), runs.c.started_at.is_not(None))
+        .order_by(runs.c.uid)
+        .limit(most)
+    )
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
+    return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
 
 
 _IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq")

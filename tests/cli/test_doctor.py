@@ -62,6 +62,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "foreign workers",
             "blocked",
             "late",
+            "long",
             "dead",
             "failing",
             "links",

@@ -16,12 +16,14 @@ import pytest
 from rq import Queue, Worker
 
 from rqsched import Every, RetryPolicy
+from rqsched.chain.execution import claim_run
 from rqsched.core.deliveries import Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import new_uid
 from rqsched.store import deliveries
 from rqsched.testing import ManualClock
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat
+from rqsched.transport.transport import job_id_of
 from tests.support.cli import Cli
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, block
 from tests.support.narrow import present
@@ -69,6 +71,7 @@ def failing(env: Env) -> None:
 
 def blocked(env: Env) -> None:
     block(env.runtime, present(env.create("billing", RARELY).trigger().run))
+    Queue("default", connection=env.redis).empty()  # a worker took its job
 
 
 def silent(env: Env) -> None:
@@ -89,6 +92,19 @@ def undelivered(env: Env, status: DeliveryStatus) -> None:
 
 def deserted(env: Env) -> None:
     env.create("nightly", RARELY, queue="letters").trigger()
+
+
+def crowded(env: Env) -> None:
+    env.create("nightly", RARELY).trigger()
+    env.advance(10 * MINUTE)
+
+
+def endless(env: Env) -> None:
+    run = present(env.create("slow", Every(HOUR)).trigger().run)
+    present(claim_run(env.runtime, job_id_of(run.state)))
+    Queue("default", connection=env.redis).empty()
+    env.advance(2.5 * HOUR)
+    env.scheduler.tick()
 
 
 def without_dispatcher(env: Env) -> None:
@@ -148,8 +164,18 @@ FAULTS = {
         deserted,
         "workers",
         "problem",
-        "Jobs wait where no worker listens",
+        "Jobs wait for a worker",
         ('rqsched_runs_open{namespace="default",status="pending"}', 1),
+    ),
+    "runs wait longer than they may": Fault(
+        crowded,
+        "workers",
+        "problem",
+        "Jobs wait for a worker",
+        ('rqsched_runs_open{namespace="default",status="pending"}', 1),
+    ),
+    "a run takes longer than the time to the next fire": Fault(
+        endless, "long", "warning", "1 schedule is running for too long"
     ),
     "no dispatcher": Fault(
         without_dispatcher, "dispatchers", "problem", "No dispatcher is alive", ("rqsched_dispatchers", 0)
@@ -209,7 +235,8 @@ def test_every_surface_says_the_same_of(fault: Fault, pages: Pages, cli: Cli) ->
 
     system = pages.get("/system")
     assert ("None is alive." in system) is (fault.check == "dispatchers")
-    assert ('<span class="error-line">none</span>' in system) is (fault.check in {"workers", "dispatchers"})
+    is_marked = '<span class="error-line">none</span>' in system or '<td class="nowrap error-line"' in system
+    assert is_marked is (fault.check in {"workers", "dispatchers"})
 
     pages.web.app.state.rqsched.meter.refresh(force=True)
     samples = pages.web.get("/metrics").text

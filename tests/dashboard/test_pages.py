@@ -205,8 +205,8 @@ def test_while_redis_is_away_the_pages_say_so_and_show_what_is_stored(
 def test_jobs_that_no_worker_takes_are_a_problem_and_show_since_when_they_wait(pages: Pages) -> None:
     pages.env.create("nightly", queue="letters").trigger()
     shown = pages.get("/")
-    assert "Jobs wait where no worker listens" in shown
-    assert "1 on <code>letters</code>" in shown
+    assert "Jobs wait for a worker" in shown
+    assert "no worker listens for 1 run(s) on &#39;letters&#39;." in shown
     (row,) = [line for line in pages.get("/system").split("<tr>") if ">letters</td>" in line]
     assert '<td class="number" data-label="waiting">1</td>' in row
     assert "<time datetime=" in row
