@@ -43,6 +43,12 @@ ENTRIES = (
     Entry("create", "create", _SCHEDULES, "Create a schedule; refused when its id is taken."),
     Entry("upsert", "create", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
     Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
+    Entry(
+        "import",
+        "import_",
+        _SCHEDULES,
+        "Bring the schedules of another scheduler over; ours wait, paused, until its are disabled.",
+    ),
     Entry("update", "create", _SCHEDULES, "Change the given options and leave the rest."),
     Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
     Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),

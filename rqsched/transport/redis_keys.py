@@ -59,3 +59,8 @@ def refused(job: str) -> str:
 def passes(queue: str) -> str:
     """Return the key of the hash that adds up what reconcile passes did."""
     return f"rqsched:tally:{queue}"
+
+
+def disabled_entries(kind: str) -> str:
+    """Return the key, in the Redis of another scheduler, of what an import has taken out of it."""
+    return f"rqsched:disabled:{kind}"

@@ -20,6 +20,7 @@ LAYERS = (
     {"chain"},
     {"api", "processes"},
     {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables"},
+    {"coming_over"},
     {"__init__", "__main__", "machines", "client", "http", "dashboard", "dev", "cli", "contrib"},
 )
 """The files and folders directly below `rqsched`, lowest layer first; each imports its own and those above it here."""

@@ -1,0 +1,1 @@
+"""Coming over: what other systems schedule, read from where they keep it and written as schedules of ours."""

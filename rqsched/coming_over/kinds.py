@@ -1,0 +1,11 @@
+"""Which sources there are, and what opens each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rqsched.coming_over import rq_scheduler
+from rqsched.coming_over.source import Reading, Source
+
+OPENERS: Mapping[str, Callable[[str, Reading], Source]] = {rq_scheduler.KIND: rq_scheduler.open_source}
+"""What opens a source, by what the command calls it. Each takes an address, and raises what is wrong with it."""

@@ -1,0 +1,124 @@
+"""What a source of schedules is: another system's entries, each as `rqsched sync` would read it, and what it loses.
+
+Nothing here, and no source, writes schedules of ours; `handing_over` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+from rqsched.core.payload import dumps
+
+_MOST_CHARACTERS = 200
+"""Of a name in an id, so that the whole stays below the 255 of an id."""
+_REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
+AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
+"""What an entry starts with where its source starts each fire whatever runs still, and repeats no failed job."""
+
+
+_TWIN = "The source has another one that does the same: one of them may be a mistake."
+
+
+class Reading(NamedTuple):
+    """How a source is read."""
+
+    is_trusted: bool = False
+    """Whether code of the source may run here: its classes are imported, a configuration file is executed."""
+    timezone: str | None = None
+    """The zone of the source's host, where it has expressions that name none; None takes UTC."""
+
+
+@dataclass(frozen=True)
+class SourceEntry:
+    """One thing that the source fires."""
+
+    source_id: str
+    """What the source calls it, the same at each reading."""
+    entry: Mapping[str, Any] | None
+    """The entry as `rqsched sync` reads it, without `paused`; None if it cannot become a schedule."""
+    lost: tuple[str, ...] = ()
+    """What is lost or changes, or why it cannot become a schedule; a plain sentence each."""
+    enabled: bool = True
+    """Whether the source fires it."""
+    next_at: datetime | None = None
+    """When the source fires it next, aware; one that has passed is fired here once in its place. None: not known."""
+    is_taken: bool = False
+    """Whether an import has disabled it: where its schedule is not here, it is not written again."""
+
+
+class Source(Protocol):
+    """Another system's schedules, where it keeps them."""
+
+    kind: str
+    """What the command calls it, such as `rq-scheduler`."""
+    notes: Sequence[str]
+    """What is true of all of its entries, once `entries` was called; a plain sentence each."""
+    cannot_disable: str | None
+    """Why the source cannot be disabled from here, and what to do in place of it; None where it can."""
+
+    def entries(self) -> list[SourceEntry]:
+        """Read everything that the source has now, disabled entries too; in a stable order."""
+        ...
+
+    def disable(self, entries: Sequence[SourceEntry]) -> str:
+        """Let the source fire these no more; returns a sentence that says what was done and where a copy is.
+
+        One that the source has fired for the last time meanwhile is left alone. Repeatable: `entries` then shows those
+        that are disabled with `enabled=False`, also to a process that has not disabled them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what it opened."""
+        ...
+
+
+def named_id(kind: str, name: str) -> str:
+    """Return the schedule id of what the source itself names; what an id may not hold is replaced, and told apart."""
+    plain = _REFUSED.sub("-", name).strip("-")
+    if plain == name and len(name) <= _MOST_CHARACTERS:
+        return f"{kind}:{name}"
+    return f"{kind}:{plain[:_MOST_CHARACTERS]}-{_digest(name)}"
+
+
+def derived_id(kind: str, workflow: str, *does: object) -> str:
+    """Return the schedule id of what the source gives no lasting name: made of what it does, in JSON."""
+    return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
+
+
+def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
+    """Return entries whose schedule ids differ, ordered by what the source calls them.
+
+    Of those that do the same the later ones are numbered. What the source fires is numbered apart from what it does
+    not: one that was disabled, and that the application has scheduled anew since, is the same again.
+    """
+    found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
+    fired = {one.entry["schedule_id"] for one in found[True] if one.entry}
+    rest = [one for one in found[False] if not one.entry or one.entry["schedule_id"] not in fired]
+    return sorted([*found[True], *rest], key=attrgetter("source_id"))
+
+
+def _numbered(entries: Sequence[SourceEntry]) -> Iterator[SourceEntry]:
+    seen: Counter[str] = Counter()
+    for one in sorted(entries, key=attrgetter("source_id")):
+        if one.entry is None:
+            yield one
+            continue
+        schedule_id = one.entry["schedule_id"]
+        seen[schedule_id] += 1
+        if (number := seen[schedule_id]) == 1:
+            yield one
+        else:
+            entry = {**one.entry, "schedule_id": f"{schedule_id}-{number}"}
+            yield replace(one, entry=entry, lost=(*one.lost, _TWIN))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
