@@ -24,7 +24,7 @@ from tests.support.servers import PostgresServer, ValkeyServer
 pytest_plugins = ["tests.support.repeats"]
 
 _TESTS = Path(__file__).parent
-_SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "dashboard", "http", "machines"))
+_SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "coming_over", "dashboard", "http", "machines"))
 # What is served, dispatched and told there is proven beside PostgreSQL by tests/http, chain, store and system/crash.
 _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
 _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")

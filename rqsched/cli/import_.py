@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.cli.sync import _declaration as declaration_of
-from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome, labelled
+from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
 from rqsched.coming_over.kinds import OPENERS
 from rqsched.coming_over.source import Reading, Source
 from rqsched.errors import InvalidInputError
@@ -21,6 +20,7 @@ from rqsched.spec.zones import require_timezone
 app = typer.Typer(add_completion=False)
 _SHOWN = 5
 """How many ids are listed for a sentence that is true of many."""
+_DISABLE = "run this with --disable-source, and take out of your application what schedules them there"
 _BAD = {Outcome.NOT_IMPORTED, Outcome.TAKEN}
 
 Kind = Annotated[
@@ -35,10 +35,6 @@ def import_(
     kind: Kind,
     source: Address,
     dry_run: DryRun = False,
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", help="Also write a file for `rqsched sync`; with --dry-run nothing else."),
-    ] = None,
     disable_source: Annotated[
         bool, typer.Option("--disable-source", help="Let the source fire them no more, and then ours.")
     ] = False,
@@ -73,9 +69,8 @@ def import_(
             found, said = moving.hand_over()
         else:
             found = moving.resume() if source_is_stopped else moving.write()
-        if write is not None:
-            _write(write, [labelled(one.source.entry, kind) for one in found if one.source.entry and _is_good(one)])
-        _show(session, opened, found, moving.vanished(found), said, is_preview=dry_run)
+        advice = [*_advice(moving, opened, found)]
+        _show(session, opened, found, [said, *advice] if said else advice, is_preview=dry_run)
     if not all(map(_is_good, found)):
         raise typer.Exit(FAILED)
 
@@ -84,30 +79,29 @@ def _is_good(one: Imported) -> bool:
     return one.outcome not in _BAD
 
 
-def _write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    raise InvalidInputError("--write", f"is not there yet ({path}, {len(entries)} entries)")
-
-
 def _show(
-    session: Session, source: Source, found: Sequence[Imported], vanished: Sequence[str], said: str, *, is_preview: bool
+    session: Session, source: Source, found: Sequence[Imported], sentences: Sequence[str], *, is_preview: bool
 ) -> None:
-    advice = [*_advice(source, found, vanished)]
     rows = [_row(one) for one in found]
-    document = {"kind": source.kind, "entries": rows, "notes": list(source.notes), "done": said, "next": advice}
+    document = {"kind": source.kind, "entries": rows, "notes": list(source.notes), "next": sentences}
     if session.writer.for_programs(rows, document):
         return
     columns = ("source_id", "schedule_id", "timing", "outcome", "fires")
     session.writer.table(("Source", "Schedule ID", "When", "Outcome", "Fires"), [[r[c] for c in columns] for r in rows])
     for sentence, ids in _by_sentence(found).items():
-        more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-        session.writer.say(f"- {sentence} ({', '.join(ids[:_SHOWN])}{more})")
+        session.writer.say(f"- {sentence} ({_listed(ids)})")
     for sentence in source.notes:
         session.writer.say(f"- {sentence}")
     counts = {one: sum(row.outcome is one for row in found) for one in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing there"
-    session.writer.say(f"{'Would be: ' if is_preview else ''}{told}. {said}".rstrip())
-    for sentence in advice:
+    session.writer.say(f"{'Would be: ' if is_preview else ''}{told}.")
+    for sentence in sentences:
         session.writer.say(sentence)
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return ", ".join(ids[:_SHOWN]) + more
 
 
 def _row(one: Imported) -> dict[str, Any]:
@@ -134,30 +128,31 @@ def _by_sentence(found: Sequence[Imported]) -> dict[str, list[str]]:
     return told
 
 
-def _advice(source: Source, found: Sequence[Imported], vanished: Sequence[str]) -> Iterator[str]:
+def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> Iterator[str]:
     """Say what fires where, and what is left to do."""
-
-    def listed(ids: Sequence[str]) -> str:
-        return ", ".join(ids[:_SHOWN])
-
-    both = [one.source.source_id for one in found if one.fires is Fires.BOTH]
-    nowhere = [one.source.source_id for one in found if one.fires is Fires.NOWHERE and one.is_paused]
-    waiting = [one for one in found if one.fires is Fires.SOURCE and _is_good(one)]
-    left = [one for one in found if not _is_good(one)]
-    if both:
+    at_source = f"at {source.kind}"
+    where = {fires: [one for one in found if one.fires is fires] for fires in Fires}
+    if both := where[Fires.BOTH]:
         yield (
-            f"{len(both)} fire at {source.kind} and here, unless it is stopped ({listed(both)}): run this "
-            "with --disable-source, and take what schedules them out of your application."
+            f"{len(both)} fire {at_source} and here, unless it is stopped: {source.cannot_disable or _DISABLE} "
+            f"({_listed(_ids(both))})."
         )
-    if waiting:
-        how = source.cannot_disable or "--disable-source disables them there and lets ours fire"
-        yield f"{len(waiting)} fire at {source.kind} still; ours wait, paused: {how}."
-    if nowhere:
-        yield f"{len(nowhere)} fire nowhere: they are disabled at {source.kind}, and paused here ({listed(nowhere)})."
-    if left:
-        yield f"{len(left)} are not imported and stay at {source.kind}."
-    if vanished:
+    if waiting := [one for one in where[Fires.SOURCE] if moving.is_waiting(one) or one.outcome is Outcome.CREATED]:
+        yield f"{len(waiting)} fire {at_source}; ours wait, paused: {source.cannot_disable or _DISABLE}."
+    if paused := [one for one in where[Fires.SOURCE] if one.is_paused and not moving.is_waiting(one)]:
+        yield f"{len(paused)} fire {at_source}: ours were paused here by somebody ({_listed(_ids(paused))})."
+    if handed := [one for one in where[Fires.NOWHERE] if moving.is_waiting(one)]:
+        yield f"{len(handed)} fire nowhere: they are disabled {at_source}, and ours wait. Run --disable-source again."
+    if resting := [one for one in where[Fires.NOWHERE] if one.is_paused and not moving.is_waiting(one)]:
+        yield f"{len(resting)} fire nowhere: they are disabled {at_source}, and paused here ({_listed(_ids(resting))})."
+    if left := [one for one in found if not _is_good(one)]:
+        yield f"{len(left)} are not imported, and stay {at_source} ({_listed(_ids(left))})."
+    if vanished := moving.vanished(found):
         yield (
-            f"{len(vanished)} were imported before and are not at {source.kind} any more: they fired there "
-            f"for the last time, or were cancelled. Ours stay paused; delete them ({listed(vanished)})."
+            f"{len(vanished)} were imported before and are not {at_source} any more, where they fired for the last "
+            f"time or were cancelled; ours stay paused: delete them ({_listed(vanished)})."
         )
+
+
+def _ids(entries: Sequence[Imported]) -> list[str]:
+    return [one.source.source_id for one in entries]

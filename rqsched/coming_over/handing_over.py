@@ -134,8 +134,8 @@ class HandingOver:
     def write(self) -> list[Imported]:
         """Write every entry as a schedule of ours, paused where it is new, and return what became of each.
 
-        One that is known follows what the source has now, as long as the source fires it; its status stays. One that
-        was handed over is ours and stays as it is.
+        One that waits follows what the source has now. One that was handed over, or that somebody resumed, is ours and
+        stays as it is.
         """
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
@@ -155,10 +155,14 @@ class HandingOver:
 
         What was left alone stays at the source: what is not imported, and what somebody has paused here.
         """
-        moving = [one.source for one in self.write() if one.source.enabled and self._may_fire(one.schedule)]
-        told = self._source.disable(moving)
+        written = self.write()
+        outcomes = {one.source.source_id: one.outcome for one in written}
+        told = self._source.disable(
+            [one.source for one in written if one.source.enabled and self._may_fire(one.schedule)]
+        )
         # Read again: the source may have fired since, and its next times are where ours continue.
-        return [self._taken_over(one) if not one.source.enabled else one for one in self.write()], told
+        found = [self._taken_over(one) if not one.source.enabled else one for one in self.write()]
+        return [replace(one, outcome=outcomes.get(one.source.source_id, one.outcome)) for one in found], told
 
     def resume(self) -> list[Imported]:
         """Write ours, and let those fire that wait: the caller knows that the source does not fire any more."""
@@ -173,6 +177,10 @@ class HandingOver:
         waiting = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
         return sorted(one.schedule_id for one in waiting if one.note == self.waits and one.schedule_id not in known)
 
+    def is_waiting(self, one: Imported) -> bool:
+        """Return whether a schedule waits for its source to fire it no more."""
+        return one.schedule is not None and self._waits(one.schedule)
+
     def _may_fire(self, schedule: Schedule | None) -> bool:
         return schedule is not None and (schedule.is_active or self._waits(schedule))
 
@@ -181,7 +189,7 @@ class HandingOver:
 
     def _taken_over(self, one: Imported) -> Imported:
         """Let a schedule fire that waits; what its source owes is fired first, once, also when this is repeated."""
-        if one.schedule is None or not self._waits(one.schedule):
+        if one.schedule is None or not self.is_waiting(one):
             return one
         handle, next_at = ScheduleHandle(self._runtime, one.schedule), one.source.next_at
         is_owed = next_at is not None and next_at <= self._runtime.now()
@@ -244,10 +252,9 @@ class HandingOver:
         if loads(here.definition.labels).get(LABEL) != self._source.kind:
             text = f"Schedule {here.schedule_id} was made otherwise and is left as it is: rename or delete it."
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
-        source_is_back = one.source.enabled and here.note == self._rests
-        follows = one.source.enabled or self._waits(here)
-        note = self.waits if source_is_back else None
-        request = one.request._replace(note=note, paused=None) if follows else None
+        request = None
+        if here.status is ScheduleStatus.PAUSED and here.note in {self.waits, self._rests}:
+            request = one.request._replace(note=self.waits if one.source.enabled else None, paused=None)
         return replace(one, outcome=Outcome.UNCHANGED, request=request, schedule=here)
 
 

@@ -32,7 +32,7 @@ SCHEDULED = "rq:scheduler:scheduled_jobs"
 LOCK = "rq:scheduler_lock"
 """What an rqscheduler sets while it enqueues."""
 _INSTANCES = "rq:scheduler_instance:*"
-_LOCK_SECONDS, _WAIT_SECONDS, _LOOK_SECONDS = 30, 15, 0.1
+_LOCK_SECONDS, _WAIT_SECONDS, _LOOK_SECONDS = 10, 15, 0.1
 _OWN_META = frozenset({"interval", "repeat", "cron_string", "use_local_timezone"})
 _LOST_FIELDS = {
     "ttl": "Its ttl is lost: runs wait as long as it takes.",
@@ -127,6 +127,8 @@ class RqScheduler:
     def _take_lock(self, token: str) -> None:
         until = time.monotonic() + _WAIT_SECONDS
         while not self._redis.set(LOCK, token, nx=True, ex=_LOCK_SECONDS):
+            if self._redis.get(LOCK) == token.encode():  # it was set, and the answer was lost
+                return
             if time.monotonic() > until:
                 raise ConflictError(
                     f"an rqscheduler holds its lock ({LOCK}) for longer than {_WAIT_SECONDS} s: it enqueues, or died "

@@ -1,0 +1,121 @@
+"""import: the schedules of another scheduler are shown, written and handed over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rq_scheduler  # type: ignore[import-untyped]
+
+from rqsched.coming_over.rq_scheduler import SCHEDULED
+from tests.support.cli import BY_PATH, Cli
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*utc.*:DeprecationWarning")
+SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+
+
+@pytest.fixture
+def theirs(cli: Cli) -> Any:
+    """Two jobs of rq-scheduler, of which one cannot be imported."""
+    found = rq_scheduler.Scheduler("low", connection=cli.scheduler.runtime.transport.redis)
+    found.schedule(SOON, BY_PATH, interval=3600, id="hourly", timeout=60, meta={"who": "ops"})
+    found.enqueue_at(SOON, BY_PATH, {1}, job_id="set")
+    return found
+
+
+@pytest.fixture
+def words(redis_url: str, theirs: Any) -> tuple[str, ...]:
+    return ("import", "rq-scheduler", redis_url)
+
+
+def test_a_dry_run_shows_what_each_becomes_and_writes_nothing(cli: Cli, words: tuple[str, ...]) -> None:
+    answer = cli(*words, "--dry-run", code=1)
+    table, _, rest = answer.out.partition("\n- ")
+    assert [line.split() for line in table.splitlines()] == [
+        ["Source", "Schedule", "ID", "When", "Outcome", "Fires"],
+        ["hourly", "rq-scheduler:hourly", "every", "1h", "created", "source"],
+        ["set", "-", "-", "not", "imported", "source"],
+    ]
+    assert "Its meta is lost (who): pass it as arguments. (hourly)" in rest
+    assert "an argument holds a set, which is not JSON" in rest
+    assert "Would be: 1 created, 1 not imported." in rest
+    assert "1 fire at rq-scheduler; ours wait, paused: run this with --disable-source" in rest
+    assert "1 are not imported, and stay at rq-scheduler (set)." in rest
+    assert cli.ids() == []
+
+
+def test_programs_get_the_same_as_json(cli: Cli, words: tuple[str, ...]) -> None:
+    document = cli(*words, "-o", "json", code=1).json
+    assert list(document) == ["kind", "entries", "notes", "next"]
+    assert document["entries"][0] == {
+        "source_id": "hourly",
+        "schedule_id": "rq-scheduler:hourly",
+        "workflow": BY_PATH,
+        "timing": "every 1h",
+        "outcome": "created",
+        "fires": "source",
+        "next_at_source": SOON.isoformat().replace("+00:00", "Z"),
+        "lost": [
+            "Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts.",
+            "Its meta is lost (who): pass it as arguments.",
+        ],
+    }
+    assert [row["outcome"] for row in cli(*words, "-o", "jsonl", code=1).lines] == ["unchanged", "not imported"]
+
+
+def test_disabling_the_source_lets_ours_fire_and_says_how_to_go_back(cli: Cli, words: tuple[str, ...]) -> None:
+    answer = cli(*words, "--disable-source", code=1)
+    assert f"ZUNIONSTORE {SCHEDULED} 2 {SCHEDULED} rqsched:disabled:rq-scheduler puts them back." in answer.out
+    assert cli.scheduler.get("rq-scheduler:hourly").next_run_at == SOON
+    assert cli("list", "--label", "imported_from=rq-scheduler", "-o", "json").json["schedules"][0]["status"] == "active"
+
+
+def test_a_stopped_source_is_left_as_it_is(cli: Cli, words: tuple[str, ...]) -> None:
+    cli(*words, "--source-is-stopped", code=1)
+    assert cli.scheduler.get("rq-scheduler:hourly").status == "active"
+    assert cli.scheduler.runtime.transport.redis.zcard(SCHEDULED) == 2
+    assert "1 fire at rq-scheduler and here, unless it is stopped" in cli(*words, code=1).out
+
+
+def test_a_source_whose_all_is_imported_is_a_success(cli: Cli, words: tuple[str, ...], theirs: Any) -> None:
+    theirs.cancel("set")
+    assert "1 created." in cli(*words).out
+
+
+def test_a_source_without_anything_says_so(cli: Cli, redis_url: str) -> None:
+    assert "nothing there." in cli("import", "rq-scheduler", redis_url, "--disable-source").out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("cron", "x"), "'cron' is not one of rq-scheduler, rq-cron"),
+        (("rq-scheduler", "http://x"), "URL"),
+        (("rq-scheduler", "redis://x", "--timezone", "CET"), "timezone"),
+        (("rq-scheduler", "redis://x", "--disable-source", "--source-is-stopped"), "contradicts --disable-source"),
+        (("rq-cron", "x.py"), "--trust-source: is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(words: tuple[str, ...], reason: str, cli: Cli) -> None:
+    assert reason in cli("import", *words, code=2).err
+
+
+def test_a_file_of_rq_cron_cannot_be_disabled(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cron_config.py"
+    path.write_text(
+        "from rq import cron\nfrom tests.support.cli_flows import unregistered\n"
+        "cron.register(unregistered, 'low', interval=60, name='often')\n"
+    )
+    words = ("import", "rq-cron", str(path), "--trust-source")
+    assert "stop `rq cron`, then run this with --source-is-stopped" in cli(*words, "--disable-source", code=2).err
+    assert cli.ids() == []
+    assert "stop `rq cron`, then run this with --source-is-stopped" in cli(*words).out
+    assert cli.scheduler.get("rq-cron:often").status == "paused"
+    cli(*words, "--source-is-stopped")
+    assert cli.scheduler.get("rq-cron:often").status == "active"
+
+
+def test_a_redis_that_does_not_answer_is_said(cli: Cli) -> None:
+    assert "Error" in cli("import", "rq-scheduler", "redis://127.0.0.1:1/0", code=5).err

@@ -1,0 +1,3 @@
+"""A module that no reader may import."""
+
+raise RuntimeError("imported")

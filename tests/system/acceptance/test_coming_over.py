@@ -1,0 +1,82 @@
+"""Two hundred jobs of another scheduler come over while it fires them, and a worker executes each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rq_scheduler  # type: ignore[import-untyped]
+
+from rqsched.coming_over.rq_scheduler import SCHEDULED
+from tests.support.invariants import check_invariants
+from tests.support.processes import BIN, rqsched_command, wait_until
+from tests.system.acceptance.came_over import leave
+from tests.system.acceptance.live import LiveEnv
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:.*utc.*:DeprecationWarning"),
+]
+COUNT = 200
+FUNCTION = f"{leave.__module__}.{leave.__name__}"
+NAMES = {f"job {number}" for number in range(COUNT)}
+
+
+def executed(live: LiveEnv) -> Counter[str]:
+    log = live.folder / "left"
+    return Counter(log.read_text().splitlines() if log.exists() else [])
+
+
+def imports(live: LiveEnv, *words: str) -> str:
+    process = live.start(rqsched_command("import", *words))
+    assert process.popen.wait(120) == 0, process.log()
+    return process.log()
+
+
+def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(any_live: LiveEnv) -> None:
+    live = any_live
+    url, redis = live.environment["RQSCHED_REDIS_URL"], live.scheduler.runtime.transport.redis
+    theirs = rq_scheduler.Scheduler("default", connection=redis)
+    log = str(live.folder / "left")
+    there = live.start([BIN / "rqscheduler", "--url", url, "--interval", "1", "--verbose"])
+    live.start_worker("default")
+    start = datetime.now(UTC) + timedelta(seconds=1)
+    for number in range(COUNT):  # ten a second
+        at = start + timedelta(seconds=number // 10)
+        theirs.enqueue_at(at, FUNCTION, log, f"job {number}", job_id=f"job-{number}", timeout=60)
+    imports(live, "rq-scheduler", url)
+    wait_until(lambda: len(executed(live)) > 10, timeout=60, what="what rqscheduler fires")
+
+    imports(live, "rq-scheduler", url, "--disable-source")
+    assert redis.zcard(SCHEDULED) == 0
+    wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
+
+    ours = Counter(one.status for one in live.scheduler.iter())
+    assert {*executed(live).values()} == {1}
+    assert ours["done"] > 10
+    assert there.popen.poll() is None, "rqscheduler runs on"
+    check_invariants(live.scheduler.runtime)
+
+
+def test_jobs_of_a_configuration_file_of_rq_cron_fire_here(live: LiveEnv, tmp_path: Path) -> None:
+    config, log = tmp_path / "cron_config.py", str(live.folder / "left")
+    registers: list[dict[str, Any]] = [
+        {"queue_name": "default", "args": (log, f"job {number}"), "interval": 2 + number % 3} for number in range(COUNT)
+    ]
+    config.write_text(
+        f"from rq import cron\nfrom {leave.__module__} import leave\n"
+        f"for one in {registers!r}:\n    cron.register(leave, **one)\n"
+    )
+    words = ("rq-cron", str(config), "--trust-source")
+    imports(live, *words, "--dry-run")
+    imports(live, *words, "--source-is-stopped")
+    assert Counter(one.status for one in live.scheduler.iter()) == {"active": COUNT}
+    live.start_worker("default")
+    wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
+    for schedule in live.scheduler.iter():
+        schedule.pause()
+    check_invariants(live.scheduler.runtime)
