@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from rqsched.api.declarations import Declaration
@@ -241,7 +242,7 @@ class HandingOver:
         found: dict[str, Schedule] = {}
         for batch in _batches(ids):
             found |= self._runtime.database.read(
-                lambda connection, batch=batch: changes.find_all_named(connection, self._namespace, list(batch))
+                partial(changes.find_all_named, namespace=self._namespace, schedule_ids=batch)
             )
         return found
 

@@ -106,13 +106,12 @@ class RqCron:
         function = given["func"]
         path = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
         try:
+            _require_of_module(function, path)
             return self._read(given, path, given.get("name") if is_named else None)
         except NotReadableError as error:
             return SourceEntry(given.get("name") or path, None, (f"It cannot become a schedule: {error}.",))
 
     def _read(self, given: Mapping[str, Any], path: str, name: str | None) -> SourceEntry:
-        if path.startswith(_FILE_MODULE):
-            raise NotReadableError("its function is defined in the configuration file itself: move it into a module")
         call = call_of(path, given.get("args"), given.get("kwargs"))
         when, changed = self._when(given)
         timeout = parse_timeout(given.get("job_timeout"))
@@ -134,6 +133,13 @@ class RqCron:
         if len(str(cron).split()) == 6:
             when["cron_seconds"] = "last"
         return when, []
+
+
+def _require_of_module(function: object, path: str) -> None:
+    if path.startswith(_FILE_MODULE):
+        raise NotReadableError("its function is defined in the configuration file itself: move it into a module")
+    if "." in getattr(function, "__qualname__", "."):
+        raise NotReadableError(f"it calls {path}, and a workflow is a function in a module: move it into one")
 
 
 def _derived(call: Call, when: Mapping[str, Any]) -> str:

@@ -53,8 +53,13 @@ def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -
     if not isinstance(function, str) or not is_path(function):
         raise NotReadableError(f"it calls {function!r}, and a workflow is a function in a module: move it into one")
     named = _checked("an argument", list(args or ())), _checked("a keyword argument", dict(kwargs or {}))
-    lost = ("A tuple among its arguments becomes a list.",) if any(one.had_tuples for one in named) else ()
-    return Call(function, named[0].value, named[1].value, lost)
+    lost = ["A tuple among its arguments becomes a list."] if any(one.had_tuples for one in named) else []
+    owner = function.split(".")[-2]
+    if owner[:1].isupper():
+        lost.append(
+            f"{owner} of {function} looks like a class: a worker finds functions of modules only, so write one."
+        )
+    return Call(function, named[0].value, named[1].value, tuple(lost))
 
 
 def _checked(what: str, values: Any) -> Any:

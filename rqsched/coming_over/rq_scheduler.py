@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple, cast
 from uuid import UUID, uuid4
 
@@ -154,15 +153,18 @@ class RqScheduler:
         }
 
     def _entry(self, job: _Job, fields: Mapping[str, bytes]) -> SourceEntry:
-        refused = partial(SourceEntry, job.job_id, None, **job.state)
+
+        def refused(reason: str) -> SourceEntry:
+            return SourceEntry(job.job_id, None, (reason,), **job.state)
+
         if "data" not in fields:
-            return refused(("Its job is not in Redis any more: rq-scheduler will drop it, too.",))
+            return refused("Its job is not in Redis any more: rq-scheduler will drop it, too.")
         try:
             return self._read(job, fields)
         except NotReadableError as error:
-            return refused((f"It is not readable: {error}.",))
+            return refused(f"It is not readable: {error}.")
         except (ValueError, TypeError, OverflowError) as error:  # of InvalidInputError, and of what is not a number
-            return refused((f"It cannot become a schedule: {error}.",))
+            return refused(f"It cannot become a schedule: {error}.")
 
     def _read(self, job: _Job, fields: Mapping[str, bytes]) -> SourceEntry:
         call = call_in(fields, is_trusted=self._reading.is_trusted)

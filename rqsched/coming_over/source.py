@@ -56,12 +56,20 @@ class SourceEntry:
 class Source(Protocol):
     """Another system's schedules, where it keeps them."""
 
-    kind: str
-    """What the command calls it, such as `rq-scheduler`."""
-    notes: Sequence[str]
-    """What is true of all of its entries, once `entries` was called; a plain sentence each."""
-    cannot_disable: str | None
-    """Why the source cannot be disabled from here, and what to do in place of it; None where it can."""
+    @property
+    def kind(self) -> str:
+        """What the command calls it, such as `rq-scheduler`."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is true of all of its entries, once `entries` was called; a plain sentence each."""
+        ...
+
+    @property
+    def cannot_disable(self) -> str | None:
+        """Why the source cannot be disabled from here, and what to do in place of it; None where it can."""
+        ...
 
     def entries(self) -> list[SourceEntry]:
         """Read everything that the source has now, disabled entries too; in a stable order."""

@@ -227,6 +227,8 @@ class _Reader(pickle._Unpickler):
     Whatever can be called comes from `find_class`, so a call is one of _MAKERS or makes an `Object`.
     """
 
+    stack: list[Any]
+    append: Callable[[Any], None]
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
 
     def __init__(self, data: bytes) -> None:

@@ -120,7 +120,7 @@ def test_what_a_schedule_has_not_is_said(configured: Configured) -> None:
     ("registers", "reason"),
     [
         ("lambda: None, 'low', interval=60", "a function in a module"),
-        ("Thing().method, 'low', interval=60", "a method"),
+        ("Thing().method, 'low', interval=60", "a function in a module"),
         ("report, 'low', interval=60, args=({1},)", "an argument holds a set"),
         ("report, 'low'", "neither an interval nor a cron"),
         ("report, 'low', interval=60, cron='* * * * *'", "or both"),

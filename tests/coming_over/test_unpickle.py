@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import dateutil.tz
+import dateutil.tz  # type: ignore[import-untyped]
 import pytest
 
 from rqsched.coming_over.unpickle import (
