@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rqsched.config import Settings
     from rqsched.core.audit import AuditRecord, CommandContext
     from rqsched.core.option_table import Options
-    from rqsched.core.page import Page
     from rqsched.core.policy import (
         CatchUp,
         FailurePolicy,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import Answer, BackfillRow, BulkRow, RetryRow, Synced, Why
+    from rqsched.core.results import Answer, BackfillRow, BulkRow, Page, RetryRow, Synced, Why
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.cron import Gap
@@ -151,7 +150,7 @@ _HOMES = {
     "Options": "core.option_table",
     "OverlapPolicy": "core.policy",
     "OverlapUntil": "core.policy",
-    "Page": "core.page",
+    "Page": "core.results",
     "Pruned": "chain.pruning",
     "Quota": "core.quota",
     "Recovered": "chain.reconcile",

@@ -29,10 +29,9 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.quota import EVERY, Quota, parse_quotas
 from rqsched.core.retention import HOW_TO_SAY, Retention
-from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError
+from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError, did_you_mean
 from rqsched.spec.duration import to_span
 
 _log = logging.getLogger(__name__)

@@ -42,7 +42,8 @@ on each surface: `code`, `http_status` and `exit_code`, which its subclasses inh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -387,3 +388,15 @@ def error_line(text: str | None) -> str:
         return told.partition("\n")[0].strip()
     after = told.rpartition(_TRACEBACK)[2].splitlines()
     return next((line.strip() for line in after if line.strip() and not line[0].isspace()), "")
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return what to add to a message about an unknown name: the nearest known one, or nothing.
+
+    `prefix` is what stands before every name.
+
+    >>> did_you_mean("timezon", ["timezone", "queue"])
+    '; did you mean timezone?'
+    """
+    nearest = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {prefix}{nearest[0]}?" if nearest else ""

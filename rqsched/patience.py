@@ -1,14 +1,16 @@
-"""Calls that are repeated while their failure may pass."""
+"""Patience: calls that are repeated while their failure may pass, and looks at a run until it has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TypeVar
 
 import tenacity
 
 T = TypeVar("T")
+FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
+"""Seconds between two reads of a run; they double from the first to the longest."""
 
 
 def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
@@ -29,3 +31,14 @@ def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Ca
                 raise failures.pop()  # kept no longer: its frames hold what was open
             return (again or call)()
     raise AssertionError("the loop raises the last error")  # pragma: no cover
+
+
+def looks(timeout: float | None, now: Callable[[], float]) -> Iterator[float]:
+    """Yield the seconds to sleep before each further read of a run; raises TimeoutError after `timeout` seconds."""
+    until, pause = None if timeout is None else now() + timeout, FIRST_LOOK
+    while True:
+        left = pause if until is None else until - now()
+        if left <= 0:
+            raise TimeoutError(f"the run has not ended within {timeout} s; it continues.")
+        yield min(pause, left)
+        pause = min(2 * pause, LONGEST_LOOK)

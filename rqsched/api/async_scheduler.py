@@ -20,8 +20,8 @@ from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule
-from rqsched.core.page import Page
-from rqsched.core.waiting import looks
+from rqsched.core.results import Page
+from rqsched.patience import looks
 
 
 class HasRuntime(Protocol):

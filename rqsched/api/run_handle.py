@@ -15,12 +15,12 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.model import Run
 from rqsched.core.option_table import require_note
 from rqsched.core.overlap import StartResult
-from rqsched.core.page import Page
 from rqsched.core.payload import loads
+from rqsched.core.results import Page
 from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
-from rqsched.core.waiting import looks
 from rqsched.errors import RunNotFoundError
+from rqsched.patience import looks
 from rqsched.store import changes
 
 

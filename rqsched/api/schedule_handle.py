@@ -33,10 +33,9 @@ from rqsched.core.deliveries import require_delivery_status
 from rqsched.core.ids import is_uid, new_uid
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_key, require_note
-from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.results import BackfillRow, Why
+from rqsched.core.results import MAX_PAGE, BackfillRow, Page, Why, pages
 from rqsched.core.schedule_options import define, require_known
 from rqsched.core.shown import Shown
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError

@@ -38,9 +38,8 @@ from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import is_id, require_id, require_note
-from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.quota import Usage
-from rqsched.core.results import RetryRow
+from rqsched.core.results import MAX_PAGE, Page, RetryRow, pages
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import define, require_known
 from rqsched.errors import (

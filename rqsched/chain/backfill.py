@@ -25,7 +25,7 @@ from rqsched.core.overlap import for_backfill, may_end_others
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.results import BackfillRow
-from rqsched.core.start_on_request import decide_backfill, decide_stop_backfill, preview_backfill
+from rqsched.core.runs_on_request import decide_backfill, decide_stop_backfill, preview_backfill
 from rqsched.errors import (
     BackendUnavailableError,
     BackfillNotFoundError,

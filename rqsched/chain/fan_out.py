@@ -28,8 +28,8 @@ from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import BatchJobId
 from rqsched.core.model import Run, TargetStatus
-from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.payload import ARGUMENT_BYTES, json_text
+from rqsched.core.results import MAX_PAGE, Page
 from rqsched.core.target_progress import WINDOW, TargetDescription, TargetProgress, progress_of
 from rqsched.errors import BackendUnavailableError, InvalidInputError, InvalidLimitError, RunNotFoundError
 from rqsched.fork_guard import ForkGuard

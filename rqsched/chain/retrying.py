@@ -8,12 +8,12 @@ from functools import partial
 
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
-from rqsched.core import retry_on_request
+from rqsched.core import runs_on_request
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, Run, RunKind, RunStatus
 from rqsched.core.results import RetryRow
-from rqsched.core.retry_on_request import FAILED, decide_retry_on_request, is_asked
+from rqsched.core.runs_on_request import FAILED, decide_retry_on_request, is_asked
 from rqsched.errors import (
     ConflictError,
     InvalidInputError,
@@ -115,7 +115,7 @@ def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = 
         if run is None or schedule is None:
             raise RunNotFoundError(run_uid)
         if not is_asked(run):
-            retry_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
+            runs_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
 
     runtime.database.read(read)
 

@@ -15,7 +15,7 @@ from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartResult
 from rqsched.core.policy import OverlapPolicy
-from rqsched.core.start_on_request import Trigger, decide_trigger
+from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.errors import IdempotencyConflictError, ScheduleNotFoundError
 from rqsched.store import changes, one_change
 from rqsched.store.caller_transaction import CallerTransaction

@@ -21,8 +21,8 @@ import typer
 from rqsched.config import Settings
 from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.core.option_table import METADATA, POLICY
-from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.results import MAX_PAGE
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError, RqschedError
 from rqsched.spec.duration import parse_span

@@ -24,8 +24,8 @@ from rqsched.cli.output import notice, shown
 from rqsched.cli.runs import run_fields
 from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.model import Schedule, ScheduleStatus
-from rqsched.core.page import MAX_PAGE
 from rqsched.core.policy import CatchUp, Policies
+from rqsched.core.results import MAX_PAGE
 from rqsched.errors import error_line
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import in_words

@@ -22,10 +22,9 @@ from rqsched.cli import arguments
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import progress_bar
-from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.option_table import OPTIONS, Options
 from rqsched.core.results import Synced
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, did_you_mean
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
 app = typer.Typer(add_completion=False)

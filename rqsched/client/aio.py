@@ -26,10 +26,9 @@ from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
-from rqsched.core.page import MAX_PAGE, Page
-from rqsched.core.results import Synced
-from rqsched.core.waiting import looks
+from rqsched.core.results import MAX_PAGE, Page, Synced
 from rqsched.errors import RqschedError
+from rqsched.patience import looks
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration

@@ -14,9 +14,8 @@ import httpx
 from rqsched.client import responses
 from rqsched.client.responses import EventRecord
 from rqsched.core.ids import iso_utc
-from rqsched.core.page import MAX_PAGE, Page
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.results import Synced
+from rqsched.core.results import MAX_PAGE, Page, Synced
 from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:

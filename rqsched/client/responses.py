@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import httpx
 
 from rqsched.core.audit import AuditRecord
-from rqsched.core.page import Page
 from rqsched.core.quota import RESOURCES, Quota, Usage
+from rqsched.core.results import Page
 
 T = TypeVar("T")
 

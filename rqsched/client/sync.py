@@ -22,12 +22,11 @@ from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
-from rqsched.core.page import MAX_PAGE, Page, pages
 from rqsched.core.quota import Usage
-from rqsched.core.results import BulkRow, RetryRow, Synced, Why
+from rqsched.core.results import MAX_PAGE, BulkRow, Page, RetryRow, Synced, Why, pages
 from rqsched.core.target_progress import TargetDescription, TargetProgress
-from rqsched.core.waiting import looks
 from rqsched.errors import RqschedError
+from rqsched.patience import looks
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from rqsched.core import audit
-from rqsched.core.backoff import offer_delay
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.delays import offer_delay
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 

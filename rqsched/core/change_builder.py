@@ -14,8 +14,7 @@ from typing import Any
 
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
-from rqsched.core.overdue import expected
+from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
 from rqsched.core.policy import OverlapUntil
 
 
@@ -142,7 +141,7 @@ class ChangeBuilder:
         if not (new or self._events) and before == after:
             return Change(before, before, changed_runs=moved)
         if before is None or before.status is not after.status or before.definition is not after.definition:
-            after = changed(after, **expected(before, after, self.now))
+            after = changed(after, **_expectation(before, after, self.now))
         has_moved = before is not None and _position(before) != _position(after)
         after = changed(
             after,
@@ -157,6 +156,26 @@ class ChangeBuilder:
 
 def _position(schedule: Schedule) -> tuple[object, ...]:
     return (schedule.status, schedule.next_run_at, schedule.due_at, schedule.awaiting_run_uid)
+
+
+def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
+    """Return when a schedule whose status or expectation changed is overdue; nothing when neither did.
+
+    It counts from now when the schedule is new or fires again, else from the last success that is known.
+    """
+    span = after.expect_success_within
+    if before is not None and before.status is after.status and before.expect_success_within == span:
+        return {}
+    if span is None or after.status not in EXPECTING:
+        is_set = after.overdue_at is not None or after.overdue_since is not None
+        return {"overdue_at": None, "overdue_since": None} if is_set else {}
+    if before is not None and before.status in EXPECTING and before.expect_success_within == span:
+        return {}  # it died: it still expects the same
+    starts_anew = before is None or before.status not in EXPECTING
+    since = now if starts_anew else (after.last_success_at or now)
+    if after.overdue_since is not None and since + span <= now:
+        return {}  # reported, and still so
+    return {"overdue_at": since + span, "overdue_since": None}
 
 
 def combined(first: Change, second: Change) -> Change:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rqsched.core import audit
 from rqsched.core.audit import Event
-from rqsched.core.backoff import DELIVERY_BACKOFF, backoff
+from rqsched.core.delays import DELIVERY_BACKOFF, backoff
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from rqsched.core import audit
-from rqsched.core.backoff import FIRE_BACKOFF, backoff
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.occurrences import (
     DueOccurrences,

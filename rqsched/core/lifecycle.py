@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
-from rqsched.core.jitter import jittered
+from rqsched.core.delays import jittered
 from rqsched.core.model import (
     DEFINITION,
     Change,

@@ -48,6 +48,10 @@ class ScheduleStatus(StrEnum):
     """Gone for every operation but history; the id is free again."""
 
 
+EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
+"""Which schedules may be overdue: paused, done and deleted ones expect no success; dead ones are what this is for."""
+
+
 class RunStatus(StrEnum):
     """Where a run is in its life."""
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.delays import jittered
 from rqsched.core.ids import iso_utc
-from rqsched.core.jitter import jittered
 from rqsched.core.model import Occurrence, Schedule
 from rqsched.core.policy import MissedPolicy
 

@@ -137,7 +137,7 @@ class OverlapUntil(StrEnum):
 class RetryPolicy:
     """How often and how late a failed attempt is repeated.
 
-    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter` (`core/backoff.py`).
+    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter` (`core/delays.py`).
     """
 
     max_retries: int = 3

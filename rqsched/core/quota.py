@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rqsched.core.did_you_mean import did_you_mean
-from rqsched.errors import QuotaExceededError
+from rqsched.errors import QuotaExceededError, did_you_mean
 
 if TYPE_CHECKING:  # a client shows a Usage and need not load what evaluates a spec
     from rqsched.core.model import Change, Definition

@@ -8,13 +8,12 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from rqsched.core.did_you_mean import did_you_mean
 from rqsched.core.model import Definition, changed, dump_spec
 from rqsched.core.notifications import OPTIONS as TOLD_BY
 from rqsched.core.option_table import OPTIONS, Options, require_object
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, json_text, loads
 from rqsched.core.policy import FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
-from rqsched.errors import InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError
+from rqsched.errors import InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError, did_you_mean
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
 _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
-from rqsched.core.backoff import backoff, base_of
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.delays import backoff, base_of
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.model import EXPECTING, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
-from rqsched.core.overdue import succeeded
 from rqsched.core.overlap import drain
 from rqsched.core.policy import FanOutPolicy, OverlapUntil
 from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
@@ -165,8 +164,10 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         consecutive_failures=0,
         last_outcome=RunStatus.SUCCEEDED.value,
     )
-    if schedule.expect_success_within is not None:
-        builder.set(**succeeded(schedule, run.kind, builder.now))
+    span = schedule.expect_success_within
+    if span is not None and run.kind is not RunKind.BACKFILL:  # a backfilled run says nothing about now
+        overdue_at = builder.now + span if schedule.status in EXPECTING else None
+        builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
         complete(builder, "total_repeats_reached")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rqsched.core.backoff import backoff, base_of, offer_delay
 from rqsched.core.blocked import out_of_time
+from rqsched.core.delays import backoff, base_of, offer_delay
 from rqsched.core.model import OPEN_TARGETS, Schedule, TargetStatus
 from rqsched.core.policy import Policies
 from rqsched.core.settle_decision import is_withdrawn

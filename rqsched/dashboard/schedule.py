@@ -13,8 +13,7 @@ from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, Schedule
-from rqsched.core.page import Page
-from rqsched.core.results import Answer
+from rqsched.core.results import Answer, Page
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import gap_of

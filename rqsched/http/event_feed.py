@@ -19,7 +19,7 @@ from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.page import Page
+from rqsched.core.results import Page
 from rqsched.errors import RqschedError
 from rqsched.http.errors import TooManyStreamsError
 from rqsched.http.limits import Limits

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rqsched.core.ids import iso_utc
-from rqsched.core.page import Page
+from rqsched.core.results import Page
 from rqsched.errors import RqschedError
 from rqsched.http.event_feed import PAGE, EventFeed, Reader
 from rqsched.http.middleware import IS_HEAD

@@ -19,9 +19,9 @@ from rqsched.core import lifecycle
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Run, RunKind, Schedule
+from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
 from rqsched.store import changes, claims, one_change, target_attempts

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import is_uid
-from rqsched.core.page import Page
+from rqsched.core.results import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_uid

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import is_uid
-from rqsched.core.page import Page
+from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
 from rqsched.store.tables import (

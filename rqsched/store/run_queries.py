@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import first_uid_at, is_uid
 from rqsched.core.model import BLOCKED, Run, RunKind, RunStatus, Schedule, TargetStatus
-from rqsched.core.page import Page
+from rqsched.core.results import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor

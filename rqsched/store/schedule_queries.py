@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
-from rqsched.core.page import MAX_PAGE, Page
+from rqsched.core.results import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of

@@ -18,7 +18,7 @@ from rqsched.chain import execution
 from rqsched.chain.notifications import delivering
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
-from rqsched.core.backoff import DELIVERY_BACKOFF
+from rqsched.core.delays import DELIVERY_BACKOFF
 from rqsched.core.deliveries import PING_RETRIES, Delivery, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult

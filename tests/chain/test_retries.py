@@ -11,7 +11,7 @@ import pytest
 from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.core import audit
-from rqsched.core.backoff import backoff
+from rqsched.core.delays import backoff
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of

@@ -48,7 +48,7 @@ def test_croniter_is_asked_for_days_and_nothing_else() -> None:
 
 def test_of_what_decides_when_something_happens_only_the_backoff_uses_tenacity() -> None:
     deciding = {module for module in users_of("tenacity") if module.startswith(("rqsched.spec", "rqsched.core"))}
-    assert deciding == {"rqsched.core.backoff"}
+    assert deciding == {"rqsched.core.delays"}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ NAMES = {
     "mended": "repaired",
     "nextless": "without_next_time",
     "own_transaction": "caller_transaction",
-    "retry_delay": "core/backoff.py: backoff",
+    "retry_delay": "core/delays.py: backoff",
     "killed_overdue": "killed_overrun",
     "rqsched_overdue": "rqsched_late",
     "rqsched_overdue_seconds": "rqsched_late_seconds",

@@ -14,9 +14,8 @@ from rqsched.core.fire_decision import decide_fire_failed
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
-from rqsched.core.retry_on_request import decide_retry_on_request
+from rqsched.core.runs_on_request import Trigger, decide_retry_on_request, decide_stop_backfill, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_stop_backfill, decide_trigger
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once
 from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run

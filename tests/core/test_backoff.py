@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rqsched.core.backoff import backoff, base_of
+from rqsched.core.delays import backoff, base_of
 from rqsched.core.policy import RetryPolicy
 from rqsched.spec.spec import Cron, Every, Once, Spec
 from tests.support.decisions import HOUR, MINUTE, NOON, SECOND

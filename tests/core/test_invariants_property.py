@@ -19,9 +19,8 @@ from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_fai
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
-from rqsched.core.retry_on_request import RETRYABLE, decide_retry_on_request
+from rqsched.core.runs_on_request import RETRYABLE, Trigger, decide_backfill, decide_retry_on_request, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition
 

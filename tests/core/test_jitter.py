@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rqsched.core.jitter import jittered
+from rqsched.core.delays import jittered
 from rqsched.errors import InvalidDurationError
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -22,8 +22,8 @@ from rqsched.core.lifecycle import (
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
 from rqsched.core.repair import decide_retime
+from rqsched.core.runs_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
 from tests.support.decisions import (

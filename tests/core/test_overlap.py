@@ -10,8 +10,8 @@ import pytest
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.overlap import for_backfill, judge_overlap
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.start_on_request import Trigger, decide_trigger
 from tests.support.decisions import MINUTE, NOON, ended, event, fire, holding, overlapping, run, types
 
 NOTHING, QUEUED, RUNNING, RETRYING, BUFFERED, DEAD = (

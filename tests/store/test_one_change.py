@@ -14,8 +14,8 @@ from rqsched.core import lifecycle
 from rqsched.core.lifecycle import Identity
 from rqsched.core.model import Change, Definition, RunKind, RunStatus, Schedule, changed
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
-from rqsched.core.start_on_request import Trigger, decide_trigger
 from rqsched.spec.spec import Every
 from rqsched.store import changes, one_change
 from rqsched.store.database import Database

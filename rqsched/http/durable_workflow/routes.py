@@ -17,9 +17,9 @@ from rqsched.chain.backfill import BackfillRange, continue_later
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import ScheduleStatus
-from rqsched.core.page import MAX_PAGE
 from rqsched.core.payload import loads
 from rqsched.core.policy import OverlapPolicy
+from rqsched.core.results import MAX_PAGE
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
 from rqsched.http import openapi
 from rqsched.http.dependencies import Admin, Call, Operate, Read

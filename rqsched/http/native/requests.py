@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
-from rqsched.core.page import MAX_PAGE
+from rqsched.core.results import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
 

@@ -10,8 +10,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rqsched.core.did_you_mean import did_you_mean
-from rqsched.errors import InvalidInputError, ScheduleStateError
+from rqsched.errors import InvalidInputError, ScheduleStateError, did_you_mean
 from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of

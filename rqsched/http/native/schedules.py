@@ -21,8 +21,8 @@ from rqsched.chain.creating import Named
 from rqsched.core.ids import new_uid, uid_to_uuid
 from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id
-from rqsched.core.page import Page
 from rqsched.core.payload import dumps, loads
+from rqsched.core.results import Page
 from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
 from rqsched.http.dependencies import Admin, AdminAlways, Call, Operate, OperateAlways, Read, require_allowed_hosts

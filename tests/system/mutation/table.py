@@ -885,7 +885,7 @@ RETRIES_ON_REQUEST = (
     ),
     _edit(
         "a retry on request does not wait for the run ahead of it",
-        "core/retry_on_request.py",
+        "core/runs_on_request.py",
         "blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)",
         "blocking: list[Run] = []",
         _AGAIN + "retry_waits_for_the_unfinished_run[sqlite-skip]",

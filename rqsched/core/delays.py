@@ -1,16 +1,18 @@
-"""Backoff: how long what failed waits before it is tried again. Pure.
+"""Delays: how long an occurrence waits by its jitter, what failed by its backoff, and a blocked run for its next offer.
 
-Runs and targets wait by the retry policies of their schedule, what rqsched itself repeats by the constants here.
+Runs and targets wait by the retry policies of their schedule, what rqsched itself repeats by the constants here. What
+is random about a delay is a hash, not a draw: every process computes the same one, and computes it again. Pure.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from hashlib import blake2b
 
 import tenacity
 
-from rqsched.core.jitter import fraction
 from rqsched.core.policy import RetryPolicy
+from rqsched.errors import InvalidDurationError
 from rqsched.spec.spec import Once, Spec
 
 MAX_BASE = timedelta(hours=1)
@@ -28,6 +30,23 @@ DELIVERY_BACKOFF = RetryPolicy(
 FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
 """After how long a blocked run is offered to workers again, at first and at most."""
 
+_RESOLUTION = 1 << 64
+
+
+def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta | None) -> datetime:
+    """Return the instant in [nominal_at, nominal_at + min(jitter, gap)) at which the occurrence is due.
+
+    `uid` is the schedule's; `gap` is the time to its next nominal occurrence, None when there is none. The delay is
+    scaled to the smaller of the two, not cut: cutting would pile up every longer delay at the end of the gap.
+    Raises InvalidDurationError for a negative jitter.
+    """
+    if jitter < timedelta(0):
+        raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
+    width = jitter if gap is None else min(jitter, max(gap, timedelta(0)))
+    drawn = _drawn(f"{uid}:{nominal_at.timestamp():.6f}")
+    # Whole microseconds by integers: rounding up could reach the next nominal time.
+    return nominal_at + timedelta(microseconds=(width // timedelta(microseconds=1)) * drawn // _RESOLUTION)
+
 
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:
     """Compute the wait after failed attempt `attempt` (1 is the first): exponential, jittered, spread.
@@ -40,10 +59,10 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
     wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=retry.factor, max=cap.total_seconds())
     state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
-    delay = timedelta(seconds=wait(state)) + retry.jitter * fraction("retry", salt, attempt)
+    delay = timedelta(seconds=wait(state)) + retry.jitter * _fraction("retry", salt, attempt)
     if not spread:
         return delay
-    delay *= 1 + spread * (2 * fraction("spread", salt, attempt) - 1)
+    delay *= 1 + spread * (2 * _fraction("spread", salt, attempt) - 1)
     return delay if retry.cap is None else min(delay, retry.cap)
 
 
@@ -55,3 +74,12 @@ def base_of(spec: Spec) -> timedelta:
 def offer_delay(blocked_for: timedelta) -> timedelta:
     """Return the wait before the next offer, which doubles: 5 s after 0 s blocked, 10 s after 5 s, 20 s after 15 s."""
     return min(FIRST_OFFER + blocked_for, LONGEST_OFFER)
+
+
+def _fraction(*parts: object) -> float:
+    """Return the number in [0, 1) that belongs to `parts`: the same parts give the same number everywhere."""
+    return _drawn(":".join(map(str, parts))) / _RESOLUTION
+
+
+def _drawn(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
