@@ -26,7 +26,7 @@ from rqsched.core.occurrences import (
     stored_due_of,
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
-from rqsched.core.schedule_endings import complete_if_over, end_exhausted
+from rqsched.core.schedule_endings import complete_if_over
 
 
 class FireContext(NamedTuple):
@@ -97,8 +97,6 @@ def _start_due(builder: ChangeBuilder, due: DueOccurrences, context: FireContext
             continue
         due_at = stored_due_of(builder.schedule, nominal)
         result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at))
-        if result.is_exhausted:
-            end_exhausted(builder)
         blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
         awaited = blocking[0].uid if blocking else None
     return awaited

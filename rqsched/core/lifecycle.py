@@ -39,7 +39,7 @@ from rqsched.core.occurrences import (
 )
 from rqsched.core.overlap import drain
 from rqsched.core.policy import CatchUp
-from rqsched.core.schedule_endings import complete_if_over, delete, end_exhausted
+from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 
@@ -187,8 +187,7 @@ def decide_update(
         builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
     builder.record(audit.UPDATED, changed_fields=changed, **_declared_payload(builder.schedule))
     complete_if_over(builder)
-    if builder.schedule.remaining == 0:
-        end_exhausted(builder)
+    end_if_exhausted(builder)
     return builder.build(operation)
 
 
@@ -294,10 +293,7 @@ def decide_resume(
         _plan_anew(builder, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason)
-    started = drain(builder)
-    if started is not None and started.is_exhausted:
-        end_exhausted(builder)
-    complete_if_over(builder)
+    drain(builder)
     return builder.build(operation)
 
 

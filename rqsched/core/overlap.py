@@ -1,7 +1,6 @@
 """Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
 
-Starting a run may use up `max_runs`. These functions say so in their result (`is_exhausted`) and end nothing: their
-caller ends the schedule (`schedule_endings.end_exhausted`).
+A start that uses up `max_runs` ends the schedule.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_in
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.occurrences import skip
 from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
+from rqsched.core.schedule_endings import complete_if_over, end_if_exhausted
 
 
 class StartRequest(NamedTuple):
@@ -41,15 +41,13 @@ class StartResult(NamedTuple):
     """What became of a request."""
 
     outcome: str
-    """`triggered`, `drained` (it had waited), `buffered`, `buffer_full` or `skipped`."""
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
     run: Run | None = None
     """The run that started or waits; None when it was skipped."""
     reason: str | None = None
     """Why it was skipped, in the durable-workflow document's words."""
     buffer_depth: int | None = None
     """How many runs wait now, this one among them; None unless `buffered`."""
-    is_exhausted: bool = False
-    """This start used up `max_runs`: the caller ends the schedule."""
 
 
 class OverlapDecision(NamedTuple):
@@ -94,10 +92,11 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     run = _add_run(builder, request, policy)
     if decision.act == "buffer":
         return _record_buffered(builder, run, decision.blocking)
-    result = begin(builder, run.uid, outcome="triggered", ended=ended, ends=decision.ends)
+    started = _begin(builder, run.uid, outcome="triggered", ended=ended, ends=decision.ends)
     if builder.schedule.awaiting_run_uid in ended:
         builder.wait_for(run.uid)
-    return result
+    end_if_exhausted(builder)
+    return StartResult("triggered", started)
 
 
 def judge_overlap(
@@ -143,9 +142,9 @@ def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
 
 
-def begin(
+def _begin(
     builder: ChangeBuilder, uid: str, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
-) -> StartResult:
+) -> Run:
     """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on.
 
     `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
@@ -172,24 +171,26 @@ def begin(
         occurrence_time=run.occurrence_at,
         **{f"{ends}_run_ids": list(ended)} if ends else {},
     )
-    return StartResult(outcome, run, is_exhausted=builder.schedule.remaining == 0)
+    return run
 
 
-def drain(builder: ChangeBuilder) -> StartResult | None:
-    """Start the oldest waiting run that nothing is ahead of; None when there is none.
+def drain(builder: ChangeBuilder) -> None:
+    """Start the oldest waiting run that nothing is ahead of, and end a schedule for which nothing is left to do.
 
     A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
     deleted and keeps its runs.
     """
-    if not builder.schedule.buffer_depth and not builder.schedule.backfill_waiting:
-        return None
-    run = None if builder.unfinished() else _next_waiting(builder)
-    if run is None:
-        return None
-    return _begin_again(builder, run) if run.is_asked else begin(builder, run.uid, outcome="drained")
+    is_any_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
+    run = _next_waiting(builder) if is_any_waiting and not builder.unfinished() else None
+    if run is not None and run.is_asked:
+        _begin_again(builder, run)
+    elif run is not None:
+        _begin(builder, run.uid, outcome="drained")
+        end_if_exhausted(builder)
+    complete_if_over(builder)
 
 
-def _begin_again(builder: ChangeBuilder, run: Run) -> StartResult:
+def _begin_again(builder: ChangeBuilder, run: Run) -> None:
     """Make pending a run that an operator asked to retry: it has been counted when it started first."""
     again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
     builder.record(
@@ -201,7 +202,6 @@ def _begin_again(builder: ChangeBuilder, run: Run) -> StartResult:
         attempt=again.attempt,
         outcome="drained",
     )
-    return StartResult("drained", again)
 
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:

@@ -13,7 +13,7 @@ from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, Schedule, unchanged
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
-from rqsched.core.schedule_endings import complete_if_over, end_exhausted
+from rqsched.core.schedule_endings import complete_if_over
 from rqsched.errors import error_line
 
 
@@ -45,10 +45,7 @@ def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
 def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
     """Start the oldest waiting run if nothing is ahead of it: a crash lost the drain that should have started it."""
     builder = ChangeBuilder(schedule, runs, now=now)
-    started = drain(builder)
-    if started is not None and started.is_exhausted:
-        end_exhausted(builder)
-    complete_if_over(builder)
+    drain(builder)
     return builder.build()
 
 

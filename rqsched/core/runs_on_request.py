@@ -21,7 +21,6 @@ from rqsched.core.model import BLOCKED, ENDED_IN_VAIN, OPEN, Change, Run, RunKin
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.results import BackfillRow
-from rqsched.core.schedule_endings import complete_if_over, end_exhausted
 from rqsched.core.target_progress import count_failed
 from rqsched.errors import RunStateError
 
@@ -68,8 +67,6 @@ def decide_trigger(
             RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
         )
         result = apply_overlap(builder, start)
-        if result.is_exhausted:
-            end_exhausted(builder)
     return builder.build(request.uid), result
 
 
@@ -110,13 +107,8 @@ def decide_backfill(
             break
         request = StartRequest(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
         result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
-        if result.is_exhausted:
-            end_exhausted(builder)
         rows.append(_row(nominal, result))
-    started = drain(builder)
-    if started is not None and started.is_exhausted:
-        end_exhausted(builder)
-    complete_if_over(builder)
+    drain(builder)
     change = builder.build()
     return change, [_after_drain(row, builder, change) for row in rows]
 

@@ -32,8 +32,10 @@ def complete_if_over(builder: ChangeBuilder) -> None:
         complete(builder, SPEC_ENDED)
 
 
-def end_exhausted(builder: ChangeBuilder) -> None:
-    """End the schedule because `max_runs` is used up: done, or deleted where that was asked for."""
+def end_if_exhausted(builder: ChangeBuilder) -> None:
+    """End a schedule whose `max_runs` are used up: done, or deleted where that was asked for."""
+    if builder.schedule.remaining != 0:
+        return
     if builder.schedule.has_ended:
         # A backfill of a schedule that has ended: what waits of it cannot start any more.
         if dropped := builder.drop_buffer():

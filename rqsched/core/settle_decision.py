@@ -17,7 +17,7 @@ from rqsched.core.model import EXPECTING, Change, Run, RunKind, RunStatus, Sched
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.policy import FanOutPolicy, OverlapUntil
-from rqsched.core.schedule_endings import EXHAUSTED, complete, complete_if_over, die, end_exhausted
+from rqsched.core.schedule_endings import EXHAUSTED, complete, die
 from rqsched.core.target_progress import describe_failures, has_failed
 from rqsched.errors import error_line
 
@@ -101,7 +101,7 @@ def decide_settle(
     if attempt_result.outcome is AttemptOutcome.DISPATCHED:
         builder.set_run(run.uid, dispatched_at=now, result=attempt_result.result)
         if schedule.policies.overlap_until is OverlapUntil.DISPATCHED:
-            _start_next(builder)
+            drain(builder)
         return builder.build()
     if attempt_result.outcome is AttemptOutcome.TARGETS_ENDED:
         attempt_result = _judge_targets(builder, run, attempt_result)
@@ -118,7 +118,7 @@ def decide_settle(
         if builder.schedule.awaiting_run_uid == run.uid:  # a `from_completion` schedule counts from now
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))
-        _start_next(builder)
+        drain(builder)
     return builder.build()
 
 
@@ -250,14 +250,6 @@ def is_withdrawn(schedule: Schedule) -> bool:
     """
     is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
     return is_deleted and not schedule.policies.keeps_runs
-
-
-def _start_next(builder: ChangeBuilder) -> None:
-    """Start the oldest waiting run, if nothing is in its way; the last of `max_runs` ends the schedule."""
-    started = drain(builder)
-    if started is not None and started.is_exhausted:
-        end_exhausted(builder)
-    complete_if_over(builder)
 
 
 def _cut(error: str | None, limit: int = MAX_ERROR) -> str | None:

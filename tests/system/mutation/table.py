@@ -447,9 +447,9 @@ FOLLOWING = (
     ),
     _edit(
         "the end of a run drains nothing",
-        "core/settle_decision.py",
-        "    started = drain(builder)\n",
-        "    started = None\n",
+        "core/overlap.py",
+        "    run = _next_waiting(builder) if is_any_waiting",
+        "    run = None if is_any_waiting",
         _CHAIN + "drain.py::test_a_waiting_run_starts_when_the_run_ahead_ends[sqlite]",
         _ALONE.format("a run ends and the next is drained"),
     ),
