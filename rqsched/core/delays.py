@@ -6,6 +6,7 @@ is random about a delay is a hash, not a draw: every process computes the same o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 
@@ -27,6 +28,8 @@ DELIVERY_BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
 )
 """How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
+PING_BACKOFF = replace(DELIVERY_BACKOFF, max_retries=3)
+"""How a heartbeat or check-in is repeated: one that comes late says what is no longer true."""
 FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
 """After how long a blocked run is offered to workers again, at first and at most."""
 
@@ -46,6 +49,18 @@ def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta |
     drawn = _drawn(f"{uid}:{nominal_at.timestamp():.6f}")
     # Whole microseconds by integers: rounding up could reach the next nominal time.
     return nominal_at + timedelta(microseconds=(width // timedelta(microseconds=1)) * drawn // _RESOLUTION)
+
+
+def retry_at(
+    retry: RetryPolicy, attempt: int, *, now: datetime, interval: timedelta, salt: str, spread: float = 0.0
+) -> datetime | None:
+    """Return when what has failed for the `attempt`-th time is tried again; None when it has no attempt left.
+
+    See `backoff` for the rest.
+    """
+    if attempt > retry.max_retries:
+        return None
+    return now + backoff(retry, attempt, interval=interval, salt=salt, spread=spread)
 
 
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rqsched.core import audit
 from rqsched.core.audit import Event
-from rqsched.core.delays import DELIVERY_BACKOFF, backoff
+from rqsched.core.delays import DELIVERY_BACKOFF, PING_BACKOFF, retry_at
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden
@@ -24,8 +24,6 @@ from rqsched.core.settle_decision import has_failed_last
 from rqsched.errors import InvalidInputError, error_line
 from rqsched.spec.spec import Cron
 
-PING_RETRIES = 3
-"""How often a heartbeat or check-in is repeated: one that comes late says what is no longer true."""
 MAX_ERROR = 600
 """Characters of a failed attempt's error that are kept."""
 NO_ANSWER = "no answer: "
@@ -302,7 +300,5 @@ def _delivery(
 
 def next_attempt_at(delivery: Delivery, now: datetime) -> datetime | None:
     """Return when a delivery whose attempt failed is tried again; None when it is given up."""
-    retries = PING_RETRIES if delivery.kind in PINGS else DELIVERY_BACKOFF.max_retries
-    if delivery.attempt > retries:
-        return None
-    return now + backoff(DELIVERY_BACKOFF, delivery.attempt, interval=timedelta(minutes=1), salt=delivery.uid)
+    policy = PING_BACKOFF if delivery.kind in PINGS else DELIVERY_BACKOFF
+    return retry_at(policy, delivery.attempt, now=now, interval=timedelta(minutes=1), salt=delivery.uid)

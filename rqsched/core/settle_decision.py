@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.delays import backoff, base_of
+from rqsched.core.delays import base_of, retry_at
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import EXPECTING, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
@@ -22,7 +22,7 @@ from rqsched.core.target_progress import describe_failures, has_failed
 from rqsched.errors import error_line
 
 MAX_ERROR = 8_192
-"""Characters of an error that are kept as the run's error."""
+"""Characters of an error that are kept as the error of a run or a target."""
 MAX_ATTEMPT_ERROR = 600
 """Characters of an error that are kept in the list of attempts."""
 MAX_ATTEMPTS_KEPT = 50
@@ -112,7 +112,8 @@ def decide_settle(
     elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
         _fail(builder, run, attempt_result)
     else:
-        builder.end_run(run.uid, RunStatus(outcome.value), error=_cut(attempt_result.error))
+        error = attempt_result.error and cut_error(attempt_result.error)
+        builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
         if builder.schedule.awaiting_run_uid == run.uid:  # a `from_completion` schedule counts from now
@@ -139,7 +140,7 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
         "started_at": run.started_at and iso_utc(run.started_at),
         "ended_at": iso_utc(builder.now),
         "outcome": attempt_result.outcome.value,
-        "error": _cut(attempt_result.error, MAX_ATTEMPT_ERROR),
+        "error": attempt_result.error and cut_error(attempt_result.error, MAX_ATTEMPT_ERROR),
     }
     if run.dispatched_at is not None:
         entry["dispatched_at"] = iso_utc(run.dispatched_at)
@@ -178,15 +179,15 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     schedule = builder.schedule
     policies, retry = schedule.policies, schedule.policies.retry
     is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
-    error = _cut(attempt_result.error) or attempt_result.outcome.value
+    error = cut_error(attempt_result.error or attempt_result.outcome.value)
     builder.set(error_count=schedule.error_count + 1, last_error=error)
-    if run.attempt <= retry.max_retries and not is_final and not is_withdrawn(schedule):
-        interval, spread = base_of(schedule.spec), policies.retry_spread
-        retry_at = builder.now + backoff(retry, run.attempt, interval=interval, salt=run.uid, spread=spread)
+    interval, spread = base_of(schedule.spec), policies.retry_spread
+    again_at = retry_at(retry, run.attempt, now=builder.now, interval=interval, salt=run.uid, spread=spread)
+    if again_at is not None and not is_final and not is_withdrawn(schedule):
         unblocked = {"blocked_at": None, "blocked_reason": None}
-        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=retry_at, error=error, **unblocked)
+        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=again_at, error=error, **unblocked)
         outcome = attempt_result.outcome.value
-        _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=retry_at)
+        _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=again_at)
         return
     status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
     failed = builder.end_run(run.uid, status, error=error)
@@ -237,7 +238,7 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
         workflow_run_id=run.uid,
         occurrence_time=run.occurrence_at,
         attempt=run.attempt,
-        error=_cut(error_line(error) or None, MAX_ATTEMPT_ERROR),
+        error=cut_error(error_line(error), MAX_ATTEMPT_ERROR) or None,
         duration_seconds=duration,
         **more,
     )
@@ -252,9 +253,7 @@ def is_withdrawn(schedule: Schedule) -> bool:
     return is_deleted and not schedule.policies.keeps_runs
 
 
-def _cut(error: str | None, limit: int = MAX_ERROR) -> str | None:
-    """Cut the middle out: the exception stands in the first line, where it was raised stands at the end."""
-    if error is None or len(error) <= limit:
-        return error
+def cut_error(error: str, limit: int = MAX_ERROR) -> str:
+    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end."""
     head = limit // 3
-    return f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"
+    return error if len(error) <= limit else f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"

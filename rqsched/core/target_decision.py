@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rqsched.core.blocked import out_of_time
-from rqsched.core.delays import backoff, base_of, offer_delay
+from rqsched.core.delays import base_of, offer_delay, retry_at
 from rqsched.core.model import OPEN_TARGETS, Schedule, TargetStatus
-from rqsched.core.policy import Policies
-from rqsched.core.settle_decision import is_withdrawn
-
-MAX_ERROR = 8_192
-"""Characters of an error that are kept as a target's error."""
+from rqsched.core.settle_decision import cut_error, is_withdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +44,14 @@ def decide_failed(
 
     `schedule` is None when nothing is tried again: its run has ended, or the fan-out was started by hand.
     """
-    status, error = (TargetStatus.LOST if is_lost else TargetStatus.FAILED), cut(error)
-    if schedule is None or is_withdrawn(schedule) or not _is_tried_again(schedule.policies, attempt, error_types):
-        return TargetEnd(status, error)
-    delay = backoff(schedule.policies.target_retry, attempt, interval=base_of(schedule.spec), salt=uid)
-    return TargetEnd(TargetStatus.RETRYING, error, now + delay)
-
-
-def _is_tried_again(policies: Policies, attempt: int, error_types: tuple[str, ...]) -> bool:
-    return attempt <= policies.target_retry.max_retries and not policies.is_final(error_types)
+    error = cut_error(error)
+    again_at = None
+    if schedule is not None and not is_withdrawn(schedule) and not schedule.policies.is_final(error_types):
+        retry, interval = schedule.policies.target_retry, base_of(schedule.spec)
+        again_at = retry_at(retry, attempt, now=now, interval=interval, salt=uid)
+    if again_at is not None:
+        return TargetEnd(TargetStatus.RETRYING, error, again_at)
+    return TargetEnd(TargetStatus.LOST if is_lost else TargetStatus.FAILED, error)
 
 
 def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
@@ -66,11 +61,5 @@ def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, t
     """
     since = blocked_at or now
     if now - since >= timeout:
-        return TargetEnd(TargetStatus.FAILED, cut(out_of_time(reason, timeout).error or reason))
-    return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + offer_delay(now - since), since)
-
-
-def cut(error: str) -> str:
-    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end."""
-    head = MAX_ERROR // 3
-    return error if len(error) <= MAX_ERROR else f"{error[:head]}\n... [cut] ...\n{error[head - MAX_ERROR :]}"
+        return TargetEnd(TargetStatus.FAILED, cut_error(out_of_time(reason, timeout).error or reason))
+    return TargetEnd(TargetStatus.BLOCKED, cut_error(reason), now + offer_delay(now - since), since)

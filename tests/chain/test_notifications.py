@@ -18,8 +18,8 @@ from rqsched.chain import execution
 from rqsched.chain.notifications import delivering
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
-from rqsched.core.delays import DELIVERY_BACKOFF
-from rqsched.core.deliveries import PING_RETRIES, Delivery, DeliveryStatus
+from rqsched.core.delays import DELIVERY_BACKOFF, PING_BACKOFF
+from rqsched.core.deliveries import Delivery, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
@@ -458,7 +458,7 @@ def test_a_ping_is_given_up_early(env: Env, hook: Receiver) -> None:
     hook.answer("500")
     schedule = env.create(retry=ONCE, notifications={"heartbeat": hook.url})
     env.run_next(schedule)
-    for _ in range(PING_RETRIES):
+    for _ in range(PING_BACKOFF.max_retries):
         env.advance(HOUR)
         env.recover()
         env.work()

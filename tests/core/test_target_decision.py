@@ -8,7 +8,8 @@ import pytest
 
 from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.policy import Policies, RetryPolicy
-from rqsched.core.target_decision import MAX_ERROR, TargetEnd, decide_blocked, decide_failed
+from rqsched.core.settle_decision import MAX_ERROR
+from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import InvalidPolicyError
 from tests.support.decisions import NOON, active
 

@@ -478,9 +478,9 @@ FOLLOWING = (
     ),
     _edit(
         "max_retries is not looked at",
-        "core/settle_decision.py",
-        "if run.attempt <= retry.max_retries and not",
-        "if not",
+        "core/delays.py",
+        "    if attempt > retry.max_retries:\n",
+        "    if False:\n",
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
         _WORLDS.format(0),
     ),
@@ -957,8 +957,8 @@ FAN_OUT = (
     _edit(
         "a target without code is a failed attempt",
         "core/target_decision.py",
-        "return TargetEnd(TargetStatus.BLOCKED, cut(reason), now + offer_delay(now - since), since)",
-        "return TargetEnd(TargetStatus.FAILED, cut(reason))",
+        "return TargetEnd(TargetStatus.BLOCKED, cut_error(reason), now + offer_delay(now - since), since)",
+        "return TargetEnd(TargetStatus.FAILED, cut_error(reason))",
         _EACH + "a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others[sqlite]",
     ),
 )
