@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
@@ -12,7 +12,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from rqsched.api.description import BackfillProgress, DeliveryDescription, Description
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
@@ -27,6 +27,8 @@ from rqsched.store.run_queries import LatestRun
 
 _BUDGET = 0.5
 """Seconds of CPU that looking for the next fires may take."""
+_JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
+"""The fields of a run that are kept as JSON text."""
 
 
 def describe(schedule: Schedule, latest: Run | LatestRun | None = None) -> Description:
@@ -39,6 +41,12 @@ def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) 
     return {
         name: iso_utc(value) if type(value) is datetime else value for name, value in _fields(schedule, latest).items()
     }
+
+
+def describe_run(run: Run, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return what a RunDescription has, by its names, without some of it: what HTTP and the commands show of a run."""
+    found = {name: getattr(run, name) for name in RunDescription.__dataclass_fields__ if name not in without}
+    return found | {name: loads(found[name]) for name in _JSON_OF_RUN if found.get(name)}
 
 
 def describe_delivery(delivery: Delivery) -> DeliveryDescription:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.api.description import RunDescription
+from rqsched.api.build_description import describe_run
 from rqsched.api.run_handle import RunHandle
 from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
 from rqsched.cli.command import CONFLICT, Session, command
@@ -22,7 +22,6 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
-from rqsched.core.payload import loads
 from rqsched.core.target_progress import TargetProgress
 from rqsched.errors import error_line
 
@@ -34,7 +33,6 @@ DELIVERIES = ("Created", "Event", "To", "Status", "Attempt", "Error")
 RUNS = ("#", "Kind", "Occurrence", "Status", "Attempt", "Started", "Took", "Error")
 TARGETS = ("#", "Target", "Status", "Attempt", "Ended", "Error")
 ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
-_JSON_FIELDS = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 _BLANK: tuple[Any, ...] = (None, "", [], {})
 _LOOK_SECONDS = 1.0
 """How often a run that is followed is looked at."""
@@ -137,7 +135,7 @@ def runs(
 ) -> None:
     """Show a schedule's runs, newest first; also after it was deleted."""
     page = session.newest(schedule_id).runs(limit, page_token, tuple(one.value for one in status or ()))
-    writer, rows = session.writer, [run_fields(run.state) for run in page.items]
+    writer, rows = session.writer, [describe_run(run.state) for run in page.items]
     if writer.for_programs(rows, {"schedule_id": schedule_id, "runs": rows, "next_page_token": page.next_cursor}):
         return
     if not rows:
@@ -145,12 +143,6 @@ def runs(
         return
     writer.table(RUNS, [_row(run.state) for run in page.items])
     writer.say_next_page(page.next_cursor)
-
-
-def run_fields(run: Run) -> dict[str, Any]:
-    """Return the fields of a run that HTTP and the client show, under the same names and parsed."""
-    fields = {name: getattr(run, name) for name in RunDescription.__dataclass_fields__}
-    return fields | {name: fields[name] and loads(fields[name]) for name in _JSON_FIELDS}
 
 
 def _row(run: Run) -> tuple[Any, ...]:
@@ -181,7 +173,7 @@ def show_run(
     if is_followed:
         _follow(found)
     progress = found.progress() if found.dispatched_at is not None else None
-    writer, fields = session.writer, run_fields(found.state)
+    writer, fields = session.writer, describe_run(found.state)
     if not writer.is_table:
         writer.json(fields if progress is None else fields | {"progress": progress.to_dict()})
         return
@@ -263,6 +255,6 @@ def _end(session: Session, run: RunHandle, wanted: str) -> None:
     """Write what the run is now; one that had already ended otherwise is a conflict."""
     is_done = run.status == wanted
     text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had already ended'}."
-    session.writer.record(run_fields(run.state), text)
+    session.writer.record(describe_run(run.state), text)
     if not is_done:
         raise typer.Exit(CONFLICT)

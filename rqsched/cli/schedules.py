@@ -15,13 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api.build_description import describe as describe_schedule
-from rqsched.api.build_description import iter_upcoming
+from rqsched.api.build_description import describe_run, iter_upcoming
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import arguments
 from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
-from rqsched.cli.runs import run_fields
 from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, Policies
@@ -312,7 +311,7 @@ def trigger(
         "buffer_depth": result.buffer_depth,
         "instance_id": result.instance_id,
         "run_id": result.run.uid if result.run else None,
-        "run": run_fields(result.run.state) if result.run else None,
+        "run": describe_run(result.run.state) if result.run else None,
     }
     why = f" ({result.reason})" if result.reason else ""
     if result.buffer_depth is not None:

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rqsched.api.build_description import describe_plainly
+from rqsched.api.build_description import describe_plainly, describe_run
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
-from rqsched.core.model import Run, Schedule
+from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced, Why
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
 from rqsched.store.run_queries import LatestRun
-
-_JSON_FIELDS = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 
 
 class _SlimPipelitNames(Schema):
@@ -52,7 +50,7 @@ class Page(Schema):
 
 _LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
 """What a summary of a schedule leaves out."""
-_LARGE_OF_RUN = ("args", "kwargs", "memo", "search_attributes", "lineage", "attempts", "result")
+LARGE_OF_RUN = ("args", "kwargs", "memo", "search_attributes", "lineage", "attempts", "result")
 """What a summary of a run leaves out."""
 
 
@@ -98,15 +96,7 @@ class SchedulesResponse(Page):
 
 
 RunResponse: Any = schema_of("RunResponse", RunDescription, doc="One run.")
-RunSummary: Any = schema_of("RunSummary", RunDescription, without=_LARGE_OF_RUN, doc="A run without what may be large.")
-
-
-def run_response(run: Run, *, is_slim: bool = False) -> dict[str, Any]:
-    """Return the fields of a run as its schema has them: parsed, and without its fencing token."""
-    fields = {name: getattr(run, name) for name in (RunSummary if is_slim else RunResponse).model_fields}
-    return fields | {name: loads(fields[name]) for name in _JSON_FIELDS if fields.get(name)}
-
-
+RunSummary: Any = schema_of("RunSummary", RunDescription, without=LARGE_OF_RUN, doc="A run without what may be large.")
 TargetProgressResponse: Any = schema_of("TargetProgressResponse", TargetProgress)
 TargetResponse: Any = schema_of("TargetResponse", TargetDescription)
 
@@ -173,7 +163,7 @@ FoundRunResponse: Any = schema_of(
     "FoundRunResponse", RunDescription, base=_OfSchedule, doc="A run with the id of its schedule."
 )
 FoundRunSummary: Any = schema_of(
-    "FoundRunSummary", RunDescription, without=_LARGE_OF_RUN, base=_OfSchedule,
+    "FoundRunSummary", RunDescription, without=LARGE_OF_RUN, base=_OfSchedule,
     doc="A run with the id of its schedule, without what may be large.",
 )  # fmt: skip
 
@@ -199,7 +189,7 @@ class TriggerResponse(Schema):
 def trigger_response(result: TriggerResult[RunHandle]) -> dict[str, Any]:
     """Return the outcome of a manual trigger, with its run."""
     fields = {name: getattr(result, name) for name in TriggerResponse.model_fields}
-    return fields | {"run": result.run and run_response(result.run.state)}
+    return fields | {"run": result.run and describe_run(result.run.state)}
 
 
 EventResponse: Any = schema_of("EventResponse", AuditRecord)

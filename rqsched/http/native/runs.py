@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from rqsched.api.build_description import describe_backfill, describe_preview
+from rqsched.api.build_description import describe_backfill, describe_preview, describe_run
 from rqsched.api.run_handle import RunHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
@@ -32,6 +32,7 @@ from rqsched.http.native.requests import (
     StopRequest,
 )
 from rqsched.http.native.responses import (
+    LARGE_OF_RUN,
     BackfillResponse,
     BackfillsResponse,
     DeliveriesResponse,
@@ -44,7 +45,6 @@ from rqsched.http.native.responses import (
     UpcomingResponse,
     WhyResponse,
     retry_failed_response,
-    run_response,
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
@@ -114,28 +114,28 @@ def list_runs(
             c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
         )
     )
-    items = [run_response(run, is_slim=is_slim) for run in page.items]
+    items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) for run in page.items]
     return Json({"items": items, "next_cursor": page.next_cursor})
 
 
 @router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
 def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     """Read one run by uid, number or instance id."""
-    return Json(run_response(call.newest(schedule_id).run(run).state))
+    return Json(describe_run(call.newest(schedule_id).run(run).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
 def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return Json(run_response(found.cancel(reason, context=call.context).state))
+    return Json(describe_run(found.cancel(reason, context=call.context).state))
 
 
 @router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
 def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run and kill its process. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return Json(run_response(found.terminate(reason, context=call.context).state))
+    return Json(describe_run(found.terminate(reason, context=call.context).state))
 
 
 @router.post(
@@ -145,7 +145,7 @@ def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryO
     """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason, only = (body.reason, body.failed_targets) if body else (None, False)
     found = call.newest(schedule_id).run(run)
-    return Json(run_response(found.retry(reason, failed_targets=only, context=call.context).state))
+    return Json(describe_run(found.retry(reason, failed_targets=only, context=call.context).state))
 
 
 TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
@@ -211,7 +211,7 @@ def list_runs_of_all(
             is_slim=is_slim,
         )
     )
-    items = [run_response(run, is_slim=is_slim) | {"schedule_id": name} for name, run in page.items]
+    items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) | {"schedule_id": name} for name, run in page.items]
     return Json({"items": items, "next_cursor": page.next_cursor})
 
 
