@@ -44,13 +44,15 @@ class ChangeBuilder:
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
         sees_backfill = kind is RunKind.BACKFILL
-        runs = [run for run in self._in_order() if run.is_unfinished and not self._is_out_of_the_way(run)]
-        return [run for run in runs if sees_backfill or run.kind is not RunKind.BACKFILL]
-
-    def _is_out_of_the_way(self, run: Run) -> bool:
-        """Return whether only targets of a run are left, and the schedule does not wait for those."""
-        is_dispatched = run.dispatched_at is not None
-        return is_dispatched and self.schedule.policies.overlap_until is OverlapUntil.DISPATCHED
+        # Of a run that is dispatched only targets are left, and not every schedule waits for those.
+        sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
+        return [
+            run
+            for run in self._in_order()
+            if run.is_unfinished
+            and (sees_backfill or run.kind is not RunKind.BACKFILL)
+            and (sees_dispatched or run.dispatched_at is None)
+        ]
 
     def waiting(self) -> list[Run]:
         """Return the buffered runs that were read or added, oldest first; `drop_buffer` does not take them out."""
@@ -154,8 +156,8 @@ class ChangeBuilder:
         return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self._dead_letters))
 
 
-def _position(schedule: Schedule) -> tuple[object, ...]:
-    return (schedule.status, schedule.next_run_at, schedule.due_at, schedule.awaiting_run_uid)
+_position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
+"""What of a schedule makes its older links stale where it changes."""
 
 
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:

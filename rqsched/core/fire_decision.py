@@ -52,7 +52,8 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, conte
     due = classify_due(schedule, now)
     skip_gaps(builder, due.last)
     builder.set(evaluated_to=due.last)
-    _record_missed(builder, due, context)
+    if due.missed is not None:
+        _record_missed(builder, due.missed, due.fires, context)
     awaited = _start_due(builder, due, context)
     if not schedule.spec.is_from_completion:
         builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
@@ -65,21 +66,15 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, conte
     return builder.build()
 
 
-def _record_missed(builder: ChangeBuilder, due: DueOccurrences, context: FireContext) -> None:
+def _record_missed(builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext) -> None:
     """Count what no run stands for; what a backfill ran already has its outcome."""
-    if due.missed is None:
-        return
-    ran = context.ran - {*due.fires}
-    count = due.missed.count - sum(_is_counted(builder.schedule, nominal, due.missed) for nominal in ran)
+    schedule = builder.schedule
+    # Before a change of timing only the stored one is an occurrence.
+    since, stored = schedule.timing_changed_at, schedule.next_run_at
+    ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
+    count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
     if count > 0:
-        missed = replace(due.missed, count=count)
-        record_missed(builder, missed, fired=due.fires, policy=builder.schedule.policies.missed.value)
-
-
-def _is_counted(schedule: Schedule, nominal: datetime, missed: Missed) -> bool:
-    """Return whether an occurrence is among those missed; before a change of timing only the stored one is."""
-    is_known = nominal > schedule.timing_changed_at or nominal == schedule.next_run_at
-    return is_known and missed.first <= nominal <= missed.last
+        record_missed(builder, replace(missed, count=count), fired=fires, policy=schedule.policies.missed.value)
 
 
 def _start_due(builder: ChangeBuilder, due: DueOccurrences, context: FireContext) -> str | None:

@@ -63,15 +63,10 @@ class OverlapDecision(NamedTuple):
     """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
 
 
-def refused(reason: str) -> StartResult:
-    """Return the result of a request that starts nothing."""
-    return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
-
-
 def refuse(builder: ChangeBuilder, occurrence_at: datetime, reason: str, *, blocking: str | None = None) -> StartResult:
     """Skip an occurrence or trigger and return that."""
     skip(builder, occurrence_at, reason, blocking=blocking)
-    return refused(reason)
+    return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
@@ -80,19 +75,19 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
         return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
     policies = builder.schedule.policies
     policy = request.overlap or policies.overlap
-    decision = judge_overlap(
-        policy,
-        unfinished=[run.uid for run in builder.unfinished(request.kind)],
-        buffered=builder.schedule.buffer_depth,
-        buffer_limit=policies.buffer_limit,
-    )
+    unfinished, buffered = [run.uid for run in builder.unfinished(request.kind)], builder.schedule.buffer_depth
+    decision = judge_overlap(policy, unfinished=unfinished, buffered=buffered, buffer_limit=policies.buffer_limit)
     if decision.act == "skip":
         return refuse(builder, request.occurrence_at, decision.reason or "", blocking=decision.blocking)
-    ended = _end_others(builder, request.kind, RunStatus(decision.ends)) if decision.ends else []
+    ended = []
+    if decision.ends is not None:
+        ended, status = unfinished, RunStatus(decision.ends)
+        for uid in ended:
+            builder.end_run(uid, status)
     run = _add_run(builder, request, policy)
     if decision.act == "buffer":
         return _record_buffered(builder, run, decision.blocking)
-    started = _begin(builder, run.uid, outcome="triggered", ended=ended, ends=decision.ends)
+    started = _begin(builder, run, outcome="triggered", ended=ended, ends=decision.ends)
     if builder.schedule.awaiting_run_uid in ended:
         builder.wait_for(run.uid)
     end_if_exhausted(builder)
@@ -143,15 +138,14 @@ def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
 
 
 def _begin(
-    builder: ChangeBuilder, uid: str, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
+    builder: ChangeBuilder, waiting: Run, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
 ) -> Run:
     """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on.
 
     `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
     """
-    number = builder.schedule.run_count + 1
-    remaining = builder.schedule.remaining
-    lineage = _lineage(builder.schedule, builder.run(uid), number)
+    uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
+    lineage = _lineage(builder.schedule, waiting, number)
     run = builder.set_run(uid, status=RunStatus.PENDING, queued_at=builder.now, trigger_number=number, lineage=lineage)
     builder.set(
         run_count=number,
@@ -185,7 +179,7 @@ def drain(builder: ChangeBuilder) -> None:
     if run is not None and run.is_asked:
         _begin_again(builder, run)
     elif run is not None:
-        _begin(builder, run.uid, outcome="drained")
+        _begin(builder, run, outcome="drained")
         end_if_exhausted(builder)
     complete_if_over(builder)
 
@@ -217,13 +211,6 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:
         return backfilled[0]
     return None
-
-
-def _end_others(builder: ChangeBuilder, kind: RunKind, status: RunStatus) -> list[str]:
-    ended = [run.uid for run in builder.unfinished(kind)]
-    for uid in ended:
-        builder.end_run(uid, status)
-    return ended
 
 
 def _record_buffered(builder: ChangeBuilder, run: Run, blocking: str | None) -> StartResult:
