@@ -21,7 +21,7 @@ from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
 from rqsched.core.model import Schedule, ScheduleStatus, unchanged
-from rqsched.core.overlap import for_backfill, may_end_others
+from rqsched.core.overlap import for_backfill
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.results import BackfillRow
@@ -181,9 +181,9 @@ def _fire_chunk(
     sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
     ran = changes.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
-    found = {schedule.uid: changes.open_runs(connection, [schedule], with_backfill=sees_backfill)[schedule.uid]}
-    if may_end_others(schedule, policy):
-        found = changes.lock_open_runs(connection, found, skip_locked=skip_locked)
+    found = changes.open_runs_for_start(
+        connection, [schedule], overlap=policy, with_backfill=sees_backfill, skip_locked=skip_locked
+    )
     if schedule.uid not in found:
         return Decided([], None)
     is_asked = backfill.rerun is not None

@@ -6,9 +6,12 @@ One link or a batch, the same code (docs/architecture.md, Fire).
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -16,8 +19,7 @@ from rqsched.chain.fan_out import promote
 from rqsched.chain.runtime import Runtime
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
-from rqsched.core.model import Change, Run, RunStatus, Schedule
-from rqsched.core.overlap import may_end_others
+from rqsched.core.model import Change, RunStatus, Schedule
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
@@ -54,19 +56,8 @@ class Fired(NamedTuple):
     """The uid of the run whose targets it lets be tried again; None for every other link."""
 
 
-class _Batch(NamedTuple):
-    """The links of one delivery, read from their ids."""
-
-    main: dict[str, LinkId]
-    """By schedule uid."""
-    retries: dict[str, list[RetryLinkId]]
-    """By schedule uid."""
-    extra: list[LinkId]
-    """Further positions of a schedule that is there already: at most one of them is not stale."""
-
-    @property
-    def uids(self) -> list[str]:
-        return sorted({*self.main, *self.retries})
+_Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
+"""The links of one delivery, by the uid of their schedule; at most one of each schedule's is a main link."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
@@ -76,7 +67,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     is fired again by itself, and its failure recorded, so that it harms no other. Raises BackendUnavailableError when
     SQL does not answer, and with `must_follow` (for links that are delivered again) when Redis does not either.
     """
-    batch, unreadable = _read(ids, runtime.now() + UNREADABLE_AGAIN)
+    batch, done = _read(ids, runtime.now() + UNREADABLE_AGAIN)
     try:
         fired = _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
     except BackendUnavailableError:
@@ -85,39 +76,39 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
         _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
         fired = [
             result
-            for uid in batch.uids
-            for result in _fire_alone(runtime, _only(batch, uid), skip_locked=skip_locked, must_follow=must_follow)
+            for uid, links in sorted(batch.items())
+            for result in _fire_alone(runtime, uid, links, skip_locked=skip_locked, must_follow=must_follow)
         ]
     if any(result.outcome == "foreign" for result in fired):
         fired = _disown(runtime, fired)
-    return fired + unreadable
+    return fired + done
 
 
 def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
-    batch, unreadable = _Batch({}, {}, []), []
+    """Read the ids; returns the links to decide about, and the others with what became of them."""
+    batch, positions, done = (
+        defaultdict[str, list[LinkId | RetryLinkId]](list),
+        defaultdict[str, list[LinkId]](list),
+        [],
+    )
     for text in dict.fromkeys(ids):
         link = parse_link_id(text)
         if link is None:
             _log.warning("%r is not a link of ours and is left", text, extra=_FOREIGN)
-            unreadable.append(Fired(text, "foreign", again_at))
-        elif isinstance(link, RetryLinkId):
-            batch.retries.setdefault(link.uid, []).append(link)
-        elif (other := batch.main.get(link.uid)) is None:
-            batch.main[link.uid] = link
+            done.append(Fired(text, "foreign", again_at))
+        elif isinstance(link, LinkId):
+            positions[link.uid].append(link)
         else:
-            older, batch.main[link.uid] = sorted((link, other), key=lambda one: one.n)
-            batch.extra.append(older)
-    return batch, unreadable
-
-
-def _only(batch: _Batch, uid: str) -> _Batch:
-    main = {uid: batch.main[uid]} if uid in batch.main else {}
-    retries = {uid: batch.retries[uid]} if uid in batch.retries else {}
-    return _Batch(main, retries, [link for link in batch.extra if link.uid == uid])
+            batch[link.uid].append(link)
+    for uid, found in positions.items():
+        *older, newest = sorted(found)  # at most one of them is not stale
+        batch[uid].append(newest)
+        done += [Fired(str(link), "stale") for link in older]
+    return batch, done
 
 
 def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
-    fired = runtime.database.transact(lambda connection: _decide(runtime, connection, batch, skip_locked=skip_locked))
+    fired = runtime.database.transact(partial(_decide, runtime, batch, skip_locked=skip_locked))
     runtime.publish([result.change for result in fired if result.change is not None], must=must_follow)
     return [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
 
@@ -129,17 +120,23 @@ def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
     return fired._replace(again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
 
 
-def _decide(runtime: Runtime, connection: Connection, batch: _Batch, *, skip_locked: bool) -> list[Fired]:
+def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_locked: bool) -> list[Fired]:
     """Lock the schedules of a batch, decide what each link does, and write it."""
-    locked = {schedule.uid: schedule for schedule in changes.lock(connection, batch.uids, skip_locked=skip_locked)}
+    locked = {schedule.uid: schedule for schedule in changes.lock(connection, batch, skip_locked=skip_locked)}
     now = runtime.now()
-    fired = [Fired(str(link), "stale") for link in batch.extra]
-    if len(locked) < len(batch.uids):
-        fired += _put_off_absent(connection, batch, locked, now)
-    retries = [link for uid, links in batch.retries.items() if uid in locked for link in links]
-    fired += [_fire_retry(connection, link, locked[link.uid], now) for link in retries]
-    main = [(link, locked[uid]) for uid, link in batch.main.items() if uid in locked]
-    fired += _fire_main(connection, main, now=now, env=runtime.settings.env, skip_locked=skip_locked)
+    fired = _put_off_absent(connection, batch, locked, now) if len(locked) < len(batch) else []
+    due: list[tuple[LinkId, Schedule]] = []
+    for link in chain.from_iterable(batch[uid] for uid in locked):
+        schedule = locked[link.uid]
+        if isinstance(link, RetryLinkId):
+            fired.append(_fire_retry(connection, link, schedule, now))
+        elif is_stale(schedule, link.n):
+            fired.append(_heal(connection, link, schedule))
+        elif schedule.due_at is not None and schedule.due_at > now:
+            fired.append(Fired(str(link), "early", schedule.due_at))
+        else:
+            due.append((link, schedule))
+    fired += _fire_due(connection, due, now=now, env=runtime.settings.env, skip_locked=skip_locked)
     runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
     return fired
 
@@ -148,33 +145,25 @@ def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
     """Tell links whose schedule another process holds from those whose schedule this database never had."""
-    absent = [uid for uid in batch.uids if uid not in locked]
+    absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
     for uid in absent:
         outcome, wait = ("locked", LOCKED_AGAIN) if uid in known else ("foreign", FOREIGN_AGAIN)
-        links = [*batch.retries.get(uid, []), *([batch.main[uid]] if uid in batch.main else [])]
-        fired += [Fired(str(link), outcome, now + wait) for link in links]
+        fired += [Fired(str(link), outcome, now + wait) for link in batch[uid]]
     return fired
 
 
-def _fire_main(
+def _fire_due(
     connection: Connection, links: Sequence[tuple[LinkId, Schedule]], *, now: datetime, env: str, skip_locked: bool
 ) -> list[Fired]:
-    """Put aside what is stale or early, and decide about the others from their open runs."""
-    fired: list[Fired] = []
-    ready: list[tuple[LinkId, Schedule]] = []
-    for link, schedule in links:
-        if is_stale(schedule, link.n):
-            fired.append(_heal(connection, link, schedule))
-        elif schedule.due_at is not None and schedule.due_at > now:
-            fired.append(Fired(str(link), "early", schedule.due_at))
-        else:
-            ready.append((link, schedule))
-    runs = _open_runs(connection, [schedule for _, schedule in ready], skip_locked=skip_locked)
-    since = {schedule.uid: schedule.next_run_at for _, schedule in ready if schedule.next_run_at is not None}
+    """Decide about links that are due, from what ran and runs of their schedules."""
+    due = [schedule for _, schedule in links]
+    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
+    since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    for link, schedule in ready:
+    fired = []
+    for link, schedule in links:
         if (open_runs := runs.get(schedule.uid)) is None:
             fired.append(Fired(str(link), "locked", now + LOCKED_AGAIN))
             continue
@@ -182,17 +171,6 @@ def _fire_main(
         change = decide_fire(schedule, open_runs, now=now, context=context)
         fired.append(Fired(str(link), "fired", change=change))
     return fired
-
-
-def _open_runs(connection: Connection, ready: Sequence[Schedule], *, skip_locked: bool) -> dict[str, list[Run]]:
-    """Read the open runs of due schedules, and lock those that a fire may end; without the schedules it must wait for.
-
-    Only such a fire needs the rows: a run that another process claims or keeps alive just now holds up no other.
-    """
-    found = changes.open_runs(connection, ready)
-    runs = {schedule.uid: found[schedule.uid] for schedule in ready}
-    ending = {schedule.uid: runs.pop(schedule.uid) for schedule in ready if may_end_others(schedule)}
-    return runs | changes.lock_open_runs(connection, ending, skip_locked=skip_locked) if ending else runs
 
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:
@@ -224,37 +202,37 @@ def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, n
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))
 
 
-def _fire_alone(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
+def _fire_alone(
+    runtime: Runtime, uid: str, links: Sequence[LinkId | RetryLinkId], *, skip_locked: bool, must_follow: bool
+) -> list[Fired]:
     """Fire one schedule's links; an error is recorded on the schedule, which is due again after a backoff."""
     try:
-        return _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
+        return _fire_together(runtime, {uid: links}, skip_locked=skip_locked, must_follow=must_follow)
     except BackendUnavailableError:
         raise
     except Exception as error:  # noqa: BLE001
-        uid = batch.uids[0]
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
         text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-        change = _record_failure(runtime, batch.main.get(uid), text, skip_locked=skip_locked)
-        again_at = runtime.now() + FAILED_AGAIN
-        main = [Fired(str(link), "failed", None if change else again_at, change, text) for link in batch.main.values()]
-        others = [*batch.extra, *(link for links in batch.retries.values() for link in links)]
-        return main + [Fired(str(link), "failed", again_at, error=text) for link in others]
+        failed = []
+        for link in links:
+            change = None
+            if isinstance(link, LinkId):
+                record = partial(_record_failure, runtime, link, text, skip_locked=skip_locked)
+                change = runtime.database.transact(record)
+            failed.append(Fired(str(link), "failed", None if change else runtime.now() + FAILED_AGAIN, change, text))
+        runtime.publish([result.change for result in failed if result.change is not None])
+        return failed
 
 
-def _record_failure(runtime: Runtime, link: LinkId | None, error: str, *, skip_locked: bool) -> Change | None:
-    if link is None:
+def _record_failure(
+    runtime: Runtime, link: LinkId, error: str, connection: Connection, *, skip_locked: bool
+) -> Change | None:
+    """Write that a schedule could not be fired; None where its link has become stale, or its row is held."""
+    schedule = changes.lock_one(connection, link.uid, skip_locked=skip_locked)
+    if schedule is None or is_stale(schedule, link.n):
         return None
-
-    def work(connection: Connection) -> Change | None:
-        schedule = changes.lock_one(connection, link.uid, skip_locked=skip_locked)
-        if schedule is None or is_stale(schedule, link.n):
-            return None
-        change = decide_fire_failed(schedule, error, now=runtime.now())
-        runtime.notifier.write(connection, [change])
-        return change
-
-    change = runtime.database.transact(work)
-    runtime.publish([change] if change else [])
+    change = decide_fire_failed(schedule, error, now=runtime.now())
+    runtime.notifier.write(connection, [change])
     return change
 
 

@@ -12,7 +12,6 @@ from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
-from rqsched.core.overlap import may_end_others
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleNotFoundError, VersionConflictError
 from rqsched.store import changes, pruning
@@ -59,10 +58,7 @@ def operate(
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:
     """Read what a decision about a locked schedule must see, and lock what it may end; `overlap` is its own policy."""
-    found = {schedule.uid: changes.open_runs(connection, [schedule])[schedule.uid]}
-    if may_end_others(schedule, overlap):
-        found = changes.lock_open_runs(connection, found)
-    return found[schedule.uid]
+    return changes.open_runs_for_start(connection, [schedule], overlap=overlap)[schedule.uid]
 
 
 def purge(runtime: Runtime, uid: str) -> None:

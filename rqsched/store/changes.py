@@ -17,6 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
+from rqsched.core.overlap import may_end_others
+from rqsched.core.policy import OverlapPolicy
 from rqsched.store import one_change
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.rows import (
@@ -180,6 +182,26 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
     found = [to_run(row) for statement in first for row in connection.execute(statement)]
     return list({run.uid: run for run in found}.values())
+
+
+def open_runs_for_start(
+    connection: Connection,
+    locked: Sequence[Schedule],
+    *,
+    overlap: OverlapPolicy | None = None,
+    with_backfill: bool = False,
+    skip_locked: bool = False,
+) -> dict[str, list[Run]]:
+    """Read what `open_runs` does, by schedule uid, and lock those runs that a start may end.
+
+    `overlap` is another policy than the schedules' own. With `skip_locked` a schedule is left out when another
+    transaction holds a run that would have to be locked; no other start needs the rows, so that a run that is claimed
+    or kept alive just now holds up none.
+    """
+    read = open_runs(connection, locked, with_backfill=with_backfill)
+    found = {schedule.uid: read[schedule.uid] for schedule in locked}
+    ending = {one.uid: found.pop(one.uid) for one in locked if may_end_others(one, overlap)}
+    return found | lock_open_runs(connection, ending, skip_locked=skip_locked) if ending else found
 
 
 def lock_open_runs(
