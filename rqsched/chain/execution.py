@@ -33,13 +33,7 @@ from rqsched.errors import BackendUnavailableError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.redelivery import is_requeued, mark_failed
-from rqsched.workflows import (
-    FannedOut,
-    Workflow,
-    WorkflowNotFoundError,
-    enter_run,
-    leave_run,
-)
+from rqsched.workflows import FannedOut, Workflow, WorkflowNotFoundError, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
 
@@ -149,29 +143,25 @@ def write_claim(
     runtime: Runtime, job: RunJobId, token: str, worker: str, *, patience: Patience | None = None
 ) -> Claim | None:
     """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
-    now = runtime.now()
-    start = {"token": token, "started_at": now, "worker": worker}
-
-    def claim_alone(connection: Connection) -> Claim | None:
-        started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=True)
-        return started and Claim(started.run, started.schedule, token, version=started.version)
-
-    def claim_and_tell(connection: Connection) -> Claim | None:
-        started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start)
-        if started is None:
-            return None
-        run, schedule, version = started
-        # What this process may not have the code of, it may give back: then nothing has started.
-        is_known = runtime.workflows.get(run.workflow) is not None
-        owed = runtime.notifier.write_start(connection, schedule, run, now) if is_known else ()
-        return Claim(run, schedule, token, tuple(owed), version)
-
+    start = {"token": token, "started_at": runtime.now(), "worker": worker}
     claim = None
     if runtime.database.takes_single_statements and not runtime.notifier.tells_every_start:
-        claim = runtime.database.transact_alone(claim_alone, patience=patience)
-    if claim is None:
-        claim = runtime.database.transact(claim_and_tell, patience=patience)
-    return claim
+        alone = partial(_claim, runtime, job, start, is_untold=True)
+        claim = runtime.database.transact_alone(alone, patience=patience)
+    return claim or runtime.database.transact(partial(_claim, runtime, job, start), patience=patience)
+
+
+def _claim(
+    runtime: Runtime, job: RunJobId, start: dict[str, Any], connection: Connection, *, is_untold: bool = False
+) -> Claim | None:
+    started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=is_untold)
+    if started is None:
+        return None
+    run, schedule, version = started
+    # What this process may not have the code of, it may give back: then nothing has started.
+    tells = not is_untold and runtime.workflows.get(run.workflow) is not None
+    owed = runtime.notifier.write_start(connection, schedule, run, start["started_at"]) if tells else ()
+    return Claim(run, schedule, start["token"], tuple(owed), version)
 
 
 def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None, lose: Lose) -> Any:
