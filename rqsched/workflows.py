@@ -303,7 +303,7 @@ def make_workflow(
         target,
         queue,
         connection,
-        timeout_seconds(timeout),
+        timeout_seconds("timeout", timeout),
         on_failure=workflow_name("on_failure", on_failure),
         on_recovery=workflow_name("on_recovery", on_recovery),
         targets=targets,

@@ -145,7 +145,7 @@ def require_key(key: str) -> str:
     return key
 
 
-def timeout_seconds(value: SpanLike | None, field: str = "timeout") -> int | None:
+def timeout_seconds(field: str, value: SpanLike | None) -> int | None:
     """Return the seconds of a timeout, a length as every other; None stays None.
 
     Raises InvalidDurationError for what is not a length, InvalidInputError for one that is not 1 s to 30 days, whole.
@@ -158,10 +158,6 @@ def timeout_seconds(value: SpanLike | None, field: str = "timeout") -> int | Non
         days = MAX_TIMEOUT // 86_400
         raise InvalidInputError(field, f"must be whole seconds from 1 s to {days} days, such as 90, '10m' or 'PT10M'")
     return int(seconds)
-
-
-def _timeout(name: str, value: Any) -> int | None:
-    return timeout_seconds(value, name)
 
 
 def _length(name: str, value: Any) -> timedelta | None:
@@ -210,11 +206,6 @@ def require_object(name: str, value: Any) -> str:
     return json_text(name, dict(value or {}), MEMO_BYTES)
 
 
-def _labels(name: str, value: Any) -> str:
-    del name
-    return require_labels(value)
-
-
 def _description(name: str, value: Any) -> str | None:
     return require_note(value, name)
 
@@ -251,7 +242,7 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     timeout: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "How long an attempt may take, in whole seconds.", WHAT, None, "10m", _timeout),
+        Option(Kind.LENGTH, "How long an attempt may take, in whole seconds.", WHAT, None, "10m", timeout_seconds),
     ]
     priority: Annotated[
         int,
@@ -329,7 +320,7 @@ class CommonOptions(TypedDict, total=False):
     target_timeout: Annotated[
         SpanLike | None,
         Option(Kind.LENGTH, "How long a target may take, in whole seconds; default as a run.", TARGETS, None, "1m",
-               _timeout, "target_timeout"),
+               timeout_seconds, "target_timeout"),
     ]  # fmt: skip
     target_retry: Annotated[
         RetryPolicy | Mapping[str, Any] | None,
@@ -348,7 +339,7 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     labels: Annotated[
         Mapping[str, str],
-        Option(Kind.LABELS, "Up to 64 short texts to filter by.", METADATA, {}, {"team": "billing"}, _labels,
+        Option(Kind.LABELS, "Up to 64 short texts to filter by.", METADATA, {}, {"team": "billing"}, require_labels,
                flags=("--label", "-l")),
     ]  # fmt: skip
     memo: Annotated[

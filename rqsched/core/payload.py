@@ -93,21 +93,21 @@ def _require_number(field: str, value: int) -> None:
         raise InvalidPayloadError(field, "holds a whole number beyond 64 bits; send it as text")
 
 
-def require_labels(value: Any) -> str:
+def require_labels(field: str, value: Any) -> str:
     """Check labels (at most 64 short texts by name) and write them as JSON; raises InvalidPayloadError."""
     if value is None:
         return "{}"
     if not isinstance(value, Mapping):
-        raise InvalidPayloadError("labels", f"must be an object, not {type(value).__name__}")
+        raise InvalidPayloadError(field, f"must be an object, not {type(value).__name__}")
     if len(value) > MAX_LABELS:
-        raise InvalidPayloadError("labels", f"are {len(value)}; the limit is {MAX_LABELS}")
+        raise InvalidPayloadError(field, f"are {len(value)}; the limit is {MAX_LABELS}")
     for name, text in value.items():
         fits = isinstance(name, str) and isinstance(text, str) and name and len(name) <= MAX_LABEL_CHARACTERS
         if not fits or len(text) > MAX_LABEL_CHARACTERS:
             raise InvalidPayloadError(
-                "labels", f"{name!r}: names and values are texts of at most {MAX_LABEL_CHARACTERS} characters"
+                field, f"{name!r}: names and values are texts of at most {MAX_LABEL_CHARACTERS} characters"
             )
-    return json_text("labels", dict(value), MEMO_BYTES)
+    return json_text(field, dict(value), MEMO_BYTES)
 
 
 def loads(text: str) -> dict[str, Any]:

@@ -77,29 +77,28 @@ def define(
     require_known(options)
     timezone = options.get("timezone")
     if base is None:
-        base = Definition(spec=_spec_text(_given(spec), timezone), workflow=workflow or "")
+        base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
-        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or _kept_timezone(base, spec))))
+        # A known schedule's zone is kept for a new spec that names none; a whole Spec is taken as it is.
+        kept = None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
+        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or kept)))
     elif timezone is not None:
         base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
-    given = {name: _checked(name, value) for name, value in options.items()}
+    given = {name: value if (check := _CHECKS[name]) is None else check(name, value) for name, value in options.items()}
+    base = with_arguments(base, given.get("args"), given.get("kwargs"))
     changes = {name: value for name, value in given.items() if name in _COLUMNS}
     changes |= {"workflow": workflow} if workflow else {}
     changes |= {"defaults": json_text("defaults", dict(defaults), MEMO_BYTES)} if defaults is not None else {}
-    changes |= {"action": _action(base, given), "policies": _policies(base, given)}
-    changes |= {"notifications": _notifications(base, given)}
+    changes |= {"policies": _policies(base, given), "notifications": _notifications(base, given)}
     definition = replace(base, **changes)
     _require_consistent(definition)
     return definition
 
 
-def _kept_timezone(base: Definition, spec: SpecLike) -> str | None:
-    """Return a known schedule's zone for a new spec that names none; a whole Spec is taken as it is."""
-    return None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
-
-
-def _spec_text(spec: SpecLike, timezone: str | None) -> str:
+def _spec_text(spec: SpecLike | None, timezone: str | None) -> str:
     """Return the canonical text of a spec; that of a member alone, which many schedules share, is remembered."""
+    if spec is None:
+        raise InvalidInputError("spec", "is missing; give Cron, Every, Once or a Spec")
     if isinstance(spec, Cron | Every | Once) and isinstance(timezone, str | None):
         return _member_text(spec, timezone)
     return dump_spec(Spec.coerce(spec, timezone))
@@ -110,46 +109,23 @@ def _member_text(member: Member, timezone: str | None) -> str:
     return dump_spec(Spec.coerce(member, timezone))
 
 
-def _given(spec: SpecLike | None) -> SpecLike:
-    if spec is None:
-        raise InvalidInputError("spec", "is missing; give Cron, Every, Once or a Spec")
-    return spec
+def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
+    """Return a definition with these arguments of its workflow; None keeps those it has.
 
-
-def _action(base: Definition, options: Mapping[str, Any]) -> str:
-    if "args" not in options and "kwargs" not in options:
-        return base.action
-    args, kwargs = options.get("args"), options.get("kwargs")
-    return merged_action(base.action, args, kwargs)
-
-
-def merged_action(action: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
-    """Replace the arguments in an action's text; None keeps those it has."""
+    Raises InvalidPayloadError for what is not a list, a mapping, JSON-native or short enough.
+    """
+    if args is None and kwargs is None:
+        return definition
     if isinstance(args, (str, bytes)) or not (args is None or isinstance(args, Sequence)):
         raise InvalidPayloadError("args", f"must be a list, not {type(args).__name__}")
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise InvalidPayloadError("kwargs", f"must be a mapping, not {type(kwargs).__name__}")
-    payload = loads(action)
+    payload = loads(definition.action)
     if args is not None:
         payload["args"] = list(args)
     if kwargs is not None:
         payload["kwargs"] = dict(kwargs)
-    return json_text("args and kwargs", payload, ARGUMENT_BYTES)
-
-
-def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
-    """Return a definition with these arguments of its workflow; None keeps those it has.
-
-    Raises InvalidPayloadError for arguments that `define` refuses.
-    """
-    if args is None and kwargs is None:
-        return definition
-    return changed(definition, action=merged_action(definition.action, args, kwargs))
-
-
-def _checked(name: str, value: Any) -> Any:
-    check = _CHECKS[name]
-    return value if check is None else check(name, value)
+    return changed(definition, action=json_text("args and kwargs", payload, ARGUMENT_BYTES))
 
 
 def _policies(base: Definition, given: Mapping[str, Any]) -> str:
