@@ -38,8 +38,10 @@ class ChangeBuilder:
         self._runs = dict(self._read)
         self._events: list[Event] = []
         self._drops_buffer = False
-        self._drops_retries = False
-        self._dead_letters: list[str] = []
+        self.drops_retries = False
+        """Whether every run that waits for its next attempt is cancelled."""
+        self.dead_letters: list[str] = []
+        """The uids of the failed runs that are kept among the dead letters."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
@@ -116,14 +118,6 @@ class ChangeBuilder:
         self.set(buffer_depth=0, backfill_waiting=0)
         return waiting or None
 
-    def drop_retries(self) -> None:
-        """Cancel every run that waits for its next attempt."""
-        self._drops_retries = True
-
-    def keep_dead_letter(self, uid: str) -> None:
-        """Keep a failed run among the dead letters."""
-        self._dead_letters.append(uid)
-
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
         """Add an audit event; keys without a value are left out, `next_fire_at` apart."""
         stored = {
@@ -152,8 +146,8 @@ class ChangeBuilder:
             event_sequence=after.event_sequence + len(self._events),
             operation=operation,
         )
-        drops = self._drops_buffer, self._drops_retries
-        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self._dead_letters))
+        drops = self._drops_buffer, self.drops_retries
+        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self.dead_letters))
 
 
 _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")

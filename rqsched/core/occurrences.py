@@ -220,6 +220,8 @@ def skip_gaps(builder: ChangeBuilder, until: datetime) -> None:
     Each of these gaps is an occurrence that never fires, with the reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
     schedule = builder.schedule
+    if schedule.spec.primary_cron is None:  # only crons follow the clocks
+        return
     since = max(schedule.evaluated_to, schedule.timing_changed_at)
     for gap in schedule.spec.gaps_between(since, until):
         skip(builder, gap.occurrence_at, "dst_skip")

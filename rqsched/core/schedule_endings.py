@@ -58,7 +58,7 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
     builder.set(deleted_at=builder.now)
     dropped = None if keeps else builder.drop_buffer()
     if is_owners and not keeps:
-        builder.drop_retries()
+        builder.drops_retries = True
     builder.record(audit.DELETED, reason=reason, deleted_at=builder.now, dropped_buffered=dropped)
 
 

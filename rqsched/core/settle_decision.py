@@ -192,7 +192,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
-        builder.keep_dead_letter(run.uid)
+        builder.dead_letters.append(run.uid)
     failures = schedule.consecutive_failures + (not run.is_asked)  # of what an operator asked for, nothing dies
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
