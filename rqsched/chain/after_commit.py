@@ -15,7 +15,7 @@ from datetime import timedelta
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import Event
-from rqsched.core.model import OPEN, Change, Run, Schedule, changed
+from rqsched.core.model import OPEN, Change, Schedule, changed
 from rqsched.core.payload import dumps
 from rqsched.store import changes as store
 from rqsched.store import event_queries
@@ -76,17 +76,12 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
     pairs = {run.uid: (run, run) for run, _ in change.changed_runs}
     for uid, before in read.items():
         now = store.find_run(connection, uid)
-        if now is not None:
-            pairs[uid] = _seen_as(before, now), now
+        if now is not None:  # of one that has ended since, where its job was
+            pairs[uid] = (before if before.status in OPEN and now.status not in OPEN else now), now
     events = [event for one in touched for event in _committed(connection, one)]
     # One object before and after: a Change that moves nothing, and so restates where the link is.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
     return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
-
-
-def _seen_as(before: Run, now: Run) -> Run:
-    """Return where a run's job was, for one that has ended since; the run as it is when it has not."""
-    return before if before.status in OPEN and now.status not in OPEN else now
 
 
 def _committed(connection: Connection, change: Change) -> list[Event]:
