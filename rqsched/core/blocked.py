@@ -46,10 +46,6 @@ def decide_block(
         builder.record(
             audit.RUN_BLOCKED,
             run,
-            workflow_instance_id=run.instance_id,
-            workflow_run_id=run.uid,
-            occurrence_time=run.occurrence_at,
-            attempt=run.attempt,
             reason=_cut(reason),
             worker=run.worker,
             blocked_at=blocked_at,

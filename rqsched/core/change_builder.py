@@ -12,10 +12,18 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from rqsched.core.audit import CommandContext, Event
+from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
 from rqsched.core.policy import OverlapUntil
+
+_NAMING = {
+    "workflow_instance_id": "instance_id",
+    "workflow_run_id": "uid",
+    "occurrence_time": "occurrence_at",
+    "attempt": "attempt",
+}
+"""The keys by which an event names a run, and the run's fields."""
 
 
 class ChangeBuilder:
@@ -119,7 +127,12 @@ class ChangeBuilder:
         return waiting or None
 
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
-        """Add an audit event; keys without a value are left out, `next_fire_at` apart."""
+        """Add an audit event; keys without a value are left out, `next_fire_at` apart.
+
+        One about a run names it by those of `_NAMING` that its contract has.
+        """
+        if run is not None:
+            payload |= {key: getattr(run, name) for key, name in _NAMING.items() if key in CONTRACT[event_type]}
         stored = {
             key: iso_utc(value) if isinstance(value, datetime) else value
             for key, value in payload.items()

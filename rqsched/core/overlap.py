@@ -86,7 +86,16 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
             builder.end_run(uid, status)
     run = _add_run(builder, request, policy)
     if decision.act == "buffer":
-        return _record_buffered(builder, run, decision.blocking)
+        depth = builder.schedule.buffer_depth
+        builder.record(
+            audit.BUFFERED,
+            run,
+            outcome="buffered",
+            effective_overlap_policy=run.overlap,
+            buffer_depth=depth,
+            blocking_run_id=decision.blocking,
+        )
+        return StartResult("buffered", run, buffer_depth=depth)
     started = _begin(builder, run, outcome="triggered", ended=ended, ends=decision.ends)
     if builder.schedule.awaiting_run_uid in ended:
         builder.wait_for(run.uid)
@@ -157,12 +166,9 @@ def _begin(
     builder.record(
         audit.TRIGGERED,
         run,
-        workflow_instance_id=run.instance_id,
-        workflow_run_id=uid,
         outcome=outcome,
         effective_overlap_policy=run.overlap,
         trigger_number=number,
-        occurrence_time=run.occurrence_at,
         **{f"{ends}_run_ids": list(ended)} if ends else {},
     )
     return run
@@ -176,26 +182,13 @@ def drain(builder: ChangeBuilder) -> None:
     """
     is_any_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if is_any_waiting and not builder.unfinished() else None
-    if run is not None and run.is_asked:
-        _begin_again(builder, run)
+    if run is not None and run.is_asked:  # it was counted when it started first
+        again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
+        builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
     elif run is not None:
         _begin(builder, run, outcome="drained")
         end_if_exhausted(builder)
     complete_if_over(builder)
-
-
-def _begin_again(builder: ChangeBuilder, run: Run) -> None:
-    """Make pending a run that an operator asked to retry: it has been counted when it started first."""
-    again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
-    builder.record(
-        audit.RUN_RETRY_STARTED,
-        again,
-        workflow_instance_id=again.instance_id,
-        workflow_run_id=again.uid,
-        occurrence_time=again.occurrence_at,
-        attempt=again.attempt,
-        outcome="drained",
-    )
 
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:
@@ -211,22 +204,6 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:
         return backfilled[0]
     return None
-
-
-def _record_buffered(builder: ChangeBuilder, run: Run, blocking: str | None) -> StartResult:
-    depth = builder.schedule.buffer_depth
-    builder.record(
-        audit.BUFFERED,
-        run,
-        workflow_instance_id=run.instance_id,
-        workflow_run_id=run.uid,
-        outcome="buffered",
-        effective_overlap_policy=run.overlap,
-        occurrence_time=run.occurrence_at,
-        buffer_depth=depth,
-        blocking_run_id=blocking,
-    )
-    return StartResult("buffered", run, buffer_depth=depth)
 
 
 def _lineage(schedule: Schedule, run: Run, trigger_number: int) -> str:

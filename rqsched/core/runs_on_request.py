@@ -221,10 +221,6 @@ def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
     builder.record(
         audit.RUN_RETRY_REQUESTED,
         run,
-        workflow_instance_id=run.instance_id,
-        workflow_run_id=run.uid,
-        occurrence_time=run.occurrence_at,
-        attempt=run.attempt,
         outcome="offered",
         previous_status=BLOCKED,
         reason=reason,
@@ -289,10 +285,6 @@ def attempt_again(
     builder.record(
         audit.RUN_RETRY_REQUESTED,
         again,
-        workflow_instance_id=run.instance_id,
-        workflow_run_id=run.uid,
-        occurrence_time=run.occurrence_at,
-        attempt=again.attempt,
         outcome="buffered" if blocking else "started",
         previous_status=run.status.value,
         blocking_run_id=blocking[0].uid if blocking else None,

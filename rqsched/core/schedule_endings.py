@@ -73,7 +73,6 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
         reason=reason,
         died_at=builder.now,
         error=run.error,
-        workflow_run_id=run.uid,
         consecutive_failures=builder.schedule.consecutive_failures,
         dropped_buffered=dropped,
     )

@@ -234,10 +234,6 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
     builder.record(
         event_type,
         run,
-        workflow_instance_id=run.instance_id,
-        workflow_run_id=run.uid,
-        occurrence_time=run.occurrence_at,
-        attempt=run.attempt,
         error=cut_error(error_line(error), MAX_ATTEMPT_ERROR) or None,
         duration_seconds=duration,
         **more,

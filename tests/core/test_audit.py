@@ -11,6 +11,7 @@ from rqsched.core import audit, lifecycle
 from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.fire_decision import decide_fire_failed
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
@@ -198,7 +199,13 @@ def test_an_event_keeps_its_run() -> None:
     builder.record(audit.RUN_CANCELLED, run(1))
     (event,) = builder.build().events
     assert (event.run_uid, event.instance_id) == (run(1).uid, run(1).instance_id)
-    assert event.payload == {"command_context": {"principal": "ops"}}
+    assert event.payload == {
+        "workflow_instance_id": run(1).instance_id,
+        "workflow_run_id": run(1).uid,
+        "occurrence_time": iso_utc(run(1).occurrence_at),
+        "attempt": 1,
+        "command_context": {"principal": "ops"},
+    }
 
 
 def test_the_lineage_of_a_run_has_the_document_s_keys() -> None:
