@@ -33,16 +33,15 @@ pytestmark = [
 ]
 MINUTE = timedelta(minutes=1)
 BACKUP = redis_keys.disabled_entries("rq-scheduler")
-JOBS = {"every", "late", "once"}
+JOBS = {"every", "late"}
 
 
 def prepare(env: CrashEnv) -> None:
-    """An interval, an instant to come, and one that rq-scheduler owes."""
+    """An interval, and an instant that rq-scheduler owes."""
     now = env.clock.now()
     given: dict[str, Any] = {"kwargs": {"log": str(env.log)}, "timeout": 60}
     theirs = rq_scheduler.Scheduler("default", connection=env.redis)
     theirs.schedule(now + 4 * MINUTE, WORK, interval=300, id="every", **given)
-    theirs.schedule(now + 4 * MINUTE, WORK, id="once", **given)
     theirs.schedule(now - MINUTE, WORK, id="late", **given)
 
 
