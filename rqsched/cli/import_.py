@@ -10,6 +10,7 @@ import typer
 
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
+from rqsched.cli.output import shown
 from rqsched.cli.sync import _declaration as declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
 from rqsched.coming_over.kinds import OPENERS
@@ -89,14 +90,14 @@ def _show(
     columns = ("source_id", "schedule_id", "timing", "outcome", "fires")
     session.writer.table(("Source", "Schedule ID", "When", "Outcome", "Fires"), [[r[c] for c in columns] for r in rows])
     for sentence, ids in _by_sentence(found).items():
-        session.writer.say(f"- {sentence} ({_listed(ids)})")
+        session.writer.say(shown(f"- {sentence} ({_listed(ids)})"))
     for sentence in source.notes:
         session.writer.say(f"- {sentence}")
     counts = {one: sum(row.outcome is one for row in found) for one in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing there"
     session.writer.say(f"{'Would be: ' if is_preview else ''}{told}.")
     for sentence in sentences:
-        session.writer.say(sentence)
+        session.writer.say(shown(sentence))
 
 
 def _listed(ids: Sequence[str]) -> str:

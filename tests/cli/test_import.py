@@ -119,3 +119,10 @@ def test_a_file_of_rq_cron_cannot_be_disabled(cli: Cli, tmp_path: Path, monkeypa
 
 def test_a_redis_that_does_not_answer_is_said(cli: Cli) -> None:
     assert "Error" in cli("import", "rq-scheduler", "redis://127.0.0.1:1/0", code=5).err
+
+
+def test_names_of_others_move_no_cursor(cli: Cli, words: tuple[str, ...]) -> None:
+    cli.scheduler.runtime.transport.redis.zadd(SCHEDULED, {"\x1b[2Jgone": SOON.timestamp()})
+    answer = cli(*words, code=1)
+    assert "gone" in answer.out
+    assert "\x1b" not in answer.out + answer.err

@@ -75,7 +75,9 @@ def test_an_interval_counts_from_the_import(configured: Configured) -> None:
     assert one.lost == ("RQ fires it at each start of `rq cron`, and then every 90 s; here it counts from the import.",)
 
 
-@pytest.mark.parametrize(("written", "seconds"), [("0 9 * * *", None), ("0 9 * * * 30", "last")])
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("0 9 * * *", None), ("0 9 * * * 30", "last"), ("@daily", None), ("0 0 13 * FRI", None)]
+)
 def test_a_cron_expression_is_read_in_the_zone_of_its_host(
     written: str, seconds: str | None, configured: Configured
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 import zlib
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import crontab  # type: ignore[import-untyped]
 import pytest
 from redis import Redis
 from rq.job import Job
@@ -18,6 +20,7 @@ from rqsched.coming_over.handing_over import labelled
 from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading, SourceEntry, distinct
 from rqsched.errors import ConflictError
+from rqsched.spec.members import Cron
 from rqsched.transport import redis_keys
 
 BACKUP = redis_keys.disabled_entries("rq-scheduler")
@@ -86,6 +89,40 @@ def test_a_zone_that_does_not_fit_the_next_time_is_said(theirs: Any, redis: Redi
         "zone of rqscheduler's host with --timezone."
     )
     assert only(RqScheduler(redis, Reading(timezone="Europe/Berlin"))).lost == ()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_the_zone_of_the_host_is_what_rq_scheduler_reads_expressions_in(
+    is_local: bool, theirs: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    time.tzset()
+    try:
+        theirs.cron("0 9 * * *", FUNCTION, id="nightly", timeout=60, use_local_timezone=is_local)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert only(RqScheduler(redis, Reading(timezone="Pacific/Auckland"))).lost == ()
+    assert "--timezone" in only(RqScheduler(redis, Reading())).lost[0]
+
+
+SAME = [
+    *("*/7 3-5 * 1,6 *", "0 0 L * *", "0 0 ? * L5", "5/15 * * * *", "0 12 ? * sun", "0 0 31 * *", "59 23 29 2 *"),
+    *("@weekly", "@yearly", "0 0 * * 7", "0 0 * * 5-7", "10-50/20 * * * *", "0 0 1,L * *", "30 0 9 * * 1 *"),
+    *("0 9 * * mon-fri *", "0 0 * dec thu", "0 0 1-7 * *", "0 22 * * 0-4"),
+]
+
+
+@pytest.mark.parametrize("written", SAME)
+def test_an_expression_that_is_imported_means_the_same_here(written: str, theirs: Any, source: RqScheduler) -> None:
+    theirs.cron(written, FUNCTION, id="x", timeout=60)
+    found = entry(source)
+    ours, at = Cron(found["cron"], seconds="first"), datetime(2026, 1, 1, tzinfo=UTC)
+    tab = crontab.CronTab(written)
+    for _ in range(15):
+        following = tab.next(now=at, return_datetime=True)
+        assert ours.next_after(at) == following
+        at = following
 
 
 def test_one_time_is_an_instant(theirs: Any, source: RqScheduler) -> None:

@@ -65,8 +65,7 @@ def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(
 def test_jobs_of_a_configuration_file_of_rq_cron_fire_here(live: LiveEnv, tmp_path: Path) -> None:
     config, log = tmp_path / "cron_config.py", str(live.folder / "left")
     registers: list[dict[str, Any]] = [
-        {"queue_name": "default", "args": (log, f"job {number}"), "interval": 10 + number % 5}
-        for number in range(COUNT)
+        {"queue_name": "default", "args": (log, f"job {number}"), "interval": 5 + number % 5} for number in range(COUNT)
     ]
     config.write_text(
         f"from rq import cron\nfrom {leave.__module__} import leave\n"
@@ -76,5 +75,5 @@ def test_jobs_of_a_configuration_file_of_rq_cron_fire_here(live: LiveEnv, tmp_pa
     imports(live, *words, "--dry-run")
     imports(live, *words, "--source-is-stopped")
     assert Counter(one.status for one in live.scheduler.iter()) == {"active": COUNT}
-    live.start_worker("default")
+    live.start(rqsched_command("worker", "default", "--concurrency", "2"))
     wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
