@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
+from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
 from rqsched.core.results import Answer, Page
 from rqsched.dashboard import charts
@@ -34,6 +36,10 @@ _UPCOMING = 5
 _SEARCHED = 2_000
 _REASONS = 6
 _BACKFILLS = 3
+_MOST_COUNTED = 20_000
+_ENOUGH = 10
+"""So many ended runs tell a rate."""
+_RUNNING, _WAITING = ("running", "retrying"), ("pending", "buffered")
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
@@ -108,11 +114,39 @@ def show(visit: Visit) -> Response:
         machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
-        asked_at=asked_at, answer=None if asked_at is None and told.answer in _EXPECTED else told,
+        asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
+        answer=None if asked_at is None and told.answer in _EXPECTED else told,
         why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval),
         days=charts.year(found.outcomes, visit.now.astimezone(zone).date(), zone),
     )  # fmt: skip
+
+
+class BackfillRuns(NamedTuple):
+    """A backfill, and how far its runs are."""
+
+    row: Backfill
+    """What was asked for, and which occurrences were looked at."""
+    ended: int
+    """Runs that ended, however."""
+    failed: int
+    """Those of them that failed or were lost."""
+    running: int
+    """Runs that execute, or wait for their next attempt."""
+    waiting: int
+    """Runs that have not started."""
+    left: timedelta | None
+    """How long the rest takes at the rate so far; None while too few have ended, and when none is left."""
+
+
+def _describe(backfill: Backfill, counts: Mapping[str, int], now: datetime) -> BackfillRuns:
+    running, waiting = (sum(counts.get(name, 0) for name in names) for names in (_RUNNING, _WAITING))
+    ended = sum(counts.values()) - running - waiting
+    left = None
+    if ended >= _ENOUGH and running + waiting:
+        left = (now - backfill.created_at) / ended * (running + waiting)
+    failed = counts.get("failed", 0) + counts.get("lost", 0)
+    return BackfillRuns(backfill, ended, failed, running, waiting, left)
 
 
 class _Found(NamedTuple):
@@ -123,7 +157,7 @@ class _Found(NamedTuple):
     """One more than is shown, to know whether older ones follow."""
     skips: list[AuditRecord]
     """The newest skips and misses, also those before a restart, which counts from zero."""
-    backfills: list[Backfill]
+    backfills: list[BackfillRuns]
     """The newest ones of the schedule's id."""
     outlines: list[RunOutline]
     outcomes: list[tuple[datetime, str]]
@@ -133,11 +167,15 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     uid, id_, status = schedule.uid, schedule.schedule_id, visit.query("run_status")
     cursor, statuses = visit.query("cursor") or None, (status,) if status else ()
     newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
+    counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], _MOST_COUNTED)
+    backfill = text if is_uid(text := visit.query("backfill")) else None
     return _Found(
-        runs=run_queries.list_runs(connection, uid, limit=RUNS, cursor=cursor, statuses=statuses),
-        events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1),
+        runs=run_queries.list_runs(
+            connection, uid, limit=RUNS, cursor=cursor, statuses=statuses, backfill_uid=backfill, is_live=not backfill
+        ),
+        events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         skips=event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS),
-        backfills=newest.items,
+        backfills=[_describe(one, counted.get(one.uid, {}), visit.now) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         outcomes=run_queries.outcomes(connection, uid, _IN_YEAR),
     )

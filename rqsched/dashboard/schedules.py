@@ -7,10 +7,11 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rqsched.core.audit import AuditRecord
 from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import run_queries, schedule_queries
+from rqsched.store import event_queries, run_queries, schedule_queries
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
 from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Found, Position
@@ -21,6 +22,8 @@ STRIP = 12
 """Runs in the strip of last outcomes."""
 ORDERS = {"id": "id", "next": "next", "newest": "-created"}
 """The orders that are offered, and what SORTS calls them."""
+_AMONG = 100
+"""Events among which the one is looked for that paused or ended a schedule."""
 STATUSES = tuple(status.value for status in ScheduleStatus)
 """What the filter offers."""
 OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
@@ -33,14 +36,16 @@ def show(visit: Visit) -> Response:
     if order not in ORDERS:
         raise InvalidInputError("sort", f"{order!r} is not an order; write id, next or newest")
 
-    def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]]]:
+    def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord]]:
         page = read_page(visit, connection, order, PAGE)
-        return page, run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
+        strips = run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
+        resting = [one.uid for one in page.items if not one.is_active]
+        return page, strips, event_queries.newest_stops(connection, resting, _AMONG)
 
-    page, strips = visit.read(read)
+    page, strips, stops = visit.read(read)
     return visit.page(
-        "schedules.html", schedules=page.items, strips=strips, order=order, orders=list(ORDERS), statuses=STATUSES,
-        outcomes=OUTCOMES, **around(visit, page),
+        "schedules.html", schedules=page.items, strips=strips, stops=stops, order=order, orders=list(ORDERS),
+        statuses=STATUSES, outcomes=OUTCOMES, **around(visit, page),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
-from rqsched.core.model import RunKind, Schedule
+from rqsched.core.model import Schedule
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import around, read_page
@@ -47,7 +47,9 @@ class Row:
     schedule: Schedule
     """Whose line it is."""
     bars: list[charts.Bar] = field(default_factory=list)
-    """Its runs."""
+    """Its live runs, and those of triggers."""
+    backfilled: list[charts.Bar] = field(default_factory=list)
+    """The runs of backfills, each at its occurrence."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
     """Where it fires next."""
     band: tuple[float, float] | None = None
@@ -86,6 +88,9 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
     bars = {uid: [_bar(axis, run, visit.now) for run in found] for uid, found in outlines.items()}
     for uid, merged in _merged(bars).items():
         rows[uid].bars = merged
+    edge = min(axis.end, visit.now)
+    for uid, found in run_queries.backfilled_within(connection, [*rows], axis.start, edge, _MOST_RUNS).items():
+        rows[uid].backfilled = charts.merge([_mark(axis, run) for run in found], 1.0)
     for event in event_queries.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
         gap = gap_of(event)
         if gap is None:
@@ -95,12 +100,15 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
-    # One that has not started is drawn where it was due; a backfill's was due before anybody waited for it.
-    waits_since = run.ended_at or now if run.kind == RunKind.BACKFILL else run.due_at or run.occurrence_at
-    begin = run.started_at or waits_since
+    begin = run.started_at or run.due_at or run.occurrence_at  # one that has not started is drawn where it was due
     x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
     width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
     return charts.Bar(x, width, 1.0, charts.tone_of(run.status), label, run.uid)
+
+
+def _mark(axis: charts.Axis, run: RunOutline) -> charts.Bar:
+    label = f"#{run.number} {run.status}, backfilled for {run.occurrence_at:%d %b %H:%M:%S} UTC"
+    return charts.Bar(axis.x(run.occurrence_at), _LEAST_WIDTH, 1.0, charts.tone_of(run.status), label, run.uid)
 
 
 def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.audit import COMPLETED, DELETED, DIED, MISSED, PAUSED, SKIPPED, AuditRecord
 from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
 from rqsched.store.tables import (
+    IS_NO_BACKFILL,
     audit_events,
     runs,
     schedules,
@@ -58,12 +59,35 @@ def to_record(row: sa.Row[Any]) -> AuditRecord:
     )
 
 
-def newest_events(connection: Connection, schedule_uid: str, before: int | None, limit: int) -> list[AuditRecord]:
-    """Read audit events of a schedule newest first, those before a sequence when one is given."""
+def newest_events(
+    connection: Connection, schedule_uid: str, before: int | None, limit: int, among: int
+) -> list[AuditRecord]:
+    """Read audit events of a schedule newest first, those before a sequence when one is given.
+
+    Events of the runs of backfills are left out; of the rest those are read that are among the `among` newest.
+    """
     statement = _newest_of(schedule_uid)
     if before is not None:
         statement = statement.where(audit_events.c.sequence < before)
-    return [to_record(row) for row in connection.execute(statement.limit(limit))]
+    events = statement.limit(among).subquery()
+    live = (
+        sa.select(events)
+        .outerjoin(runs, runs.c.uid == events.c.workflow_run_id)
+        .where(runs.c.uid.is_(None) | IS_NO_BACKFILL)
+        .order_by(events.c.sequence.desc())
+    )
+    return [to_record(row) for row in connection.execute(live.limit(limit))]
+
+
+def newest_stops(connection: Connection, schedule_uids: Sequence[str], among: int) -> dict[str, AuditRecord]:
+    """Read which event, of the `among` newest of each schedule, paused or ended it, by the schedule's uid."""
+    each = []
+    for uid in schedule_uids:
+        events = _newest_of(uid).limit(among).subquery()
+        stops = sa.select(events).where(events.c.event_type.in_([PAUSED, COMPLETED, DIED, DELETED]))
+        each.append(sa.select(stops.order_by(events.c.sequence.desc()).limit(1).subquery()))
+    rows = connection.execute(sa.union_all(*each)) if each else ()
+    return {row.schedule_uid: to_record(row) for row in rows}
 
 
 def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit: int) -> list[AuditRecord]:

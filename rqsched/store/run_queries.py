@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import first_uid_at, is_uid
-from rqsched.core.model import BLOCKED, Run, RunKind, RunStatus, Schedule, TargetStatus
+from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
@@ -32,6 +32,7 @@ from rqsched.store.tables import (
     HAS_FAILED,
     IS_DEAD_LETTER,
     IS_LIVE,
+    IS_NO_BACKFILL,
     IS_OCCURRENCE,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
@@ -51,11 +52,13 @@ def list_runs(
     cursor: str | None = None,
     statuses: Sequence[str] = (),
     backfill_uid: str | None = None,
+    is_live: bool = False,
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[Run]:
     """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones.
 
+    `is_live` leaves out the runs of backfills, and `backfill_uid` takes those of one alone.
     `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
@@ -63,6 +66,8 @@ def list_runs(
         statement = statement.where(_is_in(statuses))
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
+    if is_live:
+        statement = statement.where(IS_NO_BACKFILL)
     if cursor is not None:
         if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
             raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
@@ -288,20 +293,19 @@ class RunOutline(NamedTuple):
 _OUTLINE = [runs.c[name] for name in RunOutline._fields]
 
 
+_AMONG = 5_000
+"""How many numbers back live runs are looked for: those of backfills may lie between them."""
+
+
 def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
-    """Read the newest runs of each schedule, oldest first, by the schedule's uid."""
+    """Read the newest live runs of each schedule, oldest first, by the schedule's uid; those of backfills are none."""
     if not uids:
         return {}
-    each = [
-        sa.select(
-            sa.select(*_OUTLINE)
-            .where(runs.c.schedule_uid == uid)
-            .order_by(runs.c.number.desc())
-            .limit(count)
-            .subquery()
-        )
-        for uid in uids
-    ]
+    each = []
+    for uid in uids:
+        newest = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == uid).scalar_subquery()
+        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, runs.c.number > newest - _AMONG, IS_NO_BACKFILL)
+        each.append(sa.select(live.order_by(runs.c.number.desc()).limit(count).subquery()))
     found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
     for row in connection.execute(sa.union_all(*each)):
         found[row.schedule_uid].append(RunOutline(*row))
@@ -311,7 +315,7 @@ def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict
 def runs_within(
     connection: Connection, uids: Sequence[str], start: datetime, until: datetime | None, count: int
 ) -> dict[str, list[RunOutline]]:
-    """Read the runs of each schedule that lie in [start, until), of the `count` newest up to then; oldest first.
+    """Read the live runs of each schedule that lie in [start, until), of the `count` newest up to then; oldest first.
 
     `until` None is now. Runs are numbered in the order they were made, so the number of the last occurrence before
     `until` is where to begin: a look far back costs what one at now does.
@@ -328,20 +332,48 @@ def runs_within(
     return {uid: sorted(outlines, key=_begin) for uid, outlines in found.items()}
 
 
+def backfilled_within(
+    connection: Connection, uids: Sequence[str], start: datetime, until: datetime, count: int
+) -> dict[str, list[RunOutline]]:
+    """Read the backfilled runs whose occurrences lie in [start, until), at most `count` of each schedule."""
+    within = IS_OCCURRENCE, runs.c.occurrence_at >= start, runs.c.occurrence_at < until, ~IS_NO_BACKFILL
+    found: dict[str, list[RunOutline]] = {}
+    each = [sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, *within) for uid in uids]
+    some = [sa.select(one.order_by(runs.c.occurrence_at).limit(count).subquery()) for one in each]
+    for row in connection.execute(sa.union_all(*some)) if some else ():
+        found.setdefault(row.schedule_uid, []).append(RunOutline(*row))
+    return found
+
+
+def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most: int) -> dict[str, dict[str, int]]:
+    """Count the runs of each backfill by status, of its first `most`; one without runs is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for uid in backfill_uids:
+        first = sa.select(runs.c.status).where(runs.c.backfill_uid == uid).order_by(runs.c.number).limit(most)
+        of_one = first.subquery()
+        counted = connection.execute(sa.select(of_one.c.status, sa.func.count()).group_by(of_one.c.status))
+        if counts := {row[0]: row[1] for row in counted}:
+            found[uid] = counts
+    return found
+
+
 def _begin(run: RunOutline) -> datetime:
     return run.started_at or run.due_at or run.occurrence_at
 
 
 def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
-    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid)
+    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, IS_NO_BACKFILL)
+    newest: Any = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == uid).scalar_subquery()
     if until is not None:
         last = (
             sa.select(runs.c.number)
-            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, runs.c.occurrence_at < until)
+            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, IS_NO_BACKFILL, runs.c.occurrence_at < until)
             .order_by(runs.c.occurrence_at.desc())
             .limit(1)
         )
-        statement = statement.where(runs.c.number <= sa.func.coalesce(last.scalar_subquery(), 0) + count // 2)
+        newest = sa.func.coalesce(last.scalar_subquery(), 0) + count // 2
+        statement = statement.where(runs.c.number <= newest)
+    statement = statement.where(runs.c.number > newest - _AMONG)
     return statement.order_by(runs.c.number.desc()).limit(count).subquery()
 
 
@@ -365,10 +397,11 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
 
 
 def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
-    """Read when the newest runs of a schedule were decided, and their status."""
+    """Read when the newest live runs of a schedule were decided, and their status, among twice as many runs."""
+    newest = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == schedule_uid).scalar_subquery()
     statement = (
         sa.select(runs.c.created_at, runs.c.status)
-        .where(runs.c.schedule_uid == schedule_uid)
+        .where(runs.c.schedule_uid == schedule_uid, runs.c.number > newest - 2 * limit, IS_NO_BACKFILL)
         .order_by(runs.c.number.desc())
         .limit(limit)
     )
@@ -456,7 +489,7 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
     statement = (
         SELECT_SLIM_SCHEDULES.add_columns(runs.c.started_at)
         .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(is_running, runs.c.kind != constant(RunKind.BACKFILL), runs.c.started_at.is_not(None))
+        .where(is_running, IS_NO_BACKFILL, runs.c.started_at.is_not(None))
         .order_by(runs.c.uid)
         .limit(most)
     )

@@ -461,7 +461,11 @@ def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Page
     env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
     start, end = (f"{env.clock.now() - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (600, 0))
     assert "it continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
-    wait_until(lambda: "600 occurrences: 600 started" in pages.get("/schedules/hourly"), timeout=120, what="the rest")
+    wait_until(
+        lambda: "600 runs</a>, of which 0 ended, 0 running, 600 waiting" in pages.get("/schedules/hourly"),
+        timeout=120,
+        what="the rest",
+    )
 
 
 def test_the_form_lists_every_option_and_changes_only_what_was_edited(pages: Pages) -> None:

@@ -374,9 +374,41 @@ def test_a_backfill_makes_nothing_late_and_its_waiting_runs_no_long_bars(pages: 
     end = env.clock.now()
     schedule.backfill(end - timedelta(hours=20), end)
     waiting = pages.get("/timeline?hours=48").partition("<use")[2]
-    (width,) = [float(found) for found in re.findall(r'class="idle" x="[^"]*" y="4" width="([^"]*)"', waiting)]
-    assert width <= 4
+    assert re.findall(r'class="\w+" x="[^"]*" y="4"', waiting) == []
+    marks = [float(found) for found in re.findall(r'class="idle" x="[^"]*" y="17" width="([^"]*)"', waiting)]
+    assert (len(marks), max(marks)) == (20, 3.0)
     env.execute_pending()
     figures = pages.get("/system").partition('aria-label="The last hour"')[2].partition("</section>")[0]
     assert "20</strong>" in figures
     assert re.findall(r"<strong>([^<]*)</strong><span>late", figures) == [NOTHING, NOTHING]
+
+
+def test_a_backfill_hides_no_live_run(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    env.run_next(schedule, HOUR)
+    begin = env.clock.now() - timedelta(hours=100)
+    done = schedule.backfill(begin, begin + timedelta(hours=90))
+    for name in ("hourly", "hourly?run_status=succeeded"):
+        shown = pages.get(f"/schedules/{name}")
+        listed = shown.partition('id="runs"')[2].partition('id="history"')[0]
+        assert (listed.count('<td class="run">'), "#1<" in listed) == (1, True)
+    history = shown.partition('id="history"')[2].partition("</ol>")[0]
+    assert "ScheduleTriggered" in history
+    assert history.count("<li>") == 2
+    assert "the newest 1 runs took" in shown
+    assert re.search(r"90 runs</a>, of which 0 ended, 0 running, 90 waiting;", shown)
+    assert '1 newest runs: succeeded"' in pages.get("/schedules")
+    env.execute_pending()
+    env.advance(MINUTE)
+    of_backfill = pages.get(f"/schedules/hourly?backfill={done.uid}")
+    assert of_backfill.count('<td class="run">') == 20
+    assert "90 runs</a>, of which 90 ended, 0 running, 0 waiting;" in of_backfill
+
+
+def test_who_paused_it_and_when_stands_in_the_header_and_in_the_list(pages: Pages) -> None:
+    pages.env.create("calm", spec=Cron("0 * * * *"))
+    pages.do("/schedules/calm/do", action="pause", reason="the vendor moves")
+    header = pages.get("/schedules/calm").partition("<h1>")[2].partition("</div>")[0]
+    assert re.search(r"Paused: <bdi>the vendor moves</bdi> . by <bdi>local</bdi> . <time", header)
+    assert re.search(r"by <bdi>local</bdi>, <time[^>]*>now</time>: <bdi>the vendor moves", pages.get("/schedules"))
