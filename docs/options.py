@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rqsched.cli.create import flags_of
+from rqsched.config import Settings
 from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
 from rqsched.spec.duration import format_duration
 
@@ -18,6 +19,10 @@ Every option of `create`, `upsert` and `update`. It has the name of the first co
 [client](http.md#the-client), over [HTTP](http.md), in a file of [`sync`](cli.md#the-file-of-sync) and in the
 dashboard's form; the commands have flags. Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or
 `PT30M`. An option that is left out has its default; null over HTTP and `--unset NAME` bring it back.
+
+A default that is named `RQSCHED_...` is the project's: an environment variable, or in Django the entry of `RQSCHED`
+without that prefix. All but the one of `retention` are stored with the schedule when it is created or declared: a
+change of the setting reaches what is declared with the next `sync`, and leaves every other schedule as it is.
 
 This page is made from the table in `rqsched/core/option_table.py` by `python docs/options.py`.
 """
@@ -39,7 +44,10 @@ def _row(name: str, option: Option) -> str:
     kind = _KINDS.get(option.kind, option.kind.value)
     value = f"{kind}, such as `{json.dumps(option.example)}`"
     flags = ", ".join(f"`{flag}`" for flag in flags_of(name))
-    return f"| `{name}` | {value} | {_default(option.default)} | {help_of(option)} | {flags} |"
+    default = _default(option.default)
+    if name in Settings.model_fields:
+        default = f"`RQSCHED_{name.upper()}`" + ("" if default == "none" else f", which is {default}")
+    return f"| `{name}` | {value} | {default} | {help_of(option)} | {flags} |"
 
 
 def _default(value: Any) -> str:

@@ -157,10 +157,11 @@ async def schedule_workflow(
 
 def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]) -> str:
     scheduler = _scheduler()
-    defaults = option_checks.workflow_defaults(scheduler.runtime, named.workflow)
+    defaults = option_checks.defaults_of(scheduler.runtime, named.workflow)
     option_checks.require_queue(scheduler.runtime, defaults.get("queue"))
     schedule_id, _ = _find(named)
     options = {**options, "kwargs": {**_defaults_of_run(scheduler, named.workflow), **options["kwargs"]}}
+    options = option_checks.fill(scheduler.settings, options, spec, is_new=True)
     names = {"workflow": named.workflow, "schedule": named.schedule}
     definition = define(
         None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults

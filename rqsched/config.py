@@ -21,6 +21,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    InstanceOf,
     SecretStr,
     ValidationError,
     field_validator,
@@ -29,10 +30,14 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from rqsched.core.notifications import workflow_name
+from rqsched.core.policy import Policies, RetryPolicy, no_retry
 from rqsched.core.quota import EVERY, Quota, parse_quotas
 from rqsched.core.retention import HOW_TO_SAY, Retention
-from rqsched.errors import ConfigError, InvalidDurationError, InvalidPolicyError, did_you_mean
+from rqsched.core.schedule_options import read_retry
+from rqsched.errors import ConfigError, InvalidDurationError, InvalidInputError, InvalidPolicyError, did_you_mean
 from rqsched.spec.duration import to_span
+from rqsched.spec.zones import require_timezone
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +115,39 @@ def _as_waits(value: object) -> object:
     return {EVERY: LONGEST_WAIT, **by_queue}
 
 
+def _checked_timezone(value: str) -> str:
+    try:
+        return require_timezone(value).key
+    except InvalidInputError as error:
+        raise ValueError(error.reason) from None
+
+
+def _checked_workflow(value: str) -> str:
+    try:
+        return workflow_name("workflow", value) or value
+    except InvalidInputError as error:
+        raise ValueError(error.reason) from None
+
+
+def _as_retry(name: str, blank: RetryPolicy) -> Callable[[object], object]:
+    """Return what reads a policy of retries: a RetryPolicy, or the fields of one that are not the default's."""
+
+    def read(value: object) -> object:
+        try:
+            return None if value is None else _checked_retry(name, _as_json_object(value), blank)
+        except InvalidPolicyError as error:
+            field = error.field.removeprefix(name).removeprefix(".")
+            raise ValueError(f"{field}: {error.reason}" if field else error.reason) from None
+
+    return read
+
+
+def _checked_retry(name: str, value: object, blank: RetryPolicy) -> RetryPolicy:
+    policy = read_retry(name, value, blank, blank)
+    Policies(**{name: policy})  # type: ignore[arg-type] # those of targets have no say about the schedule
+    return policy
+
+
 def _checked_name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError("use 1 to 255 of A-Z a-z 0-9 . _ : -, with a letter or digit first")
@@ -151,6 +189,9 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 
 RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
 """One server, or the Sentinels that name it; valkey:// is accepted and stored as redis://."""
+
+WorkflowName = Annotated[str, AfterValidator(_checked_workflow)]
+"""The name of a workflow, registered or a dotted path."""
 
 SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
 """`pickle`, `json`, or the dotted path of a serializer class."""
@@ -251,6 +292,31 @@ class Settings(BaseSettings):
 
     namespace: Name = "default"
     """The namespace of schedules whose caller names none."""
+
+    timezone: Annotated[str, AfterValidator(_checked_timezone)] = "UTC"
+    """The timezone of cron expressions that name none; in Django it is TIME_ZONE where the project sets that.
+
+    As the next four, it is stored with a schedule when that is created or declared. So a change of these settings
+    reaches what is declared with the next `sync`, and leaves every other schedule as it is.
+    """
+
+    retry: Annotated[InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("retry", RetryPolicy()))] = (
+        None
+    )
+    """How failed attempts are repeated where a schedule does not say it: `{"max_retries": 5, "base": "30s"}`. A field
+    that is in neither has the default of RetryPolicy: 3 retries, a minute or the interval apart."""
+
+    target_retry: Annotated[
+        InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("target_retry", no_retry()))
+    ] = None
+    """The same for failed attempts of a target, which are not repeated by default: `{"max_retries": 2}`."""
+
+    on_failure: WorkflowName | None = None
+    """The workflow that is run when a run failed or was lost, and when a schedule is overdue; a schedule, or its
+    workflow, may name another."""
+
+    on_recovery: WorkflowName | None = None
+    """The workflow that is run at the first success after that, likewise."""
 
     env: str = ""
     """The environment this process runs in (production, staging); schedules may be limited to some."""

@@ -43,7 +43,7 @@ class Timing:
         self._window: tuple[int, int] | None = None
         self._weekdays: tuple[int, ...] = ()
         self._month_days: tuple[str, ...] = ()
-        self._timezone = "UTC"
+        self._timezone: str | None = None
         self._options: dict[str, Any] = {}
 
     @classmethod

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import singledispatch
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
@@ -180,6 +181,8 @@ class Registry:
         known = next((known.name for known in self.all() if known.target is workflow), None)
         if known is not None:
             return known
+        if callable_of(workflow) is not workflow:  # a task of Django
+            return str(workflow.module_path)  # type: ignore[attr-defined]
         module, name = getattr(workflow, "__module__", None), getattr(workflow, "__qualname__", None)
         if not callable(workflow) or module is None or name is None:
             raise InvalidInputError("workflow", f"{workflow!r} is not a workflow; give its name, function or class")
@@ -320,6 +323,12 @@ def is_path(name: str) -> bool:
     return _PATH.fullmatch(name) is not None
 
 
+@singledispatch
+def callable_of(found: Any) -> Any:
+    """Return what is called for what stands at a dotted path: itself; another framework registers what its tasks do."""
+    return found
+
+
 def load_path(path: str) -> Workflow:
     """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError.
 
@@ -335,7 +344,7 @@ def load_path(path: str) -> Workflow:
         kind = WorkflowNotFoundError if _is_missing(error, name) else UnknownWorkflowError
         raise kind(path, f"cannot import {path!r}: {import_failure(error)}") from error
     try:
-        target = getattr(module, attribute)
+        target = callable_of(getattr(module, attribute))
     except AttributeError as error:
         raise WorkflowNotFoundError(path, f"cannot import {path!r}: {import_failure(error)}") from error
     if not callable(target) or (inspect.isclass(target) and not callable(getattr(target, "run", None))):

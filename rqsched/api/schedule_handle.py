@@ -296,6 +296,7 @@ class ScheduleHandle(ScheduleView):
         within, given = split_transaction(options, session)
         if spec is not None:
             timing, given = unfold(spec, given)
+        given = option_checks.fill(self._runtime.settings, given, timing, is_new=False)
         name, defaults = self._named_workflow(workflow, given)
         option_checks.require_connection(self._runtime, given.get("connection"))
         option_checks.require_notifications(self._runtime, {**(defaults or {}), **given})
@@ -328,7 +329,7 @@ class ScheduleHandle(ScheduleView):
             return None, None
         name = self._runtime.imports.name_of(workflow)
         is_external = options.get("executor", self._schedule.definition.executor) == "external"
-        return name, {} if is_external else option_checks.workflow_defaults(self._runtime, name)
+        return name, option_checks.defaults_of(self._runtime, name, is_external=is_external)
 
     def delete(
         self,

@@ -200,7 +200,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             idempotency_key: For a day, the same key and declaration return the same schedule again.
             context: Who asks and why, for the audit event.
             session: Your own transaction, an ORM Session or a Connection: written in it, published after its commit.
-            timezone: IANA name for cron expressions that name none; default UTC.
+            timezone: IANA name for cron expressions that name none; default RQSCHED_TIMEZONE, which is UTC by default.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
             overlap: What a fire does while an earlier run is unfinished; see OverlapPolicy; default `skip`.
@@ -214,11 +214,11 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
             max_successes: Done after so many successful runs; default no limit.
             environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
-            retry: How failed attempts are repeated; see RetryPolicy.
+            retry: How failed attempts are repeated; see RetryPolicy; default RQSCHED_RETRY, then 3 retries.
             targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
             overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
-            target_retry: How failed attempts of a target are repeated; default not at all.
+            target_retry: How failed attempts of a target are repeated; default RQSCHED_TARGET_RETRY, then not at all.
             target_timeout: How long one attempt of a target may take, a length; default what a run may take.
             max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
@@ -234,8 +234,9 @@ class Scheduler(BulkOperations, Syncing, Declaring):
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
-            on_failure: Workflows told of failures; default the workflow's.
-            on_recovery: Workflows told of the first success after failures; default the workflow's.
+            on_failure: The workflow told of failures; default the workflow's, then RQSCHED_ON_FAILURE.
+            on_recovery: The workflow told of the first success after failures; default the workflow's, then
+                RQSCHED_ON_RECOVERY.
             expect_success_within: Such as `26h`: without a success for so long it is overdue.
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
@@ -290,8 +291,9 @@ class Scheduler(BulkOperations, Syncing, Declaring):
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
         name = self.runtime.imports.name_of(workflow)
         spec, options = unfold(when, given)
+        options = option_checks.fill(self.settings, options, spec, is_new=True)
         option_checks.require_connection(self.runtime, options.get("connection"))
-        defaults = {} if options.get("executor") == "external" else option_checks.workflow_defaults(self.runtime, name)
+        defaults = option_checks.defaults_of(self.runtime, name, is_external=options.get("executor") == "external")
         option_checks.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
         option_checks.require_notifications(self.runtime, {**defaults, **options})
         return define(

@@ -62,6 +62,8 @@ class ScheduleRequest(NamedTuple):
     """Keep the next time even when the timing changed (Waymark)."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
+    starts_past: bool = False
+    """Start a run of a new schedule at once that would never fire (a task of Django)."""
     key: str | None = None
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
     answer: Callable[[Schedule], str] | None = None
@@ -153,6 +155,7 @@ def created(request: ScheduleRequest, uid: str, now: datetime) -> Change:
         tzdata=tzdata_version(),
         context=request.context,
         operation=uid,
+        starts_past=request.starts_past,
     )
 
 

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 from rq import Worker
 from rq.registry import FailedJobRegistry
 
+from rqsched.chain import option_checks
 from rqsched.chain.error_text import explain
 from rqsched.chain.quotas import usages
 from rqsched.chain.reconcile import SOON
@@ -496,6 +497,10 @@ def _successes(scope: _Scope) -> Finding:
     "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
 )
 def _notifications(scope: _Scope) -> Finding:
+    if unknown := option_checks.unknown_told(scope.runtime):
+        told = ", ".join(f"RQSCHED_{option.upper()} names {name!r}" for option, name in unknown.items())
+        advice = "Name a workflow that is registered, or start a worker that has it; until then nothing can be created."
+        return Finding(Level.WARNING, f"{told}, which no process has registered", advice=advice)
     now, namespace = scope.runtime.now(), scope.namespace
     failed = scope.read(lambda connection: deliveries.failed_since(connection, namespace, now - GIVEN_UP_WITHIN, NAMED))
     if failed:

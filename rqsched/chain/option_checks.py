@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from rqsched.chain.notifications.messages import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
+from rqsched.config import Settings
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import loads
+from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
+from rqsched.spec.spec import Cron, Spec, SpecLike
 from rqsched.store import registered_workflows
 from rqsched.workflows import ROUTING
 
@@ -31,6 +35,60 @@ def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
 _TOLD = ("on_failure", "on_recovery")
 
 
+def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
+    """Return what a schedule of a workflow has where it says nothing: what the workflow says, else the settings.
+
+    Raises UnknownWorkflowError as `workflow_defaults`, unless an external worker executes it.
+    """
+    told = {option: value for option in _TOLD if (value := getattr(runtime.settings, option)) is not None}
+    return told if is_external else told | workflow_defaults(runtime, name)
+
+
+def unknown_told(runtime: Runtime) -> dict[str, str]:
+    """Return the settings that name a workflow nobody has, with its name."""
+    named = {option: name for option in _TOLD if (name := getattr(runtime.settings, option)) is not None}
+    unknown = {}
+    for option, name in named.items():
+        try:
+            workflow_defaults(runtime, name)
+        except UnknownWorkflowError:
+            unknown[option] = name
+    return unknown
+
+
+def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:
+    """Return options with what the settings say where the caller says nothing.
+
+    Of a new schedule that is what is left out; of a known one what is set back (None), and the timezone of a Spec that
+    names none.
+    """
+    filled = dict(options)
+    says_when = spec is not None and (is_new or isinstance(spec, Spec | Mapping))
+    if says_when and settings.timezone != "UTC" and not (options.get("timezone") or _names_timezone(spec)):
+        filled["timezone"] = settings.timezone
+    for name in ("retry", "target_retry"):
+        default: RetryPolicy | None = getattr(settings, name)
+        if default is not None and (is_new or name in options):
+            filled[name] = _filled_retry(options.get(name), default, is_new=is_new)
+    return filled
+
+
+def _names_timezone(spec: SpecLike | None) -> bool:
+    if isinstance(spec, Mapping):
+        return bool(spec.get("timezone"))
+    return spec.names_timezone if isinstance(spec, Spec) else isinstance(spec, Cron) and spec.timezone is not None
+
+
+def _filled_retry(given: Any, default: RetryPolicy, *, is_new: bool) -> Any:
+    if given is None:
+        return default
+    if not isinstance(given, Mapping):
+        return given
+    whole = {field.name: getattr(default, field.name) for field in fields(default)}
+    said = {name: whole.get(name) if value is None else value for name, value in given.items()}
+    return {**whole, **said} if is_new else said
+
+
 def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
     """Check that what a schedule's notifications need is here: the workflows they run, the secret, sentry-sdk.
 
@@ -42,7 +100,7 @@ def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
             try:
                 workflow_defaults(runtime, name)
             except UnknownWorkflowError as error:
-                error.add_note(f"named by {option}")
+                error.add_note(f"named by {option}, or by RQSCHED_{option.upper()}")
                 raise
     wanted = options.get("notifications")
     if not isinstance(wanted, Mapping):

@@ -18,7 +18,6 @@ from rqsched.core.model import RunStatus, Schedule
 from rqsched.core.policy import Policies
 from rqsched.core.pruning import (
     Edges,
-    Oldest,
     RunMark,
     choose_runs,
     edges_of,
@@ -27,7 +26,7 @@ from rqsched.core.pruning import (
     pruned_to,
     with_slack,
 )
-from rqsched.core.retention import Retention
+from rqsched.core.retention import YOUNG, Retention
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, pruning
 from rqsched.store.database import Connection
@@ -60,13 +59,16 @@ class Pruned:
     """Backfills."""
     deliveries: int = 0
     """Deliveries of audit events."""
+    tasks: int = 0
+    """Tasks of Django that ended, each with its run and its audit events."""
     busy: int = 0
     """Schedules that were locked by something else, or failed; the next pruning sees them again."""
 
     @property
     def deleted(self) -> dict[str, int]:
         """How many rows were deleted of what, by the names of these fields."""
-        return {name: getattr(self, name) for name in ("runs", "targets", "events", "backfills", "deliveries")}
+        names = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def rows(self) -> int:
@@ -111,18 +113,19 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         found, cursor = runtime.database.read(page)
         yield Pruned(schedules=len(found))
         for one in found:
-            retention = _retention_for(runtime, wanted, one)
+            retention = _retention_for(runtime, wanted, one.policies)
             if retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
                 yield from _prune_schedule(runtime, wanted, one.uid, retention)
         if cursor is None:
             break
+    yield from _prune_tasks(runtime, wanted)
     if wanted.namespace is None:
         yield from _prune_loose(runtime, wanted)
 
 
-def _retention_for(runtime: Runtime, wanted: Pruning, found: Oldest) -> Retention | None:
+def _retention_for(runtime: Runtime, wanted: Pruning, policies: str) -> Retention | None:
     try:
-        own = Policies.loads(found.policies).retention
+        own = Policies.loads(policies).retention
     except Exception:  # noqa: BLE001 - what cannot be read is kept, and one row never starves the others
         return None
     return wanted.retention or Retention.parse(own or runtime.settings.retention)
@@ -246,6 +249,30 @@ def _edges(connection: Connection, schedule: Schedule, retention: Retention, now
     if retention.runs is not None and schedule.run_number > retention.runs:
         oldest = pruning.created_at(connection, schedule.uid, schedule.run_number - retention.runs + 1)
     return edges_of(schedule, retention, oldest_in_count=oldest, now=now)
+
+
+def _prune_tasks(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
+    """Delete the tasks that ended longer ago than their retention: each is a schedule of one run, and goes with it."""
+    cursor: str | None = None
+    while True:
+        now = runtime.now()
+        page = partial(
+            pruning.ended_tasks, namespace=wanted.namespace, after=cursor, created_before=now - YOUNG, limit=BATCH
+        )
+        found, cursor = runtime.database.read(page)
+        gone = [uid for uid, policies, ended_at in found if _is_over(runtime, wanted, policies, ended_at, now)]
+        count = 0
+        if gone:
+            work = partial(pruning.delete_tasks, uids=gone, is_dry=wanted.is_dry)
+            count = runtime.database.read(work) if wanted.is_dry else runtime.database.transact(work)
+        yield Pruned(schedules=len(found), tasks=count, busy=len(gone) - count)
+        if cursor is None:
+            return
+
+
+def _is_over(runtime: Runtime, wanted: Pruning, policies: str, ended_at: datetime, now: datetime) -> bool:
+    retention = _retention_for(runtime, wanted, policies)
+    return retention is not None and retention.age is not None and ended_at < now - retention.age
 
 
 def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:

@@ -1,4 +1,4 @@
-"""One log line for each attempt of a run that started or ended, whichever process saw it.
+"""One log line for each attempt of a run that started or ended, whichever process saw it; and who else is told of ends.
 
 The fields are API: `--log-format json` writes them as they are named here.
 """
@@ -6,10 +6,12 @@ The fields are API: `--log-format json` writes them as they are named here.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.errors import error_line
+from rqsched.fork_guard import call_in_this_process
 
 _log = logging.getLogger("rqsched.runs")
 
@@ -23,12 +25,32 @@ def log_start(schedule: Schedule, run: Run) -> None:
     _log.info(text, _name(schedule), run.uid, run.attempt, run.workflow, extra=fields)
 
 
+Ended = Callable[[Schedule, Run], Any]
+"""Called with a run that has ended, and its schedule; its result is ignored."""
+_ended: list[Ended] = []
+
+
+def on_end(subscriber: Ended) -> Ended:
+    """Call a function for every run whose end this process commits; of a success there need not be an event."""
+    _ended.append(subscriber)
+    return subscriber
+
+
 def log_ends(change: Change) -> None:
-    """Log every attempt that a committed Change ended, and what the run is then."""
+    """Log every attempt that a committed Change ended, and what the run is then. Subscribers hear of whole runs."""
     for before, after in change.changed_runs:
         awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING
         if after.status is not before.status and (after.status not in OPEN or awaits_retry):
             _log_end(change.after, before, after)
+            for subscriber in () if after.status in OPEN else _ended:
+                _tell(subscriber, change.after, after)
+
+
+def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
+    try:
+        call_in_this_process(subscriber, schedule, run)
+    except Exception:  # noqa: BLE001 - one that raises harms nothing
+        _log.exception("a subscriber of ends failed", extra={"action": "subscriber_failed"})
 
 
 def _log_end(schedule: Schedule, before: Run, after: Run) -> None:

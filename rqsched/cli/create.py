@@ -52,7 +52,12 @@ class TimingFlags:
     ] = None
     timezone: Annotated[
         str | None,
-        typer.Option("--timezone", "--tz", help="The timezone of cron expressions; default UTC.", rich_help_panel=WHEN),
+        typer.Option(
+            "--timezone",
+            "--tz",
+            help="The timezone of cron expressions; default: the project's.",
+            rich_help_panel=WHEN,
+        ),
     ] = None
     start_at: Annotated[
         str | None, typer.Option("--start-at", help="No occurrence before this instant.", rich_help_panel=WHEN)
@@ -66,7 +71,7 @@ class TimingFlags:
         members = self._members()
         if not members:
             raise InvalidInputError("spec", "is missing; give --cron, --interval or --once")
-        return Spec(members, self.timezone or "UTC", *self._window())
+        return Spec(members, self.timezone or None, *self._window())
 
     def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
         """Return the spec after a change, which keeps what is not given. None when nothing is given."""

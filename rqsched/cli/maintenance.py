@@ -26,7 +26,7 @@ db = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the d
 app.add_typer(db, name="db")
 
 EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
-_KINDS = ("runs", "targets", "events", "backfills", "deliveries")
+_KINDS = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
 
 
 @command(app)

@@ -169,7 +169,7 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
     start_at, end_at = (
         arguments.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at")
     )
-    return Spec(members, timezone or "UTC", start_at, end_at)
+    return Spec(members, timezone or None, start_at, end_at)
 
 
 def _several(fields: Mapping[str, Any], name: str) -> list[Any]:

@@ -126,7 +126,9 @@ def changes(workflow: str | None, spec: SpecLike | None, options: Options, more:
 def _spec(spec: SpecLike, timezone: str | None) -> dict[str, Any]:
     from rqsched.spec.spec import Spec  # noqa: PLC0415 - croniter is loaded only when a spec is sent
 
-    return Spec.coerce(spec, timezone).to_json()
+    made = Spec.coerce(spec, timezone)
+    form = made.to_json()
+    return form if made.names_timezone else {name: value for name, value in form.items() if name != "timezone"}
 
 
 def plain(name: str, value: Any) -> Any:

@@ -21,6 +21,7 @@ from rqsched.core.model import (
     Definition,
     Occurrence,
     Run,
+    RunKind,
     Schedule,
     ScheduleStatus,
     changed,
@@ -37,7 +38,7 @@ from rqsched.core.occurrences import (
     stored_due_of,
     write_off,
 )
-from rqsched.core.overlap import drain
+from rqsched.core.overlap import StartRequest, apply_overlap, drain
 from rqsched.core.policy import CatchUp
 from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.errors import InvalidSpecError, ScheduleStateError
@@ -74,8 +75,12 @@ def decide_create(
     tzdata: str = "",
     context: CommandContext | None = None,
     operation: str | None = None,
+    starts_past: bool = False,
 ) -> Change:
-    """Create a schedule; a spec without an occurrence after `now` makes it done at once."""
+    """Create a schedule; a spec without an occurrence after `now` makes it done at once.
+
+    With `starts_past` such a one starts a run at once, as a trigger does, and is done then.
+    """
     declared = definition.parsed_spec
     if (spec := anchored(declared, now)) is not declared:
         definition = replace(definition, spec=dump_spec(spec))
@@ -99,6 +104,8 @@ def decide_create(
     builder.record(audit.CREATED, **_declared_payload(builder.schedule))
     if paused:
         builder.record(audit.PAUSED, reason=note, paused_at=now)
+    elif starts_past and builder.schedule.next_run_at is None:
+        apply_overlap(builder, StartRequest(RunKind.MANUAL, now, due_at=now))
     complete_if_over(builder)
     return builder.build(operation)
 

@@ -75,6 +75,9 @@ class RunStatus(StrEnum):
     """Its process vanished and no attempt was left."""
 
 
+TASK = "task"
+"""`managed_by` of a schedule of one run that Django's tasks framework made."""
+
 BLOCKED = "blocked"
 """What lists of runs take beside a status: the pending runs that wait for a worker which can find their workflow."""
 
@@ -189,7 +192,7 @@ class Definition:
     owner: str | None = None
     """Who owns the schedule (Pipelit's `user_profile_id`)."""
     managed_by: str | None = None
-    """`sync` when a declared set made it; only those are pruned."""
+    """`sync` when a declared set made it: only those are pruned by one. `task` when Django's tasks framework did."""
     surface: str = "{}"
     """JSON: what a foreign surface was sent, verbatim, so that it can answer in kind."""
     notifications: str = "{}"

@@ -304,8 +304,8 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     retry: Annotated[
         RetryPolicy | Mapping[str, Any] | None,
-        Option(Kind.RETRY, "How failed attempts are repeated.", POLICY, None, {"max_retries": 5, "base": "30s"},
-               policy="retry"),
+        Option(Kind.RETRY, "How failed attempts are repeated; what it leaves out is RQSCHED_RETRY's.", POLICY, None,
+               {"max_retries": 5, "base": "30s"}, policy="retry"),
     ]  # fmt: skip
     targets: Annotated[
         str | Callable[..., Any] | None,

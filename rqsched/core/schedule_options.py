@@ -40,7 +40,7 @@ def dies_by_default(options: Options) -> Options:
 
     So has the Pipelit document it, for creates over HTTP in its words: `interval_seconds` or `total_repeats`.
     """
-    retry = options.get("retry") or RetryPolicy()
+    retry = options.get("retry") or {}
     if isinstance(retry, Mapping):
         says = retry.get("then") is not None or retry.get("max_consecutive_failures") is not None
         dead: Options = {**options, "retry": {**retry, "then": FailurePolicy.DEAD}}
@@ -135,12 +135,15 @@ def _policies(base: Definition, given: Mapping[str, Any]) -> str:
     stored = base.parsed_policies
     for name, blank in (("retry", RetryPolicy()), ("target_retry", no_retry())):
         if name in changes:
-            changes[name] = _retry(name, changes[name], getattr(stored, name), blank)
+            changes[name] = read_retry(name, changes[name], getattr(stored, name), blank)
     return replace(stored, **changes).dumps()
 
 
-def _retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -> RetryPolicy:
-    """Return a policy as it is given; a mapping changes the stored one, and None in it takes the default."""
+def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -> RetryPolicy:
+    """Return a policy as it is given; a mapping changes the stored one, and None in it takes the default.
+
+    Raises InvalidPolicyError.
+    """
     if value is None or isinstance(value, RetryPolicy):
         return blank if value is None else value
     if not isinstance(value, Mapping):

@@ -214,11 +214,11 @@ def _timing(spec: Spec) -> dict[str, str]:
 def _spec(visit: Visit, given: Mapping[str, str]) -> Spec:
     kind, text, timezone = given.get("kind", ""), given.get("timing", "").strip(), given.get("timezone", "").strip()
     if kind == "cron":
-        return Spec(Cron(text, seconds="first"), timezone or "UTC")
+        return Spec(Cron(text, seconds="first"), timezone or None)
     if kind == "every":
-        return Spec(Every(text), timezone or "UTC")
+        return Spec(Every(text), timezone or None)
     if kind == "once":
-        return Spec(Once(_moment(visit, text, timezone)), timezone or "UTC")
+        return Spec(Once(_moment(visit, text, timezone)), timezone or None)
     raise InvalidInputError("kind", f"{kind[:32]!r} is not one of {', '.join(KINDS)}")
 
 

@@ -8,7 +8,7 @@ registration gets that instant by `Spec.anchored_at`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from itertools import islice
@@ -59,19 +59,22 @@ class Spec(Timeline):
     """The first instant that may be an occurrence; None is unlimited."""
     end_at: datetime | None
     """The first instant that may not be an occurrence; None is unlimited."""
+    names_timezone: bool = field(init=False, repr=False, compare=False)
+    """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
     def __init__(
         self,
         members: MemberLike | Iterable[MemberLike],
-        timezone: str = "UTC",
+        timezone: str | None = None,
         start_at: datetime | None = None,
         end_at: datetime | None = None,
     ) -> None:
         object.__setattr__(self, "members", _ordered(members))
-        object.__setattr__(self, "timezone", timezone)
+        object.__setattr__(self, "names_timezone", timezone is not None)
+        object.__setattr__(self, "timezone", "UTC" if timezone is None else timezone)
         object.__setattr__(self, "start_at", None if start_at is None else require_utc(start_at, "start_at"))
         object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
-        require_timezone(timezone)
+        require_timezone(self.timezone)
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "it is not after start_at; nothing could ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
@@ -160,7 +163,7 @@ class Spec(Timeline):
             return value._in_timezone(timezone)
         if isinstance(value, Cron) and value.every is None and timezone is None and value.timezone:
             return cls([replace(value, timezone=None, seconds="first")], value.timezone)
-        return cls(value, timezone or "UTC")
+        return cls(value, timezone or None)
 
     def _in_timezone(self, timezone: str | None) -> Spec:
         if timezone is None or timezone == self.timezone:
@@ -199,7 +202,7 @@ class Spec(Timeline):
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
-        return cls(members, form.get("timezone") or "UTC", start_at, end_at)
+        return cls(members, form.get("timezone") or None, start_at, end_at)
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:

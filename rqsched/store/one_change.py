@@ -38,13 +38,16 @@ def write_alone(connection: Connection, change: Change, *, version: str | None) 
 
 
 def create_alone(connection: Connection, change: Change) -> bool:
-    """Write a new schedule and its one event, unless its id or its uid is taken; returns whether it was written."""
-    events = event_rows(change)
-    if change.before is not None or len(events) != 1 or _is_more_than_rows(change) or change.new_runs:
+    """Write a new schedule with its events, and the run it was created with, if any.
+
+    Returns whether it was written: not when its id or its uid is taken, nor when it is more than that.
+    """
+    if change.before is not None or not _is_one_of_each(change):
         return False
     values = _without_defaults(schedule_values(change.after))
-    given = _given("s", values) | _given("e0", events[0])
-    return connection.execute(_create_alone(tuple(values), tuple(events[0])), given).first() is not None
+    of_run, given = _rest_of(change)
+    statement = _create_alone(tuple(values), of_run, len(change.events))
+    return connection.execute(statement, _given("s", values) | given).first() is not None
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
@@ -66,22 +69,17 @@ def write(connection: Connection, change: Change, *, version: str | None = None)
     Its schedule is locked; or a `version` of its row is given, and nothing is written, and False returned, when the
     row is another by now, or another transaction holds it.
     """
-    events = event_rows(change)
     before = change.before
-    if before is None or not 1 <= len(events) <= _MOST_EVENTS or len(change.new_runs) > 1 or _is_more_than_rows(change):
+    if before is None or not _is_one_of_each(change):
         return False
     names = tuple(sorted(schedule_differences(before, change.after)))
     if not names:
         return False
-    given = _given("s", schedule_values(change.after, names)) | {"s_uid": change.after.uid}
-    started = [{name: value for name, value in run_values(run).items() if value is not None} for run in change.new_runs]
-    for place, row in enumerate(events):
-        given |= _given(f"e{place}", row)
-    for row in started:
-        given |= _given("r", row)
+    of_run, given = _rest_of(change)
+    given |= _given("s", schedule_values(change.after, names)) | {"s_uid": change.after.uid}
     if version is not None:
         given["b_version"] = version
-    statement = _write(names, tuple(started[0]) if started else (), len(events), is_as_read=version is not None)
+    statement = _write(names, of_run, len(change.events), is_as_read=version is not None)
     return connection.execute(statement, given).first() is not None
 
 
@@ -93,9 +91,21 @@ _MOST_EVENTS = 3
 """How many audit events one statement takes: few numbers, so that few statements are prepared."""
 
 
-def _is_more_than_rows(change: Change) -> bool:
-    """Whether a Change also touches runs that there are."""
-    return bool(change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters)
+def _is_one_of_each(change: Change) -> bool:
+    """Whether a Change has few events, at most one new run, and touches no run that there is."""
+    more = change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters
+    return 1 <= len(change.events) <= _MOST_EVENTS and len(change.new_runs) <= 1 and not more
+
+
+def _rest_of(change: Change) -> tuple[Names, dict[str, Any]]:
+    """Return the columns of the new run, none without one, and what is bound for it and the events."""
+    given: dict[str, Any] = {}
+    for place, row in enumerate(event_rows(change)):
+        given |= _given(f"e{place}", row)
+    started = [{name: value for name, value in run_values(run).items() if value is not None} for run in change.new_runs]
+    for row in started:
+        given |= _given("r", row)
+    return tuple(started[0]) if started else (), given
 
 
 def _given(prefix: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +141,8 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _LATER}
 
 
-@lru_cache(maxsize=4)
-def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
+@lru_cache(maxsize=64)
+def _create_alone(of_schedule: Names, of_run: Names, events: int) -> sa.Insert:
     made = (
         POSTGRES.insert(schedules)
         .values(_bound("s", schedules, of_schedule))
@@ -140,8 +150,7 @@ def _create_alone(of_schedule: Names, of_event: Names) -> sa.Insert:
         .returning(schedules.c.uid)
         .cte("made")
     )
-    event = _if_written(sa.insert(audit_events), _bound("e0", audit_events, of_event), made)
-    return event.returning(audit_events.c.sequence)
+    return _recorded(made, of_run, events)
 
 
 @lru_cache(maxsize=1024)
@@ -154,14 +163,19 @@ def _write(of_schedule: Names, of_run: Names, events: int, *, is_as_read: bool) 
         is_this = schedules.c.uid == locked.c.uid
     move = sa.update(schedules).where(is_this)
     moved = move.values(_bound("s", schedules, of_schedule)).returning(schedules.c.uid).cte("moved")
+    return _recorded(moved, of_run, events)
+
+
+def _recorded(written: sa.CTE, of_run: Names, events: int) -> sa.Insert:
+    """Write the events and the new run of a schedule if its row was written; returns a row then."""
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
-    *others, recorded = (_if_written(sa.insert(audit_events), values, moved) for values in events_of)
+    *others, recorded = (_if_written(sa.insert(audit_events), values, written) for values in events_of)
     # Not several VALUES, which SQLAlchemy compiles anew each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
         # A duplicate key must never stop a chain; a decision about the row as it is meets none.
         start = POSTGRES.insert(runs).on_conflict_do_nothing()
-        recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), moved).cte("started"))
+        recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), written).cte("started"))
     return recorded.returning(audit_events.c.sequence)
 
 

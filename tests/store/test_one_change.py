@@ -16,7 +16,7 @@ from rqsched.core.model import Change, Definition, RunKind, RunStatus, Schedule,
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
-from rqsched.spec.spec import Every
+from rqsched.spec.spec import Every, Once
 from rqsched.store import changes, one_change
 from rqsched.store.database import Database
 from rqsched.store.rows import columns_of, event_rows, insert_rows, run_values, schedule_values
@@ -96,8 +96,25 @@ def test_id_of_a_deleted_schedule_is_free(database: Database) -> None:
     assert create(database, creation(UIDS[1]))
 
 
-def test_what_has_two_events_is_left_to_a_batch(database: Database) -> None:
-    assert not create(database, creation(UIDS[0], paused=True))
+def test_schedule_is_created_with_its_events_and_its_run_or_not_at_all(database: Database) -> None:
+    once = define(None, {}, workflow="w", spec=Once(NOW), defaults={})
+    task = lifecycle.decide_create(Identity(UIDS[0], "default", "task"), once, now=NOW, starts_past=True)
+    assert create(database, task)
+    assert find(database, UIDS[0]) == task.after
+    assert database.read(partial(changes.find_run, uid=task.new_runs[0].uid)) == task.new_runs[0]
+    assert [row["event_type"] for row in rows_of(database, audit_events)] == [event.type for event in task.events]
+    before = everything(database)
+
+    again = lifecycle.decide_create(Identity(UIDS[1], "default", "task"), once, now=NOW, starts_past=True)
+
+    assert not create(database, again)
+    assert everything(database) == before
+
+
+def test_what_is_more_than_one_run_is_left_to_a_batch(database: Database) -> None:
+    schedule = creation(UIDS[0])
+    runs_of = tuple(run_of(schedule.after, number) for number in (1, 2))
+    assert not create(database, Change(None, schedule.after, new_runs=runs_of, events=schedule.events))
     assert everything(database) == [[], [], []]
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings as django_settings
 from django.core import checks
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 from django.db import close_old_connections
 from django.db.models.signals import post_migrate
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
 from rqsched.config import Settings, provide
 from rqsched.contrib.django import project
@@ -43,6 +44,7 @@ class RqschedConfig(AppConfig):
         checks.register(check_dashboard, "rqsched")
         post_migrate.connect(upgrade, sender=self)
         request_started.connect(keep_recovering)
+        import_task_backends()
         autodiscover_modules("schedules")
 
 
@@ -54,6 +56,13 @@ def fresh_connections() -> Iterator[None]:
         yield
     finally:
         close_old_connections()
+
+
+def import_task_backends() -> None:
+    """Import the backends of TASKS: ours tells a worker how to execute a task. Django reports a wrong one when used."""
+    for params in getattr(django_settings, "TASKS", {}).values():
+        with suppress(ImportError):
+            import_string(params.get("BACKEND", ""))
 
 
 def keep_recovering(sender: type, **others: Any) -> None:

@@ -19,7 +19,8 @@ from django.db import connections
 
 from rqsched.config import Settings
 from rqsched.embedded import attach
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, InvalidTimezoneError
+from rqsched.spec.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
 """The keys of RQSCHED that are Django's alone: an alias in DATABASES, a name in RQ_QUEUES, a function's path."""
@@ -78,8 +79,10 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
 
 
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what RQSCHED sets by the names of our settings, and the module that sets Django up."""
+    """Return what RQSCHED sets by the names of our settings, the timezone, and the module that sets Django up."""
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
+    if not (known.get("timezone") or os.environ.get("RQSCHED_TIMEZONE")):
+        known["timezone"] = timezone()
     return known | {"imports": (WORKFLOWS, *_words(own.get("IMPORTS")))}
 
 
@@ -178,6 +181,16 @@ def redis_url(queue: str | None) -> str | None:
     verify = of.get("SSL_CERT_REQS")
     query = f"?ssl_cert_reqs={quote(str(verify))}" if of.get("SSL") and verify else ""
     return f"{scheme}://{who}{of.get('HOST', 'localhost')}:{of.get('PORT', 6379)}/{database}{query}"
+
+
+def timezone() -> str | None:
+    """Return TIME_ZONE where the project sets it, else None; raises ConfigError for one that schedules cannot have."""
+    if not django_settings.is_overridden("TIME_ZONE") or not django_settings.TIME_ZONE:
+        return None  # Django's own default is Chicago, which nobody has chosen
+    try:
+        return require_timezone(django_settings.TIME_ZONE).key
+    except InvalidTimezoneError as error:
+        raise ConfigError(f"TIME_ZONE: {error.reason}. Or set RQSCHED['TIMEZONE'] for the schedules.") from None
 
 
 def data_dir() -> Path | None:

@@ -137,7 +137,7 @@ def spec_of(fields: dict[str, Any]) -> Spec:
     """Read `{cron_expressions, intervals, timezone}`; raises InvalidSpecError."""
     if unknown := sorted(set(fields) - _SPEC_KEYS):
         raise InvalidSpecError("spec", f"unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_SPEC_KEYS))}")
-    given = {key: value for key, value in fields.items() if value is not None}
+    given = {"timezone": "UTC", **{key: value for key, value in fields.items() if value is not None}}
     given["intervals"] = [_interval(interval) for interval in given.get("intervals", []) or []]
     return Spec.from_json(given)
 

@@ -33,7 +33,7 @@ _REPAIRED = (
 )
 
 
-_PRUNED = ("runs", "targets", "events", "backfills", "deliveries")
+_PRUNED = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
 
 
 def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:

@@ -136,10 +136,10 @@ def _spec(body: TimingRequest, current: Spec | None) -> Spec:
     if current is None:
         if not members:
             raise InvalidSpecError("spec", "is missing; send cron, interval, interval_seconds, once or spec")
-        return Spec(members, body.timezone or "UTC", body.start_at, body.end_at)
+        return Spec(members, body.timezone, body.start_at, body.end_at)
     return Spec(
         members or current.members,
-        (body.timezone or "UTC") if body.has("timezone") else current.timezone,
+        body.timezone if body.has("timezone") else current.timezone,
         body.start_at if body.has("start_at") else current.start_at,
         body.end_at if body.has("end_at") else current.end_at,
     )
