@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from rqsched import embedded
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from tests.support import servers, warm
 from tests.support.compiled import share_compiled_statements
 from tests.support.env import NOON, Env, MakeEnv, open_env
+from tests.support.receiver import Receiver, receiver
 from tests.support.servers import PostgresServer, ValkeyServer
 
 pytest_plugins = ["tests.support.repeats"]
@@ -150,6 +152,15 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+def own_postgres_url(own_postgres: PostgresServer) -> str:
+    """A database of `own_postgres` with every table."""
+    url = own_postgres.create_database()
+    with closing(Database(url)) as database:
+        schema_version.upgrade(database)
+    return url
+
+
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The migrated file every `sqlite_url` is a copy of."""
@@ -185,6 +196,13 @@ def database_url(request: pytest.FixtureRequest, database_kind: str) -> str:
 def database(database_url: str) -> Iterator[Database]:
     """Each database in turn, with every table and no rows; closed at the end."""
     with closing(Database(database_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[Database]:
+    """PostgreSQL alone, with every table and no rows; closed at the end."""
+    with closing(Database(postgres_url)) as database:
         yield database
 
 
@@ -231,3 +249,24 @@ def env(make_env: MakeEnv) -> Env:
 def any_env(make_env: MakeEnv, database_url: str) -> Env:
     """An environment over each database in turn."""
     return make_env(database_url=database_url)
+
+
+@pytest.fixture
+def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
+    """An environment over PostgreSQL, for what it alone does."""
+    return make_env(database_url=postgres_url)
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Iterator[Receiver]:
+    """A receiver of webhooks and heartbeats."""
+    with receiver(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A folder for embedded servers, which end with the test."""
+    folder = tmp_path / "data"
+    yield folder
+    embedded.stop(folder)

@@ -16,15 +16,10 @@ from rqsched.aio import AsyncScheduler
 from rqsched.errors import InvalidTypeError, ScheduleExistsError, WrongDatabaseError
 from tests.support.application import Application, application, orders
 from tests.support.async_application import Story, tell
-from tests.support.env import MINUTE, Env, MakeEnv
+from tests.support.env import MINUTE, Env
 from tests.support.invariants import check_invariants
 
 pytestmark = [pytest.mark.every_database, pytest.mark.postgres]
-
-
-@pytest.fixture
-def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
-    return make_env(database_url=postgres_url)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from rqsched.store.tables import schedules
 from tests.support.env import (
     SECOND,
     Env,
-    MakeEnv,
     events,
     link_id,
     newest,
@@ -135,26 +134,23 @@ def test_a_poisoned_schedules_retry_link_is_not_dropped_with_its_fire(env: Env) 
     assert outcomes(env.deliver(retry)) == ["fired"]
 
 
-@pytest.fixture
-def pg_env(make_env: MakeEnv, postgres_url: str) -> Env:
-    return make_env(database_url=postgres_url)
-
-
 @pytest.mark.postgres
-def test_the_link_of_a_locked_schedule_is_put_back_for_a_moment(pg_env: Env) -> None:
-    held, free = pg_env.create("held"), pg_env.create("free")
-    pg_env.advance()
-    with pg_env.runtime.database.engine.begin() as other:
+def test_the_link_of_a_locked_schedule_is_put_back_for_a_moment(postgres_env: Env) -> None:
+    held, free = postgres_env.create("held"), postgres_env.create("free")
+    postgres_env.advance()
+    with postgres_env.runtime.database.engine.begin() as other:
         changes.lock_one(other, held.uid)
 
-        assert pg_env.dispatch() == 2
+        assert postgres_env.dispatch() == 2
 
         assert statuses(free) == ["pending"]
         assert statuses(held) == []
-        assert pg_env.armed()[link_id(held)] == pytest.approx(pg_env.clock.now().timestamp() + 0.05, abs=0.001)
-    pg_env.advance(timedelta(milliseconds=50))
+        assert postgres_env.armed()[link_id(held)] == pytest.approx(
+            postgres_env.clock.now().timestamp() + 0.05, abs=0.001
+        )
+    postgres_env.advance(timedelta(milliseconds=50))
 
-    pg_env.dispatch()
+    postgres_env.dispatch()
 
     assert statuses(held) == ["pending"]
 
@@ -165,15 +161,15 @@ def waiting_for_locks(env: Env) -> int:
 
 
 @pytest.mark.postgres
-def test_a_link_under_a_plain_worker_waits_for_the_lock(pg_env: Env) -> None:
-    schedule = pg_env.create()
-    pg_env.advance()
+def test_a_link_under_a_plain_worker_waits_for_the_lock(postgres_env: Env) -> None:
+    schedule = postgres_env.create()
+    postgres_env.advance()
     fired: list[str] = []
-    with pg_env.runtime.database.engine.begin() as other:
+    with postgres_env.runtime.database.engine.begin() as other:
         changes.lock_one(other, schedule.uid)
-        thread = threading.Thread(target=lambda: fired.extend(outcomes(pg_env.deliver(schedule))))
+        thread = threading.Thread(target=lambda: fired.extend(outcomes(postgres_env.deliver(schedule))))
         thread.start()
-        wait_until(lambda: waiting_for_locks(pg_env) == 1)
+        wait_until(lambda: waiting_for_locks(postgres_env) == 1)
         assert fired == []
     thread.join(10)
 

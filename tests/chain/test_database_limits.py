@@ -6,7 +6,7 @@ import pytest
 
 from rqsched.core import audit
 from tests.store.test_transactions import FAILURES_OF_THE_STATEMENT, OUTAGES
-from tests.support.env import Env, MakeEnv, events, outcomes, statuses
+from tests.support.env import Env, events, outcomes, statuses
 
 pytestmark = pytest.mark.postgres
 
@@ -34,22 +34,17 @@ CREATE TRIGGER at_most_one AFTER INSERT ON rqsched_runs FOR EACH STATEMENT EXECU
 """
 
 
-@pytest.fixture
-def pg_env(make_env: MakeEnv, postgres_url: str) -> Env:
-    return make_env(database_url=postgres_url)
-
-
 def define(env: Env, text: str) -> None:
     env.runtime.database.transact(lambda connection: connection.exec_driver_sql(text))
 
 
 @pytest.mark.parametrize("state", FAILURES_OF_THE_STATEMENT.values(), ids=FAILURES_OF_THE_STATEMENT)
-def test_a_batch_that_asks_too_much_of_the_database_is_split_and_fired(pg_env: Env, state: str) -> None:
-    schedules = [pg_env.create(f"report-{number}") for number in range(4)]
-    define(pg_env, AT_MOST_ONE.format(state=state))
-    pg_env.advance()
+def test_a_batch_that_asks_too_much_of_the_database_is_split_and_fired(postgres_env: Env, state: str) -> None:
+    schedules = [postgres_env.create(f"report-{number}") for number in range(4)]
+    define(postgres_env, AT_MOST_ONE.format(state=state))
+    postgres_env.advance()
 
-    fired = pg_env.deliver(*schedules)
+    fired = postgres_env.deliver(*schedules)
 
     assert outcomes(fired) == ["fired"] * 4
     assert [statuses(schedule) for schedule in schedules] == [["pending"]] * 4
@@ -57,25 +52,25 @@ def test_a_batch_that_asks_too_much_of_the_database_is_split_and_fired(pg_env: E
 
 
 @pytest.mark.parametrize("state", OUTAGES.values(), ids=OUTAGES)
-def test_a_fire_that_meets_an_outage_is_waited_out_and_fires_once(pg_env: Env, state: str) -> None:
-    schedule = pg_env.create()
-    define(pg_env, STUMBLE.format(state=state, event="INSERT", when=""))
-    pg_env.advance()
+def test_a_fire_that_meets_an_outage_is_waited_out_and_fires_once(postgres_env: Env, state: str) -> None:
+    schedule = postgres_env.create()
+    define(postgres_env, STUMBLE.format(state=state, event="INSERT", when=""))
+    postgres_env.advance()
 
-    assert outcomes(pg_env.deliver(schedule)) == ["fired"]
+    assert outcomes(postgres_env.deliver(schedule)) == ["fired"]
 
     assert statuses(schedule) == ["pending"]
     assert events(schedule, audit.FIRE_FAILED) == [], "an outage is nobody's failure"
 
 
 @pytest.mark.parametrize("state", OUTAGES.values(), ids=OUTAGES)
-def test_the_end_of_a_run_that_meets_an_outage_is_recorded_once(pg_env: Env, state: str) -> None:
-    schedule = pg_env.create()
-    run = pg_env.fire_next(schedule)
-    define(pg_env, STUMBLE.format(state=state, event="UPDATE", when="WHEN (NEW.status = 'succeeded')"))
+def test_the_end_of_a_run_that_meets_an_outage_is_recorded_once(postgres_env: Env, state: str) -> None:
+    schedule = postgres_env.create()
+    run = postgres_env.fire_next(schedule)
+    define(postgres_env, STUMBLE.format(state=state, event="UPDATE", when="WHEN (NEW.status = 'succeeded')"))
 
-    pg_env.work()
+    postgres_env.work()
 
     assert (run.refresh().status, run.attempt, run.result) == ("succeeded", 1, 1)
-    assert len(pg_env.calls) == 1
+    assert len(postgres_env.calls) == 1
     assert schedule.refresh().success_count == 1

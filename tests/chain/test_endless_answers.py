@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,13 +22,6 @@ from tests.support.tls import make_certificate
 
 SOON = 30.0
 """Seconds; a delivery here may take one."""
-
-
-@pytest.fixture
-def hook(tmp_path: Path) -> Iterator[Receiver]:
-    """A receiver of webhooks and heartbeats."""
-    with receiver(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rqsched.chain.execution import claim_run, execute
-from tests.support.env import Env, MakeEnv, job_id, newest, statuses
+from tests.support.env import Env, job_id, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase, statements
+from tests.support.single_statements import silent_database, statements
 
 BESIDES = ("pause", "update", "trigger", "fire", "delete")
-
-
-@pytest.fixture
-def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
-    return make_env(database_url=postgres_url)
 
 
 @pytest.mark.postgres
@@ -79,12 +74,11 @@ def test_the_result_of_a_run_that_was_ended_meanwhile_is_not_recorded(any_env: E
 
 @pytest.mark.postgres
 def test_start_of_a_run_whose_schedule_wants_it_told_is_recorded_with_its_claim(
-    make_env: MakeEnv, postgres_url: str
+    postgres_env: Env,
 ) -> None:
-    env = make_env(database_url=postgres_url)
-    run = env.fire_next(env.create(notifications={"heartbeat": "http://127.0.0.1:9/ping"}))
+    run = postgres_env.fire_next(postgres_env.create(notifications={"heartbeat": "http://127.0.0.1:9/ping"}))
 
-    claim = present(claim_run(env.runtime, job_id(run.state)))
+    claim = present(claim_run(postgres_env.runtime, job_id(run.state)))
 
     assert len(claim.owed) == 1
 
@@ -93,12 +87,8 @@ def test_start_of_a_run_whose_schedule_wants_it_told_is_recorded_with_its_claim(
 def test_end_whose_answer_was_lost_is_found_again_and_told_once(
     postgres_env: Env, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fall_silent() -> None:
-        database.is_silent = True
-
-    postgres_env.register("noop", fall_silent)
-    postgres_env.runtime.database.close()
-    postgres_env.runtime.database = database = SilentDatabase(postgres_env.runtime.database.url)
+    database = silent_database(postgres_env.runtime)
+    postgres_env.register("noop", database.lose)
     schedule = postgres_env.create(workflow="noop")
     run = postgres_env.fire_next(schedule)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import external_runs
@@ -18,13 +15,12 @@ from rqsched.core.model import Run, fence_of
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError
-from rqsched.store.database import Database
 from tests.support.children import in_children
 from tests.support.env import MINUTE, ONCE, SECOND, Env, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
+from tests.support.single_statements import SilentDatabase, silent_database
 
-T = TypeVar("T")
 EXTERNAL_SILENCE = timedelta(minutes=10)
 DONE = AttemptResult(AttemptOutcome.SUCCEEDED, result='"sent"')
 FAILED = AttemptResult(AttemptOutcome.FAILED, error="no answer")
@@ -304,31 +300,16 @@ def test_concurrent_heartbeats_fires_and_claims_lose_no_run(any_env: Env) -> Non
         assert external_runs.finish(any_env.runtime, run, DONE) is not None
 
 
-class ForgetfulDatabase(Database):
-    """A database that commits and then does not answer, as often as it is told."""
-
-    silent = 0
-
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
-        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
-        if self.silent and not is_read_only:
-            self.silent -= 1
-            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
-        return result
-
-
 @pytest.fixture
-def forgetful(any_env: Env) -> ForgetfulDatabase:
-    any_env.runtime.database.close()
-    any_env.runtime.database = ForgetfulDatabase(any_env.runtime.database.url)
-    return any_env.runtime.database
+def silent(any_env: Env) -> SilentDatabase:
+    return silent_database(any_env.runtime)
 
 
-def test_a_claim_whose_answer_was_lost_returns_the_same_runs(any_env: Env, forgetful: ForgetfulDatabase) -> None:
+def test_a_claim_whose_answer_was_lost_returns_the_same_runs(any_env: Env, silent: SilentDatabase) -> None:
     schedule = made(any_env)
     for _ in range(4):
         any_env.fire_next(schedule)
-    forgetful.silent = 2
+    silent.lose(2)
 
     mine = claim(any_env, count=2)
 
@@ -336,11 +317,11 @@ def test_a_claim_whose_answer_was_lost_returns_the_same_runs(any_env: Env, forge
     assert statuses(schedule) == ["running", "running", "pending", "pending"]
 
 
-def test_an_end_whose_answer_was_lost_is_recognised_when_repeated(any_env: Env, forgetful: ForgetfulDatabase) -> None:
+def test_an_end_whose_answer_was_lost_is_recognised_when_repeated(any_env: Env, silent: SilentDatabase) -> None:
     schedule = made(any_env)
     any_env.fire_next(schedule)
     mine = claimed(any_env)
-    forgetful.silent = 2
+    silent.lose(2)
 
     assert external_runs.finish(any_env.runtime, mine, DONE) is not None
     assert external_runs.finish(any_env.runtime, mine, DONE) is None

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from rqsched.chain.execution import claim_run, execute
 from rqsched.core.audit import TRIGGERED
 from rqsched.core.policy import RetryPolicy
-from rqsched.store.database import Database
 from rqsched.transport.transport import retry_of
 from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.invariants import check_invariants
-
-T = TypeVar("T")
-
-
-class ForgetfulDatabase(Database):
-    """A database that commits and then does not answer, as often as it is told."""
-
-    silent = 0
-    meanwhile: Callable[[], object] = staticmethod(lambda: None)
-    """What others do before the caller has given up waiting."""
-
-    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
-        result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
-        if self.silent and not is_read_only:
-            self.silent -= 1
-            self.meanwhile()
-            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
-        return result
+from tests.support.single_statements import SilentDatabase, silent_database
 
 
 @pytest.fixture
-def database(env: Env) -> ForgetfulDatabase:
-    """The database of `env`, with every table."""
-    database = ForgetfulDatabase(env.runtime.database.url)
-    env.runtime.database.close()
-    env.runtime.database = database
-    return database
+def database(env: Env) -> SilentDatabase:
+    """The database of `env`."""
+    return silent_database(env.runtime)
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +28,8 @@ def _invariants(env: Env) -> Iterator[None]:
     check_invariants(env.runtime)
 
 
-def test_a_schedule_is_created_once(env: Env, database: ForgetfulDatabase) -> None:
-    database.silent = 2
+def test_a_schedule_is_created_once(env: Env, database: SilentDatabase) -> None:
+    database.lose(2)
 
     schedule = env.create()
 
@@ -62,11 +37,10 @@ def test_a_schedule_is_created_once(env: Env, database: ForgetfulDatabase) -> No
     assert list(env.armed()) == [link_id(schedule)]
 
 
-def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None:
+def test_a_trigger_starts_one_run(env: Env, database: SilentDatabase) -> None:
     schedule = env.create()
-    database.silent = 1
-    told: list[str] = []
-    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
+    database.lose()
+    told = env.told()
 
     result = schedule.trigger()
 
@@ -76,10 +50,10 @@ def test_a_trigger_starts_one_run(env: Env, database: ForgetfulDatabase) -> None
     assert told == [TRIGGERED]
 
 
-def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: ForgetfulDatabase) -> None:
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: SilentDatabase) -> None:
     schedule = env.create()
     run = env.fire_next(schedule)
-    database.silent = 1
+    database.lose()
 
     claim = claim_run(env.runtime, job_id(run.state))
 
@@ -87,10 +61,10 @@ def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, dat
     assert env.run_row(run.uid).token == claim.token
 
 
-def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: ForgetfulDatabase) -> None:
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: SilentDatabase) -> None:
     schedule = env.create()
     env.advance()
-    database.silent = 1
+    database.lose()
 
     assert outcomes(env.deliver(schedule)) == ["stale"]
 
@@ -100,10 +74,10 @@ def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, dat
 
 
 def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
-    env: Env, database: ForgetfulDatabase
+    env: Env, database: SilentDatabase
 ) -> None:
     def fail() -> None:
-        database.silent = 1
+        database.lose()
         raise ValueError("not today")
 
     env.register("fail", fail)
@@ -116,9 +90,9 @@ def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
     assert str(retry_of(run.state).id) in env.armed()
 
 
-def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: ForgetfulDatabase) -> None:
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: SilentDatabase) -> None:
     def fail() -> None:
-        database.silent = 1
+        database.lose(meanwhile=retry_and_flush)
         raise ValueError("not today")
 
     def retry_and_flush() -> None:
@@ -129,7 +103,6 @@ def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: En
     env.register("fail", fail)
     schedule = env.create(workflow="fail", retry=RetryPolicy(max_retries=1, base=MINUTE))
     run = env.fire_next(schedule)
-    database.meanwhile = retry_and_flush
 
     with pytest.raises(ValueError, match="not today"):
         execute(env.runtime, job_id(run.state))
@@ -138,10 +111,10 @@ def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: En
     assert env.queued() == [run_job_id(run)]
 
 
-def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: ForgetfulDatabase) -> None:
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: SilentDatabase) -> None:
     def once() -> None:
         if newest(schedule).status == "buffered":
-            database.silent = 1
+            database.lose()
 
     env.register("once", once)
     schedule = env.create(workflow="once", overlap="buffer_one")

@@ -12,34 +12,27 @@ from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
 from rqsched.chain.execution import execute
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
-from tests.support.env import HOUR, MINUTE, ONCE, Env, MakeEnv, block, job_id, link_id, newest, run_job_id, statuses
+from tests.support.env import HOUR, MINUTE, ONCE, Env, block, job_id, link_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase
+from tests.support.single_statements import SilentDatabase, silent_database
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def env(make_env: MakeEnv, postgres_url: str) -> Env:
-    env = make_env(database_url=postgres_url)
-    env.runtime.database.close()
-    env.runtime.database = SilentDatabase(postgres_url)
-    return env
+def env(postgres_env: Env) -> Env:
+    return postgres_env
+
+
+@pytest.fixture
+def database(env: Env) -> SilentDatabase:
+    return silent_database(env.runtime)
 
 
 @pytest.fixture
 def told(env: Env) -> list[str]:
-    told: list[str] = []
-    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
-    return told
-
-
-def lose_answer(env: Env, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Lose the answer to what is written next; `meanwhile` is what others do before the caller notices."""
-    database = env.runtime.database
-    assert isinstance(database, SilentDatabase)
-    database.is_silent, database.meanwhile = True, meanwhile
+    return env.told()
 
 
 def recorded(schedule: ScheduleHandle) -> list[str]:
@@ -56,10 +49,10 @@ def recorded(schedule: ScheduleHandle) -> list[str]:
     ids=["pause", "update", "delete"],
 )
 def test_operation_is_recorded_and_told_once(
-    env: Env, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
+    env: Env, database: SilentDatabase, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
 ) -> None:
     schedule = env.create()
-    lose_answer(env)
+    database.lose()
 
     operate(schedule)
 
@@ -68,8 +61,10 @@ def test_operation_is_recorded_and_told_once(
 
 
 @pytest.mark.parametrize("key", [None, "order-7"])
-def test_create_makes_one_schedule_whose_link_is_armed(env: Env, told: list[str], key: str | None) -> None:
-    lose_answer(env)
+def test_create_makes_one_schedule_whose_link_is_armed(
+    env: Env, database: SilentDatabase, told: list[str], key: str | None
+) -> None:
+    database.lose()
 
     schedule = env.create(idempotency_key=key)
 
@@ -82,7 +77,7 @@ def test_create_makes_one_schedule_whose_link_is_armed(env: Env, told: list[str]
 def test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_create(
     env: Env, key: str | None
 ) -> None:
-    lose_answer(env, lambda: env.scheduler.get("report").pause())
+    database.lose(meanwhile=lambda: env.scheduler.get("report").pause())
 
     schedule = env.create(idempotency_key=key)
 
@@ -92,9 +87,11 @@ def test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_c
     check_invariants(env.runtime)
 
 
-def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(env: Env, told: list[str]) -> None:
+def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(
+    env: Env, database: SilentDatabase, told: list[str]
+) -> None:
     wanted = [Declaration(name, "note", MINUTE) for name in ("first", "second")]
-    lose_answer(env, lambda: env.scheduler.get("first").pause())
+    database.lose(meanwhile=lambda: env.scheduler.get("first").pause())
 
     assert env.scheduler.sync(wanted).created == ["first", "second"]
     assert env.scheduler.get("first").status == "paused"
@@ -102,21 +99,21 @@ def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(env: Env
     check_invariants(env.runtime)
 
 
-def test_upsert_that_creates_says_so(env: Env, told: list[str]) -> None:
-    lose_answer(env)
+def test_upsert_that_creates_says_so(env: Env, database: SilentDatabase, told: list[str]) -> None:
+    database.lose()
 
     assert env.scheduler.upsert("report", "note", MINUTE)[1] == "created"
     assert told == [audit.CREATED]
 
 
-def test_resume_enqueues_the_run_that_waits(env: Env, told: list[str]) -> None:
+def test_resume_enqueues_the_run_that_waits(env: Env, database: SilentDatabase, told: list[str]) -> None:
     schedule = env.create(overlap="buffer_all")
     first = present(schedule.trigger().run)
     schedule.trigger()
     schedule.pause()
     first.cancel()
     assert statuses(schedule) == ["cancelled", "buffered"]
-    lose_answer(env)
+    database.lose()
 
     schedule.resume()
 
@@ -125,11 +122,11 @@ def test_resume_enqueues_the_run_that_waits(env: Env, told: list[str]) -> None:
     check_invariants(env.runtime)
 
 
-def test_retry_of_a_blocked_run_is_recorded_once(env: Env, told: list[str]) -> None:
+def test_retry_of_a_blocked_run_is_recorded_once(env: Env, database: SilentDatabase, told: list[str]) -> None:
     schedule = env.create()
     run = block(env.runtime, present(schedule.trigger().run))
     delivery = run.state.delivery
-    lose_answer(env)
+    database.lose()
 
     assert run.retry().state.delivery == delivery + 1
     assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == told.count(audit.RUN_RETRY_REQUESTED) == 1
@@ -147,7 +144,7 @@ def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(e
     env.register("fail", fail)
     schedule = env.create(workflow="fail", retry=ONCE)
     run = env.run_next(schedule)
-    lose_answer(env, execute_again)
+    database.lose(meanwhile=execute_again)
 
     run.retry()
 
@@ -160,7 +157,7 @@ def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
     schedule = env.create(overlap="allow_all")
     now = env.advance(HOUR)
     opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    lose_answer(env)
+    database.lose()
 
     [(backfill, rows)] = iterate(env.runtime, opened)
 
@@ -170,11 +167,11 @@ def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
     check_invariants(env.runtime)
 
 
-def test_stop_of_a_backfill_is_told_once(env: Env, told: list[str]) -> None:
+def test_stop_of_a_backfill_is_told_once(env: Env, database: SilentDatabase, told: list[str]) -> None:
     schedule = env.create()
     now = env.advance(HOUR)
     opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    lose_answer(env)
+    database.lose()
 
     assert cancel(env.runtime, opened.uid).status == "stopped"
     assert told.count(audit.BACKFILL_STOPPED) == 1

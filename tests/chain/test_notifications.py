@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +26,9 @@ from rqsched.store.tables import deliveries
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, events, job_id, last, run_job_id, types
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.receiver import HANG, Receiver, receiver
+from tests.support.receiver import HANG, Receiver
 
 SECRET = "a key of this test"
-
-
-@pytest.fixture
-def hook(tmp_path: Path) -> Iterator[Receiver]:
-    """A receiver of webhooks and heartbeats."""
-    with receiver(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

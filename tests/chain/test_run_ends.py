@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
@@ -17,8 +17,8 @@ from rqsched.chain.execution import claim_run
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
-from rqsched.store import claims, schema_version
-from rqsched.store.database import Database, Patience
+from rqsched.store import claims
+from rqsched.store.database import Patience
 from tests.support.env import MINUTE, ONCE, Env, MakeEnv, job_id, newest, run_target, statuses
 from tests.support.narrow import present
 from tests.support.processes import wait_until
@@ -162,11 +162,8 @@ def restarter(server: PostgresServer) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def fragile(make_env: MakeEnv, own_postgres: PostgresServer) -> Env:
-    url = own_postgres.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    return make_env(database_url=url, heartbeat_interval=0.05, completion_outage=60)
+def fragile(make_env: MakeEnv, own_postgres_url: str) -> Env:
+    return make_env(database_url=own_postgres_url, heartbeat_interval=0.05, completion_outage=60)
 
 
 @pytest.mark.postgres

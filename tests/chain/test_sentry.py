@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,28 +14,21 @@ from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError
 from rqsched.processes.worker import open_runtime
 from tests.support.env import MINUTE, ONCE, Env, MakeEnv
-from tests.support.receiver import Receiver, receiver
+from tests.support.receiver import Receiver
 
 IS_HERE = find_spec("sentry_sdk") is not None
 
 
-@pytest.fixture
-def sentry(tmp_path: Path) -> Iterator[Receiver]:
-    """What stands for Sentry's server."""
-    with receiver(tmp_path) as running:
-        yield running
-
-
-def check_ins(sentry: Receiver) -> list[dict[str, Any]]:
+def check_ins(hook: Receiver) -> list[dict[str, Any]]:
     """The check-ins that arrived, out of the envelopes they came in."""
-    lines = [line for request in sentry.got for line in request["body"].splitlines()]
+    lines = [line for request in hook.got for line in request["body"].splitlines()]
     return [found for line in lines if "monitor_slug" in (found := json.loads(line))]
 
 
 @pytest.mark.skipif(not IS_HERE, reason="needs sentry-sdk")
-def test_runs_check_in_at_the_monitor(make_env: MakeEnv, sentry: Receiver) -> None:
+def test_runs_check_in_at_the_monitor(make_env: MakeEnv, hook: Receiver) -> None:
     sdk = pytest.importorskip("sentry_sdk")
-    dsn = sentry.url.replace("http://", "http://key@") + "/1"
+    dsn = hook.url.replace("http://", "http://key@") + "/1"
     sdk.init(dsn=dsn, default_integrations=False, _experiments={"transport_compression_level": 0})
     env = make_env()
     schedule = env.create(spec="*/5 * * * *", retry=ONCE, notifications={"sentry": "nightly"})
@@ -46,7 +37,7 @@ def test_runs_check_in_at_the_monitor(make_env: MakeEnv, sentry: Receiver) -> No
     env.failing = True
     env.run_next(schedule, 5 * MINUTE)
 
-    found = check_ins(sentry)
+    found = check_ins(hook)
     assert {one["monitor_slug"] for one in found} == {"nightly"}
     assert [one["status"] for one in found] == ["in_progress", "ok", "in_progress", "error"]
     begun, ended, begun_again, failed = (one["check_in_id"] for one in found)

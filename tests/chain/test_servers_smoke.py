@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,13 +21,6 @@ from tests.support.processes import REPOSITORY, is_gone, running, wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
 
 ATTACH = "import sys, pathlib, rqsched.embedded as e; print(e.attach(pathlib.Path(sys.argv[1])).pid)"
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    yield folder
-    embedded.stop(folder)
 
 
 def test_valkey_is_empty_for_every_test(redis: Redis) -> None:

@@ -16,14 +16,14 @@ from rqsched.store.tables import deliveries
 from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase, statements, wait_for_a_lock
+from tests.support.single_statements import silent_database, statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def env(make_env: MakeEnv, postgres_url: str) -> Env:
-    return make_env(database_url=postgres_url)
+def env(postgres_env: Env) -> Env:
+    return postgres_env
 
 
 @pytest.fixture
@@ -137,13 +137,11 @@ def test_trigger_of_a_schedule_that_another_transaction_holds_waits_for_it_and_s
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["that runs", "that has ended"])
 def test_trigger_whose_answer_was_lost_starts_one_run(env: Env, schedule: ScheduleHandle, is_over: bool) -> None:
-    env.runtime.database.close()
-    env.runtime.database = database = SilentDatabase(env.runtime.database.url)
+    database = silent_database(env.runtime)
+    database.lose()
     if is_over:
-        database.meanwhile = lambda: execute(env.runtime, job_id(newest(schedule).state))
-    database.is_silent = True
-    told: list[str] = []
-    env.runtime.subscribers.append(lambda _, event: told.append(event.type))
+        database.lose(meanwhile=lambda: execute(env.runtime, job_id(newest(schedule).state)))
+    told = env.told()
 
     result = schedule.trigger()
 

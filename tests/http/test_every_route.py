@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import httpx
 import pytest
 
 from rqsched.http import Limits, Role, create_app
-from rqsched.store import schema_version
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Patience
 from rqsched.testing import ManualClock
 from tests.support.env import open_env
 from tests.support.invariants import check_invariants
@@ -155,14 +153,10 @@ def in_order(web: Web) -> list[str]:
 
 
 @pytest.fixture
-def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeyServer) -> tuple[Web, dict[str, str]]:
+def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -> tuple[Web, dict[str, str]]:
     """An application with one of everything, over a PostgreSQL and a Valkey of this test alone."""
-    url = own_postgres.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    web = make_web(
-        app={"limits": Limits(rate=0, failure_rate=0, stream_seconds=0.1)}, database_url=url, redis_url=own_valkey.url
-    )
+    limits = Limits(rate=0, failure_rate=0, stream_seconds=0.1)
+    web = make_web(app={"limits": limits}, database_url=own_postgres_url, redis_url=own_valkey.url)
     known = populate(web)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known

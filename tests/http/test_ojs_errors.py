@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from datetime import timedelta
 from itertools import product
 from typing import Any
@@ -12,8 +11,7 @@ import httpx
 import pytest
 
 from rqsched.http import Limits
-from rqsched.store import schema_version
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Patience
 from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
 from tests.support.processes import wait_until
 from tests.support.rows import every_row
@@ -236,12 +234,9 @@ def test_no_value_of_any_option_makes_the_server_fail(ojs: Ojs, field: str) -> N
 
 
 @pytest.fixture
-def outage(make_web: MakeWeb, own_postgres: PostgresServer, own_valkey: ValkeyServer) -> Ojs:
+def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -> Ojs:
     """The surface over a PostgreSQL and a Valkey of this test alone."""
-    url = own_postgres.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    web = make_web(database_url=url, redis_url=own_valkey.url)
+    web = make_web(database_url=own_postgres_url, redis_url=own_valkey.url)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return Ojs(web)
 

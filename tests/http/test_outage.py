@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import closing
 from datetime import timedelta
 
 import httpx
@@ -13,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store import schema_version
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Patience
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to
@@ -50,9 +48,9 @@ def test_while_redis_is_unavailable_requests_succeed_and_links_follow_later(
 
 @pytest.mark.postgres
 def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
-    make_web: MakeWeb, own_postgres: PostgresServer
+    make_web: MakeWeb, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
-    web = make_web(database_url=migrated(own_postgres))
+    web = make_web(database_url=own_postgres_url)
     web.create()
     web.env.runtime.database.patience = SHORT
     own_postgres.stop()
@@ -78,11 +76,9 @@ def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
 
 
 @pytest.mark.postgres
-def test_readiness_is_answered_while_postgresql_still_keeps_silent(
-    make_web: MakeWeb, own_postgres: PostgresServer
-) -> None:
-    with proxy_to(direct := migrated(own_postgres)) as proxy:
-        web = make_web(database_url=proxy.url(direct))
+def test_readiness_is_answered_while_postgresql_still_keeps_silent(make_web: MakeWeb, own_postgres_url: str) -> None:
+    with proxy_to(own_postgres_url) as proxy:
+        web = make_web(database_url=proxy.url(own_postgres_url))
         assert web.get("/readyz").status_code == 200
         proxy.is_silent = True
         proxy.swallow()
@@ -98,10 +94,10 @@ def test_readiness_is_answered_while_postgresql_still_keeps_silent(
 
 @pytest.mark.postgres
 def test_readiness_is_answered_while_every_other_request_waits_for_postgresql(
-    make_web: MakeWeb, own_postgres: PostgresServer
+    make_web: MakeWeb, own_postgres_url: str
 ) -> None:
-    with proxy_to(direct := migrated(own_postgres)) as proxy:
-        web = make_web(database_url=proxy.url(direct))
+    with proxy_to(own_postgres_url) as proxy:
+        web = make_web(database_url=proxy.url(own_postgres_url))
         web.create()
         proxy.is_silent = True
         proxy.swallow()
@@ -129,23 +125,13 @@ async def first_answer(web: Web, paths: list[str], last: str) -> httpx.Response:
 
 
 @pytest.mark.postgres
-def test_request_that_the_database_stops_is_503_with_what_to_do(
-    make_web: MakeWeb, own_postgres: PostgresServer
-) -> None:
-    url = migrated(own_postgres)
-    web = make_web(database_url=f"{url}?options=-c%20statement_timeout=2s")
+def test_request_that_the_database_stops_is_503_with_what_to_do(make_web: MakeWeb, own_postgres_url: str) -> None:
+    web = make_web(database_url=f"{own_postgres_url}?options=-c%20statement_timeout=2s")
     web.create()
-    plain = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    plain = sa.make_url(own_postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain) as holder:
         holder.execute("LOCK TABLE rqsched_schedules")
         answer = web.get(at())
 
     assert "ask for less" in problem(answer, 503, "database_limit")["detail"]
     assert answer.headers["retry-after"]
-
-
-def migrated(server: PostgresServer) -> str:
-    url = server.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    return url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -50,12 +50,6 @@ class Success:
     def is_untouched(self) -> bool:
         schedule, run = self.rows()
         return (schedule.success_count, run.result) == (0, None)
-
-
-@pytest.fixture
-def postgres_database(postgres_url: str) -> Iterator[Database]:
-    with closing(Database(postgres_url)) as database:
-        yield database
 
 
 @pytest.fixture

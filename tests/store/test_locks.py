@@ -28,12 +28,6 @@ LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_time
 
 
 @pytest.fixture
-def postgres_database(postgres_url: str) -> Iterator[Database]:
-    with closing(Database(postgres_url)) as database:
-        yield database
-
-
-@pytest.fixture
 def impatient(postgres_url: str) -> Iterator[Database]:
     """The same database, for which a wait for a lock ends at once, and is an error."""
     url = f"{postgres_url}?options=-c%20lock_timeout=1ms"

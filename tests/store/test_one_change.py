@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -33,9 +31,8 @@ RARE: dict[str, Any] = {
 
 
 @pytest.fixture
-def database(postgres_url: str) -> Iterator[Database]:
-    with closing(Database(postgres_url)) as database:
-        yield database
+def database(postgres_database: Database) -> Database:
+    return postgres_database
 
 
 def definition(**options: Any) -> Definition:

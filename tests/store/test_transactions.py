@@ -38,12 +38,6 @@ def other(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def postgres(postgres_url: str) -> Iterator[Database]:
-    with closing(Database(postgres_url)) as database:
-        yield database
-
-
-@pytest.fixture
 def sqlite(sqlite_url: str) -> Iterator[Database]:
     with closing(Database(sqlite_url)) as database:
         yield database
@@ -174,23 +168,25 @@ def _give_up_at_once(sqlite: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_skip_locked_leaves_out_rows_that_another_transaction_holds(postgres: Database) -> None:
-    first, second = sorted(add_schedule(postgres, name).uid for name in ("a", "b"))
-    with locked(postgres, first):
-        found = postgres.transact(lambda connection: uids_locked(connection, [first, second], skip_locked=True))
+def test_skip_locked_leaves_out_rows_that_another_transaction_holds(postgres_database: Database) -> None:
+    first, second = sorted(add_schedule(postgres_database, name).uid for name in ("a", "b"))
+    with locked(postgres_database, first):
+        found = postgres_database.transact(
+            lambda connection: uids_locked(connection, [first, second], skip_locked=True)
+        )
     assert found == [second]
 
 
 @pytest.mark.postgres
 def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
-    postgres: Database, postgres_server: PostgresServer
+    postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
-    low, high = sorted(add_schedule(postgres, name).uid for name in ("a", "b"))
+    low, high = sorted(add_schedule(postgres_database, name).uid for name in ("a", "b"))
     with ThreadPoolExecutor(1) as thread:
-        with locked(postgres, high):
-            waiter = thread.submit(postgres.transact, lambda connection: uids_locked(connection, [high, low]))
+        with locked(postgres_database, high):
+            waiter = thread.submit(postgres_database.transact, lambda connection: uids_locked(connection, [high, low]))
             wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
-            free = postgres.transact(lambda connection: uids_locked(connection, [low, high], skip_locked=True))
+            free = postgres_database.transact(lambda connection: uids_locked(connection, [low, high], skip_locked=True))
         assert waiter.result() == [low, high]
     assert free == []
 
@@ -198,29 +194,29 @@ def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
 @pytest.mark.postgres
 @pytest.mark.parametrize("declared", [["a", "b", "c"], [f"{number}" for number in range(300)] + ["a", "b", "c"]])
 def test_named_schedules_are_those_that_are_left_when_their_locks_come_as_they_are_then(
-    postgres: Database, postgres_server: PostgresServer, declared: list[str]
+    postgres_database: Database, postgres_server: PostgresServer, declared: list[str]
 ) -> None:
-    a, b, c = (add_schedule(postgres, name) for name in "abc")
+    a, b, c = (add_schedule(postgres_database, name) for name in "abc")
     paused, deleted = lifecycle.decide_pause(a, now=LATER, note="held"), lifecycle.decide_delete(b, now=LATER)
     with ThreadPoolExecutor(1) as thread:
-        with postgres.engine.begin() as connection:
+        with postgres_database.engine.begin() as connection:
             changes.write(connection, [paused, deleted])
-            waiter = thread.submit(postgres.transact, lambda one: changes.lock_named(one, "default", declared))
+            waiter = thread.submit(postgres_database.transact, lambda one: changes.lock_named(one, "default", declared))
             wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
         assert waiter.result() == {"a": paused.after, "c": c}
 
 
 @pytest.mark.postgres
 def test_named_schedules_are_locked_in_uid_order_whatever_their_ids_are(
-    postgres: Database, postgres_server: PostgresServer
+    postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
-    low, high = sorted((add_schedule(postgres, name) for name in "ab"), key=lambda schedule: schedule.uid)
+    low, high = sorted((add_schedule(postgres_database, name) for name in "ab"), key=lambda schedule: schedule.uid)
     declared = [high.schedule_id, low.schedule_id]
     with ThreadPoolExecutor(1) as thread:
-        with locked(postgres, high.uid):
-            waiter = thread.submit(postgres.transact, lambda one: changes.lock_named(one, "default", declared))
+        with locked(postgres_database, high.uid):
+            waiter = thread.submit(postgres_database.transact, lambda one: changes.lock_named(one, "default", declared))
             wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
-            free = postgres.transact(lambda one: uids_locked(one, [low.uid, high.uid], skip_locked=True))
+            free = postgres_database.transact(lambda one: uids_locked(one, [low.uid, high.uid], skip_locked=True))
         assert set(waiter.result()) == {*declared}
     assert free == []
 
@@ -232,21 +228,21 @@ def _waits_for_lock(server: PostgresServer) -> bool:
 
 
 @pytest.mark.postgres
-def test_the_lock_of_a_schedule_lets_others_insert_rows_that_reference_it(postgres: Database) -> None:
-    schedule = add_schedule(postgres)
+def test_the_lock_of_a_schedule_lets_others_insert_rows_that_reference_it(postgres_database: Database) -> None:
+    schedule = add_schedule(postgres_database)
 
     def insert(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
         connection.execute(sa.insert(runs), run_values(run_of(schedule, 1)))
 
-    with locked(postgres, schedule.uid):
-        postgres.transact(insert, patience=NO_PATIENCE)
-    assert postgres.read(lambda connection: count(connection, "rqsched_runs")) == 1
+    with locked(postgres_database, schedule.uid):
+        postgres_database.transact(insert, patience=NO_PATIENCE)
+    assert postgres_database.read(lambda connection: count(connection, "rqsched_runs")) == 1
 
 
 @pytest.mark.postgres
 def test_a_transaction_whose_backend_is_killed_between_statements_is_repeated_whole(
-    postgres: Database, postgres_server: PostgresServer
+    postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
     backends: list[int] = []
 
@@ -257,28 +253,28 @@ def test_a_transaction_whose_backend_is_killed_between_statements_is_repeated_wh
             postgres_server.execute(f"SELECT pg_terminate_backend({backends[0]}, 10000)")
         count(connection, "rqsched_schedules")
 
-    postgres.transact(work)
+    postgres_database.transact(work)
     assert len(set(backends)) == 2
-    assert postgres.read(lambda connection: count(connection, "rqsched_schedules")) == 1
+    assert postgres_database.read(lambda connection: count(connection, "rqsched_schedules")) == 1
 
 
 @pytest.mark.postgres
 def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
-    postgres: Database, postgres_server: PostgresServer
+    postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
-    backend = postgres.read(lambda connection: connection.execute(PID).scalar_one())
+    backend = postgres_database.read(lambda connection: connection.execute(PID).scalar_one())
     postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
-    assert postgres.read(lambda connection: connection.execute(PID).scalar_one()) != backend
+    assert postgres_database.read(lambda connection: connection.execute(PID).scalar_one()) != backend
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("how", ["read", "transact", "transact_alone"])
 def test_quiet_connection_that_the_server_has_ended_is_an_outage_and_its_call_is_repeated(
-    postgres: Database, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, how: str
+    postgres_database: Database, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """It is asked whether it lives where SQLAlchemy sees the answer: an error of psycopg alone is not repeated."""
     monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
-    call = getattr(postgres, how)
+    call = getattr(postgres_database, how)
     for patience in (None, NO_PATIENCE):
         backend = call(lambda connection: connection.execute(PID).scalar_one())
         postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
@@ -289,8 +285,8 @@ def test_quiet_connection_that_the_server_has_ended_is_an_outage_and_its_call_is
 
 
 @pytest.mark.postgres
-def test_the_victim_of_a_deadlock_is_retried(postgres: Database) -> None:
-    first, second = (add_schedule(postgres, name).uid for name in ("a", "b"))
+def test_the_victim_of_a_deadlock_is_retried(postgres_database: Database) -> None:
+    first, second = (add_schedule(postgres_database, name).uid for name in ("a", "b"))
     both_hold_one = threading.Barrier(2)
     attempts: list[str] = []
     refusals: list[object] = []
@@ -308,12 +304,12 @@ def test_the_victim_of_a_deadlock_is_retried(postgres: Database) -> None:
                 refusals.append(getattr(error.orig, "sqlstate", None))
                 raise
 
-        postgres.transact(work)
+        postgres_database.transact(work)
 
     with ThreadPoolExecutor(2) as threads:
         for each in [threads.submit(swap, first, second), threads.submit(swap, second, first)]:
             each.result()
-    found = postgres.read(lambda connection: changes.find(connection, first))
+    found = postgres_database.read(lambda connection: changes.find(connection, first))
     assert {*refusals} == {"40P01"}, "no deadlock was found"
     assert len(attempts) == 2 + len(refusals)
     assert found is not None
@@ -326,11 +322,11 @@ def _add_one(connection: sa.Connection, uid: str) -> None:
 
 @pytest.mark.postgres
 def test_a_retry_after_a_commit_whose_answer_was_lost_finds_its_own_row(
-    postgres: Database, postgres_server: PostgresServer
+    postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
     change = created()
     found: list[str | None] = []
-    _lose_the_answer_of_the_next_commit(postgres, postgres_server)
+    _lose_the_answer_of_the_next_commit(postgres_database, postgres_server)
 
     def create(connection: sa.Connection) -> None:
         mine = changes.find(connection, change.after.uid)
@@ -338,9 +334,9 @@ def test_a_retry_after_a_commit_whose_answer_was_lost_finds_its_own_row(
         if mine is None:
             changes.write(connection, [change])
 
-    postgres.transact(create)
+    postgres_database.transact(create)
     assert found == [None, change.after.operation]
-    assert postgres.read(lambda connection: count(connection, "rqsched_audit_events")) == 1
+    assert postgres_database.read(lambda connection: count(connection, "rqsched_audit_events")) == 1
 
 
 def _lose_the_answer_of_the_next_commit(database: Database, server: PostgresServer) -> None:
@@ -370,7 +366,7 @@ def test_a_server_that_is_gone_is_a_typed_error_and_one_that_is_back_serves_agai
 
 
 @pytest.mark.postgres
-def test_an_invalid_statement_is_not_retried(postgres: Database) -> None:
+def test_an_invalid_statement_is_not_retried(postgres_database: Database) -> None:
     attempts: list[int] = []
 
     def work(connection: sa.Connection) -> None:
@@ -378,7 +374,7 @@ def test_an_invalid_statement_is_not_retried(postgres: Database) -> None:
         connection.exec_driver_sql("SELECT nonsense")
 
     with pytest.raises(DBAPIError, match="nonsense"):
-        postgres.transact(work)
+        postgres_database.transact(work)
     assert len(attempts) == 1
 
 
@@ -407,10 +403,10 @@ FAILURES_OF_THE_STATEMENT = {"cancelled": "57014", "out of memory": "53200", "li
 
 
 @pytest.fixture
-def stumbling(postgres: Database) -> Database:
+def stumbling(postgres_database: Database) -> Database:
     """A database whose function `stumble` fails twice with the SQLSTATE it is given."""
-    postgres.transact(lambda connection: connection.exec_driver_sql(STUMBLE))
-    return postgres
+    postgres_database.transact(lambda connection: connection.exec_driver_sql(STUMBLE))
+    return postgres_database
 
 
 @pytest.mark.postgres

@@ -161,6 +161,12 @@ class Env:
         """The job as RQ reads it."""
         return Job.fetch(str(job_id), connection=self.redis, serializer=self.transport.control.serializer)
 
+    def told(self) -> list[str]:
+        """The types of the audit events that this process's subscribers are told from now on."""
+        found: list[str] = []
+        self.runtime.subscribers.append(lambda _, event: found.append(event.type))
+        return found
+
     def state(self, schedule: ScheduleHandle) -> Schedule:
         return schedule.refresh().state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -43,16 +44,34 @@ def wait_for_a_lock(database: Database) -> None:
 
 
 class SilentDatabase(Database):
-    """A database that commits what is written and then does not answer, once it is told so."""
+    """A database that commits what is written and then does not answer, as often as it is told."""
 
-    is_silent = False
+    silent = 0
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
     """What others do before the caller notices."""
 
+    def lose(self, answers: int = 1, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Lose the answers to what is written next; `meanwhile` is what others do before the caller notices."""
+        self.silent, self.meanwhile = answers, meanwhile
+
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
         result = super()._once(work, is_read_only=is_read_only, is_alone=is_alone)
-        if not is_read_only and self.is_silent:
-            self.is_silent = False
+        if self.silent and not is_read_only:
+            self.silent -= 1
             self.meanwhile()
-            raise sa.exc.OperationalError("", {}, psycopg.OperationalError("server closed the connection unexpectedly"))
+            raise sa.exc.OperationalError("COMMIT", {}, _LOST[self.dialect.name])
         return result
+
+
+_LOST = {
+    "sqlite": sqlite3.OperationalError("database is locked"),
+    "postgresql": psycopg.OperationalError("server closed the connection unexpectedly"),
+}
+
+
+def silent_database(runtime: Runtime) -> SilentDatabase:
+    """Give a runtime a database that loses answers when it is told to."""
+    runtime.database.close()
+    database = SilentDatabase(runtime.database.url)
+    runtime.database = database
+    return database

@@ -23,13 +23,6 @@ SOON = 60.0
 SCHEDULES = {"sample-machine", "deliver-report", "tend-logs", "back-up-database"}
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    yield folder
-    embedded.stop(folder)
-
-
 def start_dev(data_dir: Path, *options: str) -> Process:
     data_dir.mkdir(exist_ok=True)
     environment = {"RQSCHED_DATA_DIR": str(data_dir), "RQSCHED_IMPORTS": "examples.ops"}

@@ -7,27 +7,19 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from rqsched import Every, RetryPolicy, Scheduler
 from rqsched.core.option_table import Options
 from tests.support.processes import rq_worker_command, rqsched_command, wait_until
-from tests.support.receiver import HANG, Receiver, receiver
+from tests.support.receiver import HANG, Receiver
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE, TELL, TOLD
 from tests.system.acceptance.live import LiveEnv
 
 ONCE = RetryPolicy(max_retries=0)
 SECRET = "a key of this test"
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def hook(tmp_path: Path) -> Iterator[Receiver]:
-    """A receiver of webhooks."""
-    with receiver(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from redis import Redis
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.store import schema_version
-from rqsched.store.database import Database
 from tests.support.processes import BIN, Process, is_gone, kill_all, process_tree, wait_until
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
@@ -170,13 +167,10 @@ def test_a_worker_that_is_asked_to_end_finishes_its_run_and_schedules_fire_meanw
 
 @pytest.mark.postgres
 def test_a_worker_starts_while_sql_is_away_and_its_schedules_fire_when_it_is_back(
-    make_live: MakeLive, own_postgres: PostgresServer
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
     """It executes other jobs of RQ meanwhile."""
-    url = own_postgres.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    live = make_live(url)
+    live = make_live(own_postgres_url)
     own_postgres.kill()
     worker = start_rq(live, *KINDS["fork"])
     worker.wait_for_log("Listening on default", timeout=SOON)

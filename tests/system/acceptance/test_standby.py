@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
@@ -51,12 +50,9 @@ def test_a_write_after_a_read_meets_a_standby_as_an_outage_and_continues_when_it
 
 
 def test_a_dispatcher_beside_a_standby_lives_and_fires_when_it_is_promoted(
-    make_live: MakeLive, own_postgres: PostgresServer
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
-    url = own_postgres.create_database()
-    with closing(Database(url)) as database:
-        schema_version.upgrade(database)
-    live = make_live(url)
+    live = make_live(own_postgres_url)
     worker = live.start_worker()
     live.note_every("note", Every("1s"))
     wait_until(lambda: len(live.executions()) > 1, timeout=60, what="two executions")
