@@ -20,8 +20,11 @@ from tests.support import warm
 from tests.support.child import BIN as BIN
 from tests.support.child import REPOSITORY as REPOSITORY
 from tests.support.child import begin
+from tests.support.narrow import present
 
 T = TypeVar("T")
+SOON = 60.0
+"""Seconds that what processes do in a moment may take on a busy machine."""
 
 
 def wait_until(
@@ -53,10 +56,29 @@ class Process:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
+    def child(self, role: str) -> psutil.Process | None:
+        """Its child of this role, once that shows its name (the kernel keeps 15 characters)."""
+        for process in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == f"rqsched-{role}"[:15]:
+                    return process
+        return None
+
+    def wait_for_child(self, role: str, *, other_than: int = 0) -> psutil.Process:
+        def find() -> psutil.Process | None:
+            found = self.child(role)
+            return found if found is not None and found.pid != other_than else None
+
+        return present(wait_until(find, timeout=SOON, what=f"a child {role}, not {other_than}:\n{self.log()}"))
+
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
-    def wait_for_log(self, text: str, *, timeout: float = 20.0) -> None:
+    def wait(self, *, timeout: float = SOON) -> int:
+        """Wait until it has ended by itself; returns its exit code."""
+        return self.popen.wait(timeout)
+
+    def wait_for_log(self, text: str, *, timeout: float = SOON) -> None:
         wait_until(lambda: text in self.log(), timeout=timeout, what=f"{text!r} in {self.log_path}:\n{self.log()}")
 
     def terminate(self, *, timeout: float = 10.0) -> int:
@@ -187,6 +209,12 @@ def running(
         yield process
     finally:
         process.terminate()
+
+
+def run_to_end(command: Sequence[str | Path], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with these variables beside those of the test's process."""
+    words, variables = [str(word) for word in command], {**os.environ, **environment}
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=SOON, check=False)
 
 
 def rq_worker_command(redis_url: str, *queues: str, options: Sequence[str] = ()) -> list[str | Path]:

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from rqsched.http import close_streams
-from tests.support.processes import wait_until
+from tests.support.processes import SOON, wait_until
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here depends on how long anything takes."""
@@ -34,6 +34,14 @@ def served(app: FastAPI) -> Iterator[str]:
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server has not stopped"
+
+
+def status_of(url: str, *, timeout: float = SOON, **options: Any) -> int:
+    """What a server answers to a GET; 0 while none answers."""
+    try:
+        return httpx.get(url, timeout=timeout, **options).status_code
+    except httpx.TransportError:
+        return 0
 
 
 @dataclass

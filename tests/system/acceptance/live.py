@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
+from redis import Redis
 
 from rqsched import Every, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
@@ -16,9 +18,17 @@ from rqsched.processes.vital_signs import ask_all
 from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present
-from tests.support.processes import Processes, is_gone, wait_until
+from tests.support.processes import BIN, SOON, Process, Processes, is_gone, wait_until
 from tests.support.stories import Story, read_stories
-from tests.system.acceptance.chores import DEAFEN, FAIL, HOLD, HOLD_INTERPRETER, NOTE, Execution, read_executions
+from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
+
+RQ_KINDS = {
+    "fork": ("worker", "-w", "rqsched.rq.Worker"),
+    "simple": ("worker", "-w", "rqsched.rq.SimpleWorker"),
+    "spawn": ("worker", "-w", "rqsched.rq.SpawnWorker"),
+    "pool": ("worker-pool", "-n", "2", "-w", "rqsched.rq.Worker"),
+}
+"""RQ's own commands with each of our classes."""
 
 
 @dataclass
@@ -31,28 +41,29 @@ class LiveEnv(Processes):
         """Have a schedule whose runs leave a line in the log."""
         return self.scheduler.create(schedule_id, NOTE, spec, kwargs={"log": str(self.log)}, **options)
 
+    def run_now(self, schedule_id: str, workflow: str = NOTE, **options: Any) -> RunHandle:
+        """Have a run of a schedule of every day; `kwargs` among the options are passed on beside the log."""
+        kwargs = {"log": str(self.log), **options.pop("kwargs", {})}
+        return present(
+            self.scheduler.create(schedule_id, workflow, Every("24h"), kwargs=kwargs, **options).trigger().run
+        )
+
     def hold_now(self, schedule_id: str = "hold", *, deaf: bool = False, **options: Any) -> RunHandle:
         """Have a run that is to execute until `open_gate`; deaf, beyond its timeout too."""
-        kwargs = {"log": str(self.log), "gate": str(self.gate), "deaf": deaf}
-        schedule = self.scheduler.create(schedule_id, HOLD, Every("24h"), kwargs=kwargs, **options)
-        run = schedule.trigger().run
-        assert run is not None
-        return run
+        return self.run_now(schedule_id, HOLD, kwargs={"gate": str(self.gate), "deaf": deaf}, **options)
 
-    def hold_interpreter_now(self, schedule_id: str = "hold") -> RunHandle:
-        """Have a run in whose process nothing else happens."""
-        kwargs = {"log": str(self.log), "gate": str(self.gate)}
-        run = self.scheduler.create(schedule_id, HOLD_INTERPRETER, Every("24h"), kwargs=kwargs).trigger().run
-        assert run is not None
-        return run
+    @cached_property
+    def redis(self) -> Redis:
+        """A connection to the Redis that the processes are told."""
+        return Redis.from_url(self.environment["RQSCHED_REDIS_URL"])
 
-    def fail_now(self) -> None:
-        """Have a run that fails."""
-        self.scheduler.create("fail", FAIL, Every("24h"), kwargs={"log": str(self.log)}).trigger()
+    def start_runners(self, count: int, *words: str) -> Process:
+        return self.start_worker("--concurrency", str(count), *words)
 
-    def deafen_now(self) -> None:
-        """Have a run that leaves its process deaf to SIGTERM."""
-        self.scheduler.create("deafen", DEAFEN, Every("24h"), kwargs={"log": str(self.log)}).trigger()
+    def start_rq(self, *words: str, queues: Sequence[str] = ("rqsched", "default"), **differs: str) -> Process:
+        """Start a command of RQ's, told its Redis by RQ's own option."""
+        command = [BIN / "rq", *words, "--url", self.environment["RQSCHED_REDIS_URL"], *queues]
+        return self.start(command, **differs)
 
     def beside_rq(self, name: str) -> list[psutil.Process]:
         """The keepers or the dispatchers (`rqsched-keeper`, `rqsched-dispatcher`) beside workers of RQ's."""
@@ -95,7 +106,7 @@ class LiveEnv(Processes):
     def stories(self) -> list[Story]:
         return read_stories(self.scheduler.runtime)
 
-    def wait_for_execution(self, run: RunHandle, *, timeout: float = 30) -> Execution:
+    def wait_for_execution(self, run: RunHandle, *, timeout: float = SOON) -> Execution:
         """Wait until the body of a run has begun."""
         found = wait_until(
             lambda: [one for one in self.executions() if one.run_uid == run.uid],
@@ -104,9 +115,29 @@ class LiveEnv(Processes):
         )
         return found[-1]
 
-    def wait_for_status(self, run: RunHandle, *statuses: str, timeout: float = 30) -> RunHandle:
+    def executor_of(self, run: RunHandle, *, timeout: float = SOON) -> psutil.Process:
+        """Wait until the body of a run has begun; returns the process that executes it."""
+        return psutil.Process(self.wait_for_execution(run, timeout=timeout).pid)
+
+    def wait_for_status(self, run: RunHandle, *statuses: str, timeout: float = SOON) -> RunHandle:
         wait_until(lambda: run.refresh().status in statuses, timeout=timeout, what=f"{run} in {statuses}")
         return run
+
+    def wait_for_fires(self, schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
+        """Wait until it has come to fire so many times more than now; what overlap skips counts, too."""
+
+        def count() -> int:
+            return schedule.refresh().run_count + schedule.skipped_count
+
+        fired = count()
+        wait_until(lambda: count() >= fired + more, timeout=timeout, what=f"fires of {schedule}")
+
+    def wait_for_successes(self, schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
+        """Wait until so many more of its runs have succeeded than now."""
+        ended = schedule.refresh().success_count
+        wait_until(
+            lambda: schedule.refresh().success_count >= ended + more, timeout=timeout, what=f"runs of {schedule}"
+        )
 
     def check(self, *, with_redis: bool = False) -> None:
         """Assert the invariants, and that no attempt was executed twice."""

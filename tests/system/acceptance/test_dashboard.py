@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
@@ -23,6 +22,7 @@ from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
@@ -89,13 +89,7 @@ def pages_of(live: LiveEnv) -> Iterator[LivePages]:
     server = live.start(rqsched_command("web", "--port", str(port)))
     base = f"http://127.0.0.1:{port}"
 
-    def is_up() -> bool:
-        try:
-            return httpx.get(f"{base}/readyz", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(is_up, timeout=60, what="the web server")
+    wait_until(lambda: status_of(f"{base}/readyz") == 200, timeout=60, what="the web server")
     yield LivePages(live, base, server)
 
 

@@ -16,10 +16,19 @@ import psutil
 import pytest
 
 from rqsched import embedded
-from tests.support.processes import BIN, REPOSITORY, Process, is_gone, process_tree, rqsched_command, start, wait_until
+from tests.support.processes import (
+    BIN,
+    REPOSITORY,
+    SOON,
+    Process,
+    is_gone,
+    process_tree,
+    rqsched_command,
+    start,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SOON = 60.0
 SCHEDULES = {"sample-machine", "deliver-report", "tend-logs", "back-up-database"}
 
 
@@ -46,7 +55,7 @@ def shared_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared_dev(shared_data_dir: Path) -> Iterator[Process]:
     """One that several tests look at, for each costs seconds to start."""
     process = start_dev(shared_data_dir)
-    process.wait_for_log("sample-machine attempt 1: succeeded", timeout=SOON)
+    process.wait_for_log("sample-machine attempt 1: succeeded")
     yield process
     process.terminate(timeout=SOON)
     embedded.stop(shared_data_dir)
@@ -72,16 +81,16 @@ def scheduled(data_dir: Path) -> dict[str, int]:
 
 def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data_dir: Path) -> None:
     first = start_dev(data_dir, "--seconds", "20")
-    first.wait_for_log("sample-machine attempt 1: succeeded", timeout=SOON)
+    first.wait_for_log("sample-machine attempt 1: succeeded")
     started = everything_started(first, data_dir)
 
-    assert first.popen.wait(SOON) == 0, first.log()
+    assert first.wait() == 0, first.log()
     assert [process for process in started if not is_gone(process)] == []
     assert all(f"schedule {name}" in first.log() for name in SCHEDULES)
     before = scheduled(data_dir)
 
     second = start_dev(data_dir, "--seconds", "12")
-    assert second.popen.wait(SOON) == 0, second.log()
+    assert second.wait() == 0, second.log()
     assert "sample-machine fired" in second.log()
     after = scheduled(data_dir)
     assert set(after) == set(before) == SCHEDULES
@@ -119,7 +128,7 @@ def test_a_killed_valkey_comes_back(shared_dev: Process, shared_data_dir: Path) 
 def test_a_second_one_on_the_same_data_is_refused(shared_dev: Process, shared_data_dir: Path) -> None:
     second = start_dev(shared_data_dir)
 
-    assert second.popen.wait(SOON) != 0
+    assert second.wait() != 0
     assert "runs on" in second.log()
     assert "Traceback" not in second.log()
     assert shared_dev.is_running
@@ -127,17 +136,17 @@ def test_a_second_one_on_the_same_data_is_refused(shared_dev: Process, shared_da
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_everything_it_started(dev: Process, data_dir: Path, end: signal.Signals) -> None:
-    dev.wait_for_log("sample-machine attempt 1: succeeded", timeout=SOON)
+    dev.wait_for_log("sample-machine attempt 1: succeeded")
     started = everything_started(dev, data_dir)
 
     dev.signal(end)
 
-    dev.popen.wait(SOON)
+    dev.wait()
     wait_until(lambda: all(is_gone(process) for process in started), timeout=SOON, what=f"the end of {started}")
 
 
 def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_dir: Path) -> None:
-    dev.wait_for_log("sample-machine fired", timeout=SOON)
+    dev.wait_for_log("sample-machine fired")
     dev.kill_tree()
     left = embedded.find(data_dir)
     assert left is not None

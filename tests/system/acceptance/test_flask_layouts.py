@@ -14,11 +14,20 @@ import httpx
 import pytest
 
 from rqsched import Scheduler
-from tests.support.processes import BIN, REPOSITORY, Process, Processes, rq_worker_command, rqsched_command, wait_until
+from tests.support.processes import (
+    BIN,
+    REPOSITORY,
+    SOON,
+    Process,
+    Processes,
+    rq_worker_command,
+    rqsched_command,
+    wait_until,
+)
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
-SOON = 60.0
 PAGE = REPOSITORY / "docs" / "flask.md"
 MODULE = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVER = "import {module}, werkzeug; werkzeug.run_simple('127.0.0.1', {port}, {module}.{made})"
@@ -39,20 +48,14 @@ class Layout(Processes):
     def run(self, *words: str) -> str:
         """Run a command to its end; return what it wrote."""
         command = self.start(rqsched_command(*words), cwd=self.folder)
-        assert command.popen.wait(SOON) == 0, command.log()
+        assert command.wait() == 0, command.log()
         return command.log()
 
     def serve(self, *command: str | Path) -> Process:
         web = self.start(command, cwd=self.folder)
-        wait_until(lambda: not web.is_running or self.answers(), timeout=SOON, what="an answer")
+        wait_until(lambda: not web.is_running or status_of(self.url) == 404, timeout=SOON, what="an answer")
         assert web.is_running, web.log()
         return web
-
-    def answers(self) -> bool:
-        try:
-            return httpx.get(self.url, timeout=10).status_code == 404
-        except httpx.TransportError:
-            return False
 
     @property
     def url(self) -> str:
@@ -132,5 +135,5 @@ def test_a_wrong_import_is_logged_by_the_web_process_and_ends_workers_and_comman
     assert answer.status_code == 201
     assert message in web.log()
     for process in ended:
-        assert process.popen.wait(SOON) != 0, process.log()
+        assert process.wait() != 0, process.log()
         assert message in process.log()

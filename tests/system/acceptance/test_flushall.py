@@ -12,12 +12,11 @@ from rq import Worker
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.model import RunKind
-from tests.support.processes import BIN, wait_until
+from tests.support.narrow import present
+from tests.support.processes import BIN, SOON, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SOON = 60.0
-"""Seconds that everything but the flush itself may take on a machine that many share."""
 LATER = timedelta(seconds=12)
 
 
@@ -27,15 +26,16 @@ def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_live: LiveEnv, f
     seldom = any_live.note_every("seldom", Every(LATER), overlap="allow_all")
     held = any_live.hold_now(retry=RetryPolicy(max_retries=2))
     any_live.start_worker()
-    any_live.wait_for_execution(held, timeout=SOON)
+    any_live.wait_for_execution(held)
 
     for _ in range(flushes):
-        planned = next_planned(seldom)
-        flushed_at = flush(any_live)
-        wait_for_fires(often, flushed_at)
-    wait_for_fires([seldom], planned - timedelta(microseconds=1))
+        planned = present(seldom.refresh().next_run_at)
+        any_live.redis.flushall()
+        flushed_at = any_live.scheduler.runtime.now()
+        wait_for_occurrences(often, flushed_at)
+    wait_for_occurrences([seldom], planned - timedelta(microseconds=1))
     any_live.open_gate()
-    any_live.wait_for_status(held, "succeeded", timeout=SOON)
+    any_live.wait_for_status(held, "succeeded")
 
     assert held.attempt == 1
     assert [one.attempt for one in any_live.executions() if one.run_uid == held.uid] == [1]
@@ -45,13 +45,12 @@ def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_live: LiveEnv, f
 
 
 def test_a_run_that_waits_on_its_queue_survives_a_flush(live: LiveEnv) -> None:
-    waiting = live.note_every("waiting", Every(timedelta(hours=1))).trigger().run
-    assert waiting is not None
+    waiting = live.run_now("waiting")
 
-    flush(live)
+    live.redis.flushall()
     live.start_worker()
 
-    live.wait_for_status(waiting, "succeeded", timeout=SOON)
+    live.wait_for_status(waiting, "succeeded")
     live.check()
 
 
@@ -74,24 +73,12 @@ def test_a_worker_is_listed_by_rq_again_after_a_flush(live: LiveEnv, words: tupl
             return [(worker.name, worker.queue_names()) for worker in Worker.all(redis)]
 
         before = wait_until(listed, timeout=SOON, what="a worker")
-        flush(live)
+        live.redis.flushall()
 
         assert wait_until(listed, timeout=SOON, what="the worker again") == before
 
 
-def flush(live: LiveEnv) -> datetime:
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        redis.flushall()
-    return live.scheduler.runtime.now()
-
-
-def next_planned(schedule: ScheduleHandle) -> datetime:
-    planned = schedule.refresh().next_run_at
-    assert planned is not None
-    return planned
-
-
-def wait_for_fires(schedules: list[ScheduleHandle], after: datetime) -> None:
+def wait_for_occurrences(schedules: list[ScheduleHandle], after: datetime) -> None:
     """Wait until each has started a run for an occurrence after the instant."""
     for schedule in schedules:
         wait_until(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
-from redis import Redis
 from rq import Queue
 from rq.job import Job, JobStatus
 
-from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle
+from tests.support.env import ONCE
 from tests.support.narrow import present
-from tests.support.processes import Process, is_gone, wait_until
+from tests.support.processes import SOON, Process, is_gone, wait_until
 from tests.system.acceptance.chores import FAIL
 from tests.system.acceptance.forking import (
     AROUND,
@@ -28,16 +26,12 @@ from tests.system.acceptance.forking import (
     fork_in_awaited_job,
     fork_in_job,
 )
-from tests.system.acceptance.live import LiveEnv
-from tests.system.acceptance.test_rq_workers import KINDS, start_rq
+from tests.system.acceptance.live import RQ_KINDS, LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SOON = 60.0
-DAILY = Every(timedelta(days=1))
-ONCE = RetryPolicy(max_retries=0, then="continue")
 STARTS: dict[str, Callable[[LiveEnv], Process]] = {
-    "runner": lambda live: live.start_worker("--concurrency", "1"),
-    "simple": lambda live: start_rq(live, *KINDS["simple"]),
+    "runner": lambda live: live.start_runners(1),
+    "simple": lambda live: live.start_rq(*RQ_KINDS["simple"]),
     "fork": lambda live: live.start_worker(),
 }
 each_worker = pytest.mark.parametrize("kind", STARTS)
@@ -53,11 +47,8 @@ def forking(live: LiveEnv) -> LiveEnv:
     return live
 
 
-def start(live: LiveEnv, workflow: str, how: str) -> RunHandle:
-    kwargs = {"log": str(live.log), "how": how}
-    run = live.scheduler.create(f"{workflow}-{how}", workflow, DAILY, kwargs=kwargs, retry=ONCE).trigger().run
-    assert run is not None
-    return run
+def run_forking(live: LiveEnv, workflow: str, how: str) -> RunHandle:
+    return live.run_now(f"{workflow}-{how}", workflow, kwargs={"how": how}, retry=ONCE)
 
 
 def wait_for_children(live: LiveEnv, count: int) -> None:
@@ -87,18 +78,18 @@ def test_child_of_a_workflow_ends_with_the_call_and_the_run_ends_as_its_parent_s
 ) -> None:
     worker = STARTS[kind](forking)
 
-    runs = [start(forking, workflow, how) for how in ENDS]
+    runs = [run_forking(forking, workflow, how) for how in ENDS]
 
     for run in runs:
-        forking.wait_for_status(run, "succeeded", "failed", "lost", timeout=SOON)
+        forking.wait_for_status(run, "succeeded", "failed", "lost")
     assert [run.refresh().status for run in runs] == ["succeeded"] * len(ENDS)
     wait_for_children(forking, len(ENDS))
     assert "ValueError: raised in a child" in worker.log()
     assert "FileNotFoundError" in worker.log()
     assert "KeyboardInterrupt" in worker.log()
-    after = [start(forking, workflow, f"not-{number}") for number in range(3)]
+    after = [run_forking(forking, workflow, f"not-{number}") for number in range(3)]
     for run in after:
-        forking.wait_for_status(run, "succeeded", timeout=SOON)
+        forking.wait_for_status(run, "succeeded")
     if kind != "fork":
         assert len({one.pid for one in forking.executions()}) == 1, "one process executes them all"
     forking.check()
@@ -107,12 +98,10 @@ def test_child_of_a_workflow_ends_with_the_call_and_the_run_ends_as_its_parent_s
 @each_worker
 def test_children_of_a_resolver_and_of_targets_end_with_the_call(forking: LiveEnv, kind: str) -> None:
     STARTS[kind](forking)
-    kwargs = {"log": str(forking.log)}
 
-    run = forking.scheduler.create("fan", NAME_FORKING, DAILY, kwargs=kwargs, retry=ONCE).trigger().run
+    run = forking.run_now("fan", NAME_FORKING, retry=ONCE)
 
-    assert run is not None
-    forking.wait_for_status(run, "succeeded", "failed", timeout=SOON)
+    forking.wait_for_status(run, "succeeded", "failed")
     assert present(run.progress()).counts == {"succeeded": len(ENDS)}
     wait_for_children(forking, 2 * len(ENDS))
     assert len(forking.executions()) == len(ENDS)
@@ -121,13 +110,11 @@ def test_children_of_a_resolver_and_of_targets_end_with_the_call(forking: LiveEn
 @each_worker
 def test_children_of_a_workflow_that_is_notified_end_with_the_call(forking: LiveEnv, kind: str) -> None:
     STARTS[kind](forking)
-    kwargs = {"log": str(forking.log)}
-    schedule = forking.scheduler.create("fail", FAIL, DAILY, kwargs=kwargs, retry=ONCE, on_failure=TELL_FORKING)
 
-    schedule.trigger()
+    forking.run_now("fail", FAIL, retry=ONCE, on_failure=TELL_FORKING)
 
     def delivered() -> list[str]:
-        return [one.status for one in schedule.deliveries().items]
+        return [one.status for one in forking.scheduler.get("fail").deliveries().items]
 
     wait_until(lambda: delivered() == ["succeeded"], timeout=SOON, what=f"a delivery: {delivered()}")
     wait_for_children(forking, 2)
@@ -138,9 +125,9 @@ def test_children_of_a_context_around_runs_end_with_it(forking: LiveEnv, kind: s
     forking.environment[AROUND] = "yes"
     STARTS[kind](forking)
 
-    run = start(forking, FORK, "return")
+    run = run_forking(forking, FORK, "return")
 
-    forking.wait_for_status(run, "succeeded", timeout=SOON)
+    forking.wait_for_status(run, "succeeded")
     wait_for_children(forking, 3)
     assert len(forking.executions()) == 1
     forking.check()
@@ -149,17 +136,14 @@ def test_children_of_a_context_around_runs_end_with_it(forking: LiveEnv, kind: s
 @each_worker
 def test_children_of_a_job_that_is_not_ours_end_with_the_call(forking: LiveEnv, kind: str) -> None:
     STARTS[kind](forking)
-    with Redis.from_url(forking.environment["RQSCHED_REDIS_URL"]) as redis:
-        queue = Queue("default", connection=redis)
-        jobs: list[Job] = [queue.enqueue(call, how) for call in (fork_in_job, fork_in_awaited_job) for how in ENDS]
+    queue = Queue("default", connection=forking.redis)
+    jobs: list[Job] = [queue.enqueue(call, how) for call in (fork_in_job, fork_in_awaited_job) for how in ENDS]
 
-        def statuses() -> list[JobStatus]:
-            return [job.get_status() for job in jobs]
+    def statuses() -> list[JobStatus]:
+        return [job.get_status() for job in jobs]
 
-        wait_until(
-            lambda: set(statuses()) <= {JobStatus.FINISHED, JobStatus.FAILED}, timeout=SOON, what="the end of each"
-        )
+    wait_until(lambda: set(statuses()) <= {JobStatus.FINISHED, JobStatus.FAILED}, timeout=SOON, what="the end of each")
 
-        assert statuses() == [JobStatus.FINISHED] * len(jobs)
-        wait_for_children(forking, len(jobs))
-        assert all(len(job.results()) == 1 for job in jobs)
+    assert statuses() == [JobStatus.FINISHED] * len(jobs)
+    wait_for_children(forking, len(jobs))
+    assert all(len(job.results()) == 1 for job in jobs)

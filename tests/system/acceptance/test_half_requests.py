@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 from tests.support.tls import make_certificate
 from tests.system.acceptance.live import LiveEnv
 
@@ -41,10 +42,7 @@ def start_web(live: LiveEnv, port: int, *options: str) -> Process:
 
 
 def is_healthy(port: int, scheme: str = "http") -> bool:
-    try:
-        return httpx.get(f"{scheme}://127.0.0.1:{port}/healthz", timeout=SOON, verify=False).status_code == 200
-    except httpx.TransportError:
-        return False
+    return status_of(f"{scheme}://127.0.0.1:{port}/healthz", timeout=SOON, verify=False) == 200
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rqsched import Scheduler
 from tests.support.invariants import check_invariants
 from tests.support.processes import rqsched_command, running, wait_until
 from tests.support.servers import ValkeyServer, free_port
+from tests.support.serving import status_of
 from tests.system.acceptance.chores import NOTE
 
 SOON = 20.0
@@ -32,15 +33,10 @@ def url(own_valkey: ValkeyServer, sqlite_url: str, tmp_path: Path) -> Iterator[s
     }
     command = rqsched_command("web", "--port", str(port))
     with running(command, log_path=tmp_path / "web.log", env=environment) as web:
-        wait_until(lambda: is_ready(address), timeout=60, what=f"rqsched web:\n{web.log()}")
+        wait_until(
+            lambda: status_of(f"{address}/readyz", timeout=SOON) == 200, timeout=60, what=f"rqsched web:\n{web.log()}"
+        )
         yield address
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz", timeout=SOON).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def wanted(schedule_id: str) -> dict[str, object]:
@@ -74,7 +70,7 @@ def test_hanging_redis_stops_no_request_and_follows_when_it_goes_on(
             }  # fmt: skip
             assert 'rqsched_up{backend="redis"} 0.0' in client.get("/metrics").text
             assert client.post("/api/v1/schedules/before/trigger/").json()["outcome"] == "triggered"
-        wait_until(lambda: is_ready(url), timeout=60, what="ready")
+        wait_until(lambda: status_of(f"{url}/readyz", timeout=SOON) == 200, timeout=60, what="ready")
     with Scheduler(database_url=sqlite_url, redis_url=own_valkey.url) as scheduler, Redis.from_url(own_valkey.url) as r:
         # No worker runs: it is the web process itself that makes Redis follow.
         key = scheduler.runtime.transport.scheduled_key

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import httpx
 import pytest
 from rq.job import Job
 
@@ -21,6 +20,7 @@ from rqsched.transport.transport import job_id_of, link_of
 from tests.support.invariants import check_invariants
 from tests.support.processes import rqsched_command, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 from tests.support.stories import Story
 from tests.system.acceptance.chores import NOTE
 from tests.system.acceptance.live import LiveEnv, MakeLive
@@ -107,14 +107,9 @@ def port(live: LiveEnv) -> int:
     """Where `rqsched web` serves the environment."""
     port = free_port()
     web = live.start(rqsched_command("web", "--port", str(port)))
-
-    def is_ready() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(is_ready, timeout=30, what=f"rqsched web:\n{web.log()}")
+    wait_until(
+        lambda: status_of(f"http://127.0.0.1:{port}/readyz") == 200, timeout=30, what=f"rqsched web:\n{web.log()}"
+    )
     return port
 
 

@@ -11,14 +11,12 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle
-from tests.support.narrow import present
-from tests.support.processes import BIN, Process, is_gone, wait_until
+from tests.support.env import ONCE
+from tests.support.processes import Process, is_gone, wait_until
 from tests.support.proxy import proxy_to
 from tests.system.acceptance.chores import OVERRUN, OVERRUN_TARGET
-from tests.system.acceptance.live import LiveEnv, MakeLive
-from tests.system.acceptance.test_rq_workers import KINDS, start_rq
+from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SOON = 120.0
@@ -27,33 +25,25 @@ BOUND = 15.0
 SLACK = 10.0
 """What a busy machine adds."""
 OVERDUE = "it took far longer than its timeout and was killed"
-ONCE = RetryPolicy(max_retries=0)
-
-
-def start_plain_rq(live: LiveEnv) -> Process:
-    redis = live.environment["RQSCHED_REDIS_URL"]
-    return live.start([BIN / "rq", "worker", "-c", "rqsched.preload", "--url", redis, "default"])
 
 
 WATCHED: dict[str, Callable[[LiveEnv], Process]] = {
-    "runner": lambda live: live.start_worker("--concurrency", "1"),
+    "runner": lambda live: live.start_runners(1),
     "fork": lambda live: live.start_worker(),
-    "rqsched.rq.Worker": lambda live: start_rq(live, *KINDS["fork"]),
+    "rqsched.rq.Worker": lambda live: live.start_rq(*RQ_KINDS["fork"]),
 }
 """Another process of ours sees it and kills it, whatever it does."""
 ALONE: dict[str, Callable[[LiveEnv], Process]] = {
-    "rqsched.rq.SimpleWorker": lambda live: start_rq(live, *KINDS["simple"]),
-    "rqsched.rq.SpawnWorker": lambda live: start_rq(live, *KINDS["spawn"]),
-    "rq.Worker": start_plain_rq,
+    "rqsched.rq.SimpleWorker": lambda live: live.start_rq(*RQ_KINDS["simple"]),
+    "rqsched.rq.SpawnWorker": lambda live: live.start_rq(*RQ_KINDS["spawn"]),
+    "rq.Worker": lambda live: live.start_rq("worker", "-c", "rqsched.preload", queues=("default",)),
 }
 """It ends by itself."""
 
 
 def begin_overrun(live: LiveEnv, how: str, workflow: str = OVERRUN) -> tuple[RunHandle, psutil.Process]:
-    kwargs = {"log": str(live.log), "gate": str(live.gate), "how": how}
-    created = live.scheduler.create("overrun", workflow, Every("24h"), kwargs=kwargs, timeout=1, retry=ONCE)
-    run = present(created.trigger().run)
-    return run, psutil.Process(live.wait_for_execution(run, timeout=SOON).pid)
+    run = live.run_now("overrun", workflow, kwargs={"gate": str(live.gate), "how": how}, timeout=1, retry=ONCE)
+    return run, live.executor_of(run, timeout=SOON)
 
 
 def wait_for_kill(process: psutil.Process) -> None:
@@ -73,8 +63,7 @@ def test_code_beyond_its_timeout_is_killed_by_who_watches_it_and_its_run_is_lost
     live.wait_for_status(run, "lost", timeout=SOON)
     assert run.error == OVERDUE
     assert worker.is_running
-    after = live.note_every("after", Every("24h"))
-    live.wait_for_status(present(after.trigger().run), "succeeded", timeout=SOON)
+    live.wait_for_status(live.run_now("after"), "succeeded", timeout=SOON)
     live.check()
 
 
@@ -124,7 +113,7 @@ def test_silence_of_sql_while_the_end_is_written_is_no_overrun(
         live.environment["RQSCHED_DATABASE_URL"] = proxy.url(live.environment["RQSCHED_DATABASE_URL"])
         (WATCHED | ALONE)[kind](live)
         run = live.hold_now(timeout=timeout, retry=ONCE)
-        process = psutil.Process(live.wait_for_execution(run, timeout=SOON).pid)
+        process = live.executor_of(run, timeout=SOON)
         proxy.is_silent = True
         proxy.swallow()
         live.open_gate()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,7 +13,7 @@ import pytest
 from rqsched import Every
 from rqsched.store.database import Connection, Database, Patience
 from tests.support.pgbouncer import BINARY, pgbouncer, pooled
-from tests.support.processes import rqsched_command, wait_until
+from tests.support.processes import SOON, rqsched_command, run_to_end
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import MakeLive
 
@@ -25,7 +23,6 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.skipif(BINARY is None, reason="PgBouncer is not installed (Debian: apt install pgbouncer)"),
 ]
-SOON = 60.0
 
 
 @pytest.fixture
@@ -81,23 +78,19 @@ def test_schema_worker_and_commands_work_through_it(
             "RQSCHED_DATABASE_POOLER": "transaction",
             "RQSCHED_REDIS_URL": redis_url,
         }
-        said = [run(through, "db", "upgrade")]
+        said = [run_to_end(rqsched_command("db", "upgrade"), through)]
         live = make_live(empty_postgres_url)
         live.environment |= through
         schedule = live.note_every("nightly", Every(timedelta(seconds=1)), overlap="allow_all")
         worker = live.start_worker()
-        wait_until(lambda: schedule.refresh().state.success_count >= 3, timeout=SOON, what=f"runs\n{worker.log()}")
+        live.wait_for_successes(schedule, more=3)
         schedule.pause()
-        said += [run(live.environment, *words) for words in (["list"], ["history", "nightly"], ["doctor"])]
+        said += [
+            run_to_end(rqsched_command(*words), live.environment)
+            for words in (["list"], ["history", "nightly"], ["doctor"])
+        ]
 
         live.check()
         assert worker.terminate(timeout=SOON) == 0
         assert "pooler" not in worker.log()
     assert [one.returncode for one in said] == [0] * 4, said
-
-
-def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(word) for word in rqsched_command(*words)]
-    return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=SOON, check=False
-    )

@@ -12,17 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from redis import Redis
 from rq import Worker
 
 from rqsched import Every
-from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.processes import BIN, Process, is_gone, process_tree, wait_until
+from tests.support.narrow import present
+from tests.support.processes import BIN, SOON, Process, is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SECOND = timedelta(seconds=1)
-SOON = 60.0
 BOOT = 5.0 + 15.0
 """The bound of a boot, and what Python may take to start on a busy machine."""
 FLUSH = 20.0
@@ -42,20 +40,10 @@ KINDS = {
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def start_rq(live: LiveEnv, *words: str) -> Process:
+def start_preloaded(live: LiveEnv, *words: str) -> Process:
+    """A command of RQ's whose module of settings says which Redis it is, unless the words do."""
     command: Sequence[str | Path] = [BIN / "rq", *words, "rqsched", "default"]
     return live.start(command)
-
-
-def fires(schedule: ScheduleHandle) -> int:
-    """How often it came to fire; with a run that holds the worker these are skipped by overlap."""
-    schedule.refresh()
-    return schedule.run_count + schedule.skipped_count
-
-
-def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
-    fired = fires(schedule)
-    wait_until(lambda: fires(schedule) >= fired + more, timeout=timeout, what=f"fires of {schedule}")
 
 
 def dispatchers(workers: Sequence[Process]) -> list[psutil.Process]:
@@ -75,20 +63,18 @@ def test_schedules_fire_again_at_once_after_a_kill_of_the_whole_group_and_after_
     live: LiveEnv, kind: str
 ) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    killed = start_rq(live, *KINDS[kind])
-    wait_for_fires(schedule)
+    killed = start_preloaded(live, *KINDS[kind])
+    live.wait_for_fires(schedule)
     kept = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
     os.killpg(killed.pid, signal.SIGKILL)
     wait_until(lambda: all(is_gone(one) for one in kept), timeout=BOOT, what=f"the end of {kept}")
 
-    start_rq(live, *KINDS[kind])
+    start_preloaded(live, *KINDS[kind])
 
-    wait_for_fires(schedule, timeout=BOOT)
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        redis.flushall()
-    wait_for_fires(schedule, timeout=FLUSH)
-    succeeded = schedule.refresh().state.success_count
-    wait_until(lambda: schedule.refresh().state.success_count > succeeded, timeout=SOON, what="a run")
+    live.wait_for_fires(schedule, timeout=BOOT)
+    live.redis.flushall()
+    live.wait_for_fires(schedule, timeout=FLUSH)
+    live.wait_for_successes(schedule, more=1)
     schedule.pause()
     live.check()
 
@@ -98,16 +84,16 @@ def test_schedules_fire_again_at_once_after_a_kill_of_the_whole_group_and_after_
 def test_schedules_fire_beside_a_long_job_whoever_dies(live: LiveEnv, kind: str, name: str) -> None:
     """Nothing in the worker has a moment for it: keeper and dispatcher watch each other."""
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    worker = start_rq(live, *KINDS[kind])
+    worker = start_preloaded(live, *KINDS[kind])
     run = live.hold_now()
     live.wait_for_execution(run)
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
 
     for _ in range(2):
         killed = live.wait_beside_rq(name)
         killed.kill()
         live.wait_beside_rq(name, other_than=killed.pid, timeout=REPLACED)
-        wait_for_fires(schedule, more=3)
+        live.wait_for_fires(schedule, more=3)
 
     assert run.refresh().status == "running"
     assert len(live.beside_rq("rqsched-keeper")) == len(live.beside_rq("rqsched-dispatcher")) == 1
@@ -118,30 +104,30 @@ def test_schedules_fire_beside_a_long_job_whoever_dies(live: LiveEnv, kind: str,
 
 def test_dispatcher_that_stands_still_is_replaced_by_its_keeper(live: LiveEnv) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    start_rq(live, *PRELOAD)
+    start_preloaded(live, *PRELOAD)
     stopped = live.wait_beside_rq("rqsched-dispatcher")
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
 
     stopped.suspend()
 
     live.wait_beside_rq("rqsched-dispatcher", other_than=stopped.pid, timeout=REPLACED + SLACK)
     assert is_gone(stopped)
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
 
 
 @each_kind
 def test_everything_ends_with_a_worker_that_is_asked_to(live: LiveEnv, kind: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    worker = start_rq(live, *KINDS[kind])
+    worker = start_preloaded(live, *KINDS[kind])
     run = live.hold_now()
     live.wait_for_execution(run)
     kept = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
 
     worker.signal(signal.SIGTERM)
 
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
     live.open_gate()
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     wait_until(lambda: all(is_gone(one) for one in kept), timeout=END, what=f"the end of {kept}")
     assert run.refresh().status == "succeeded"
 
@@ -161,9 +147,9 @@ def test_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv, given: st
     elif given != "module":
         live.environment[given] = url
 
-    start_rq(live, *words)
+    start_preloaded(live, *words)
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    live.wait_for_successes(schedule, more=2)
     assert not (tmp_path / "embedded").exists()
 
 
@@ -175,9 +161,9 @@ def test_worker_without_a_database_says_what_to_set_and_starts_nothing(live: Liv
         "RQSCHED_DATA_DIR": str(tmp_path / "embedded"),
     }
 
-    worker = start_rq(live, *PRELOAD, "--url", url)
+    worker = start_preloaded(live, *PRELOAD, "--url", url)
 
-    assert worker.popen.wait(SOON) == 1
+    assert worker.wait() == 1
     assert "RQSCHED_DATABASE_URL is unset" in worker.log()
     assert "Traceback" not in worker.log()
     assert not (tmp_path / "embedded").exists()
@@ -186,15 +172,13 @@ def test_worker_without_a_database_says_what_to_set_and_starts_nothing(live: Liv
 @pytest.mark.parametrize("words", [PRELOAD, KINDS["pool"]], ids=["worker", "pool"])
 def test_burst_makes_one_pass_and_keeps_nothing(live: LiveEnv, words: Sequence[str]) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    first_at = schedule.next_run_at
-    assert first_at is not None
+    first_at = present(schedule.next_run_at)
     wait_until(lambda: live.scheduler.runtime.now() > first_at, timeout=SOON, what="the first due time")
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        redis.flushall()
+    live.redis.flushall()
 
-    worker = start_rq(live, *words, "--burst")
+    worker = start_preloaded(live, *words, "--burst")
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert schedule.refresh().run_count >= 1
     assert len(live.executions()) == schedule.run_count
     assert not Path(live.environment["RQSCHED_RUN_DIR"]).exists()
@@ -213,9 +197,9 @@ def test_commands_of_rq_that_are_no_workers_start_nothing(live: LiveEnv) -> None
 def test_class_that_has_a_dispatcher_gets_no_second_one(live: LiveEnv, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
-    worker = start_rq(live, *PRELOAD, "-w", f"rqsched.rq.{name}")
+    worker = start_preloaded(live, *PRELOAD, "-w", f"rqsched.rq.{name}")
 
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
     assert len(dispatchers([worker])) == 1
 
 
@@ -225,9 +209,8 @@ def test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_on
 ) -> None:
     live.environment["RQ_REDIS_URL"] = live.environment["RQSCHED_REDIS_URL"]
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    workers = [start_rq(live, *words) for _ in range(4)]
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        wait_until(lambda: len(Worker.all(redis)) == len(workers), timeout=SOON, what="all workers")
+    workers = [start_preloaded(live, *words) for _ in range(4)]
+    wait_until(lambda: len(Worker.all(live.redis)) == len(workers), timeout=SOON, what="all workers")
     wait_until(lambda: len(dispatchers(workers)) == 2, timeout=SOON, what="two dispatchers")
     with_one = [worker for worker in workers if dispatchers([worker])]
     assert len(with_one) == 2
@@ -238,7 +221,7 @@ def test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_on
     killed_at = time.monotonic()
     others = [worker for worker in workers if worker not in with_one]
     wait_until(lambda: dispatchers(others), timeout=BOOT, what="a dispatcher in the first place")
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
     wait_until(lambda: len(dispatchers(others)) == 2, timeout=REPLACED + SLACK, what="one in the second place")
     assert time.monotonic() - killed_at > LEFT_TO_FORKS
     schedule.pause()
@@ -246,10 +229,10 @@ def test_of_many_workers_two_have_a_dispatcher_and_another_takes_the_place_of_on
 
 
 def test_workers_that_dispatch_something_else_have_places_of_their_own(live: LiveEnv) -> None:
-    workers = [start_rq(live, *PRELOAD) for _ in range(2)]
+    workers = [start_preloaded(live, *PRELOAD) for _ in range(2)]
     wait_until(lambda: len(dispatchers(workers)) == 2, timeout=SOON, what="two dispatchers")
     live.environment["RQSCHED_CONTROL_QUEUE"] = "other"
 
-    worker = start_rq(live, *PRELOAD)
+    worker = start_preloaded(live, *PRELOAD)
 
     wait_until(lambda: dispatchers([worker]), timeout=SOON, what="a third one")

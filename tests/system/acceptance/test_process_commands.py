@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,18 +15,18 @@ import pytest
 from redis import Redis
 
 from rqsched import Every
-from tests.support.processes import BIN, Process, process_tree, rqsched_command, wait_until
+from tests.support.narrow import present
+from tests.support.processes import SOON, Process, process_tree, rqsched_command, run_to_end, wait_until
 from tests.support.servers import ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180), pytest.mark.usefixtures("cold_commands")]
 SECOND = timedelta(seconds=1)
-SOON = 60.0
 
 
-def wait_for_successes(live: LiveEnv, count: int = 2) -> None:
+def run_twice(live: LiveEnv) -> None:
     schedule = live.note_every("nightly", Every(SECOND), overlap="allow_all")
-    wait_until(lambda: schedule.refresh().state.success_count >= count, timeout=SOON, what=f"{count} runs")
+    live.wait_for_successes(schedule)
     schedule.pause()
 
 
@@ -40,15 +37,15 @@ def objects(process: Process) -> list[dict[str, Any]]:
 
 def test_a_dispatcher_alone_fires_for_workers_of_ones_own(live: LiveEnv) -> None:
     dispatcher = live.start(rqsched_command("dispatcher"))
-    live.start([BIN / "rq", "worker", "--url", live.environment["RQSCHED_REDIS_URL"], "default"])
+    live.start_rq("worker", queues=("default",))
 
-    wait_for_successes(live)
+    run_twice(live)
 
     live.check()
     names = {process.name() for process in process_tree(dispatcher.pid)[1:]}
     assert names == {"rqsched-dispatc"}, "no worker of RQ beside it"
     dispatcher.signal(signal.SIGTERM)
-    assert dispatcher.popen.wait(SOON) == 0
+    assert dispatcher.wait() == 0
 
 
 def test_a_dispatcher_whose_redis_belongs_to_another_database_does_not_start(live: LiveEnv, redis: Redis) -> None:
@@ -56,7 +53,7 @@ def test_a_dispatcher_whose_redis_belongs_to_another_database_does_not_start(liv
 
     dispatcher = live.start(rqsched_command("dispatcher"))
 
-    assert dispatcher.popen.wait(SOON) == 2
+    assert dispatcher.wait() == 2
     assert "belongs to another database" in dispatcher.log()
 
 
@@ -65,9 +62,9 @@ def test_a_worker_logs_each_run_as_json_and_nothing_else_but_json(make_live: Mak
     live = make_live(empty_sqlite_url)
     worker = live.start(rqsched_command("worker", "--log-format", "json"))
     wait_until(lambda: "dispatcher started" in worker.log(), timeout=SOON, what=f"a start: {worker.log()}")
-    wait_for_successes(live)
+    run_twice(live)
     worker.signal(signal.SIGTERM)
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
 
     lines = objects(worker)
 
@@ -82,28 +79,25 @@ def test_a_worker_logs_each_run_as_json_and_nothing_else_but_json(make_live: Mak
 def test_a_worker_that_logs_errors_only_is_silent_while_all_is_well(live: LiveEnv) -> None:
     worker = live.start(rqsched_command("worker", "--log-level", "error"))
 
-    wait_for_successes(live)
+    run_twice(live)
 
     worker.signal(signal.SIGTERM)
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert worker.log() == ""
 
 
 def test_web_logs_its_requests_as_json(live: LiveEnv) -> None:
     web = live.start(rqsched_command("web", "--port", "0", "--log-format", "json"))
 
-    web.wait_for_log("Uvicorn running on", timeout=SOON)
+    web.wait_for_log("Uvicorn running on")
 
     web.signal(signal.SIGTERM)
-    assert web.popen.wait(SOON) in {0, -signal.SIGTERM}
+    assert web.wait() in {0, -signal.SIGTERM}
     assert "uvicorn.error" in {one["logger"] for one in objects(web)}
 
 
 def ping(live: LiveEnv, *options: str) -> tuple[int, str]:
-    command = [str(word) for word in rqsched_command("ping", *options)]
-    asked = subprocess.run(
-        command, env={**os.environ, **live.environment}, capture_output=True, text=True, timeout=SOON, check=False
-    )
+    asked = run_to_end(rqsched_command("ping", *options), live.environment)
     return asked.returncode, asked.stdout + asked.stderr
 
 
@@ -134,11 +128,9 @@ def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(live: LiveEnv, comma
 
 @pytest.mark.parametrize("kind", ["Worker", "SimpleWorker", "SpawnWorker"])
 def test_a_ping_finds_a_worker_of_rq_with_our_class_also_while_it_executes(live: LiveEnv, kind: str) -> None:
-    url = live.environment["RQSCHED_REDIS_URL"]
-    command: list[str | Path] = [BIN / "rq", "worker", "-w", f"rqsched.rq.{kind}", "--url", url, "rqsched", "default"]
-    worker = live.start(command)
+    worker = live.start_rq("worker", "-w", f"rqsched.rq.{kind}")
     wait_until_ready(live)
-    live.wait_for_execution(live.hold_now(), timeout=SOON)
+    live.wait_for_execution(live.hold_now())
 
     code, text = ping(live)
 
@@ -176,7 +168,7 @@ def test_a_worker_is_alive_and_not_ready_while_it_ends(live: LiveEnv) -> None:
     wait_until(lambda: "is about to end" in ping(live)[1], timeout=SOON, what="an end that is told")
     assert (ping(live)[0], ping(live, "--ready")[0]) == (0, 1)
     live.open_gate()
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
 
 
 @contextmanager
@@ -223,7 +215,7 @@ def test_systemd_is_told_of_a_start_that_it_lives_and_of_its_end(
 
     process.signal(signal.SIGTERM)
     assert set(hear(systemd, "STOPPING=1")) <= {"WATCHDOG=1", "STOPPING=1"}
-    assert process.popen.wait(SOON) in {0, -signal.SIGTERM}
+    assert process.wait() in {0, -signal.SIGTERM}
 
 
 def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(live: LiveEnv, systemd: socket.socket) -> None:
@@ -244,9 +236,8 @@ def test_a_worker_that_stands_still_is_silent_to_systemds_watchdog(live: LiveEnv
 
 def test_a_run_cannot_speak_to_systemd_in_the_name_of_its_worker(live: LiveEnv, systemd: socket.socket) -> None:
     schedule = live.scheduler.create("env", "os.getenv", Every("24h"), args=["NOTIFY_SOCKET", "none"])
-    run = schedule.trigger().run
-    assert run is not None
+    run = present(schedule.trigger().run)
 
     live.start_worker()
 
-    assert live.wait_for_status(run, "succeeded", timeout=SOON).result == "none"
+    assert live.wait_for_status(run, "succeeded").result == "none"

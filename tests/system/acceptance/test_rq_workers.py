@@ -8,49 +8,29 @@ import signal
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import psutil
 import pytest
-from redis import Redis
 
 from rqsched import Every, RetryPolicy
-from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.processes import BIN, Process, is_gone, kill_all, process_tree, wait_until
+from tests.support.narrow import present
+from tests.support.processes import SOON, is_gone, kill_all, process_tree, wait_until
 from tests.support.servers import PostgresServer
-from tests.system.acceptance.live import LiveEnv, MakeLive
+from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 SECOND = timedelta(seconds=1)
-SOON = 60.0
-KINDS = {
-    "fork": ("worker", "-w", "rqsched.rq.Worker"),
-    "simple": ("worker", "-w", "rqsched.rq.SimpleWorker"),
-    "spawn": ("worker", "-w", "rqsched.rq.SpawnWorker"),
-    "pool": ("worker-pool", "-n", "2", "-w", "rqsched.rq.Worker"),
-}
 PROVEN = [pytest.mark.postgres, pytest.mark.proof]
-each_kind = pytest.mark.parametrize("kind", KINDS)
+each_kind = pytest.mark.parametrize("kind", RQ_KINDS)
 each_kind_on_each_database = pytest.mark.parametrize(
     ("database_kind", "kind"),
     [
-        *[("sqlite", kind) for kind in KINDS],
+        *[("sqlite", kind) for kind in RQ_KINDS],
         pytest.param("postgres", "fork", marks=pytest.mark.postgres),
-        *[pytest.param("postgres", kind, marks=PROVEN) for kind in KINDS if kind != "fork"],
+        *[pytest.param("postgres", kind, marks=PROVEN) for kind in RQ_KINDS if kind != "fork"],
     ],
 )
 """Beside PostgreSQL the other kinds start the same dispatcher as `fork`: `make proofs` tries them."""
-
-
-def start_rq(live: LiveEnv, *words: str) -> Process:
-    """RQ's own command, told its Redis by RQ's own option; both queues are named."""
-    command: Sequence[str | Path] = [BIN / "rq", *words, "--url", live.environment["RQSCHED_REDIS_URL"]]
-    return live.start([*command, "rqsched", "default"])
-
-
-def wait_for_fires(schedule: ScheduleHandle, *, more: int = 2, timeout: float = SOON) -> None:
-    fired = schedule.refresh().run_count
-    wait_until(lambda: schedule.refresh().run_count >= fired + more, timeout=timeout, what=f"fires of {schedule}")
 
 
 @each_kind_on_each_database
@@ -58,35 +38,33 @@ def test_schedules_fire_and_runs_succeed_without_rqs_scheduler(any_live: LiveEnv
     live = any_live
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
-    start_rq(live, *KINDS[kind])
+    live.start_rq(*RQ_KINDS[kind])
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    live.wait_for_successes(schedule, more=2)
     schedule.pause()
     live.check()
 
 
 def test_the_redis_that_rq_was_given_is_the_dispatchers_too(live: LiveEnv) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    url = live.environment["RQSCHED_REDIS_URL"]
-    live.environment["RQSCHED_REDIS_URL"] = ""
 
-    live.start([BIN / "rq", *KINDS["fork"], "--url", url, "rqsched", "default"])
+    live.start_rq(*RQ_KINDS["fork"], RQSCHED_REDIS_URL="")
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    live.wait_for_successes(schedule, more=2)
 
 
 @pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
 @pytest.mark.parametrize("kind", ["fork", "simple", "spawn"])
 def test_a_dispatcher_or_keeper_that_dies_comes_back(live: LiveEnv, kind: str, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    start_rq(live, *KINDS[kind])
-    wait_for_fires(schedule)
+    live.start_rq(*RQ_KINDS[kind])
+    live.wait_for_fires(schedule)
     killed = live.wait_beside_rq(name)
 
     killed.kill()
 
     live.wait_beside_rq(name, other_than=killed.pid)
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
     wait_until(lambda: len(live.beside_rq("rqsched-dispatcher")) == 1, timeout=SOON, what="one dispatcher")
     schedule.pause()
     live.check()
@@ -95,17 +73,17 @@ def test_a_dispatcher_or_keeper_that_dies_comes_back(live: LiveEnv, kind: str, n
 @pytest.mark.parametrize("kind", ["fork", "simple"])
 def test_a_dispatcher_and_its_keeper_that_die_at_once_come_back(live: LiveEnv, kind: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    start_rq(live, *KINDS[kind])
+    live.start_rq(*RQ_KINDS[kind])
     killed = [live.wait_beside_rq("rqsched-keeper"), live.wait_beside_rq("rqsched-dispatcher")]
 
     kill_all(killed)
 
-    wait_for_fires(schedule)
+    live.wait_for_fires(schedule)
     assert live.wait_beside_rq("rqsched-dispatcher") not in killed
 
 
 def test_a_keeper_that_dies_during_a_run_comes_back_before_the_run_has_ended(live: LiveEnv) -> None:
-    start_rq(live, *KINDS["fork"])
+    live.start_rq(*RQ_KINDS["fork"])
     run = live.hold_now()
     live.wait_for_execution(run)
     killed = live.wait_beside_rq("rqsched-keeper")
@@ -115,20 +93,19 @@ def test_a_keeper_that_dies_during_a_run_comes_back_before_the_run_has_ended(liv
     live.wait_beside_rq("rqsched-keeper", other_than=killed.pid)
     assert run.refresh().status == "running"
     live.open_gate()
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
 
 
 @pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
 def test_schedules_fire_while_a_simple_worker_executes_whoever_dies(live: LiveEnv, name: str) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    start_rq(live, *KINDS["simple"])
+    live.start_rq(*RQ_KINDS["simple"])
     run = live.hold_now()
     live.wait_for_execution(run)
 
     live.wait_beside_rq(name).kill()
 
-    skipped = schedule.refresh().skipped_count
-    wait_until(lambda: schedule.refresh().skipped_count > skipped + 3, timeout=SOON, what="fires, skipped by overlap")
+    live.wait_for_fires(schedule, more=4)
     assert run.refresh().status == "running"
 
 
@@ -136,8 +113,8 @@ def test_schedules_fire_while_a_simple_worker_executes_whoever_dies(live: LiveEn
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_keeper_and_dispatcher_end_with_their_worker(live: LiveEnv, kind: str, end: signal.Signals) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    worker = start_rq(live, *KINDS[kind])
-    wait_for_fires(schedule)
+    worker = live.start_rq(*RQ_KINDS[kind])
+    live.wait_for_fires(schedule)
     live.wait_beside_rq("rqsched-keeper")
     kept = [*live.beside_rq("rqsched-keeper"), *live.beside_rq("rqsched-dispatcher")]
     workers = [worker.pid] if kind != "pool" else [one.pid for one in psutil.Process(worker.pid).children()]
@@ -151,17 +128,16 @@ def test_keeper_and_dispatcher_end_with_their_worker(live: LiveEnv, kind: str, e
 
 def test_a_worker_that_is_asked_to_end_finishes_its_run_and_schedules_fire_meanwhile(live: LiveEnv) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
-    worker = start_rq(live, *KINDS["fork"])
+    worker = live.start_rq(*RQ_KINDS["fork"])
     run = live.hold_now()
     live.wait_for_execution(run)
 
     worker.signal(signal.SIGTERM)
 
-    skipped = schedule.refresh().skipped_count
-    wait_until(lambda: schedule.refresh().skipped_count > skipped + 2, timeout=SOON, what="fires, skipped by overlap")
+    live.wait_for_fires(schedule, more=3)
     assert run.refresh().status == "running"
     live.open_gate()
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert run.refresh().status == "succeeded"
 
 
@@ -172,24 +148,23 @@ def test_a_worker_starts_while_sql_is_away_and_its_schedules_fire_when_it_is_bac
     """It executes other jobs of RQ meanwhile."""
     live = make_live(own_postgres_url)
     own_postgres.kill()
-    worker = start_rq(live, *KINDS["fork"])
-    worker.wait_for_log("Listening on default", timeout=SOON)
+    worker = live.start_rq(*RQ_KINDS["fork"])
+    worker.wait_for_log("Listening on default")
 
     own_postgres.start()
 
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    wait_until(lambda: schedule.refresh().state.success_count >= 1, timeout=120, what="a run")
+    live.wait_for_successes(schedule, more=1, timeout=120)
 
 
 def test_a_burst_makes_one_pass_and_executes_what_it_fired(live: LiveEnv) -> None:
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    first_at = schedule.next_run_at
-    assert first_at is not None
+    first_at = present(schedule.next_run_at)
     wait_until(lambda: live.scheduler.runtime.now() > first_at, timeout=SOON, what="the first due time")
 
-    worker = start_rq(live, "worker", "--burst", "-w", "rqsched.rq.Worker")
+    worker = live.start_rq("worker", "--burst", "-w", "rqsched.rq.Worker")
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert schedule.refresh().run_count >= 1
     assert len(live.executions()) == schedule.run_count
 
@@ -204,18 +179,17 @@ WORKERS_THAT_RECOVER = {
 def test_a_worker_that_starts_after_a_flush_fires_everything_again(live: LiveEnv, words: Sequence[str]) -> None:
     """Nothing is in Redis that could tell it: it looks into SQL at its boot."""
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        redis.flushall()
+    live.redis.flushall()
 
-    start_rq(live, *words)
+    live.start_rq(*words)
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 2, timeout=SOON, what="two runs")
+    live.wait_for_successes(schedule, more=2)
 
 
 def test_a_bare_rq_worker_executes_what_lies_on_its_lists(live: LiveEnv) -> None:
     """It promotes nothing and repairs nothing but what its links carry: somebody must make a pass."""
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
-    start_rq(live, "worker")
+    live.start_rq("worker")
 
     def passes() -> bool:
         live.scheduler.recover(deep=True)
@@ -226,12 +200,12 @@ def test_a_bare_rq_worker_executes_what_lies_on_its_lists(live: LiveEnv) -> None
 
 def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(live: LiveEnv) -> None:
     run = live.hold_now(retry=RetryPolicy(max_retries=0))
-    start_rq(live, *KINDS["fork"])
+    live.start_rq(*RQ_KINDS["fork"])
     execution = live.wait_for_execution(run)
 
     os.kill(execution.pid, signal.SIGKILL)
 
-    live.wait_for_status(run, "lost", timeout=SOON)
+    live.wait_for_status(run, "lost")
     assert run.error is not None
     assert "horse" in run.error
 
@@ -253,8 +227,8 @@ def test_no_chain_is_dead_ten_seconds_after_the_last_kill(live: LiveEnv, kind: s
         live.note_every(f"s{number}", Every(timedelta(seconds=1 + number % 3)), overlap="allow_all")
         for number in range(CHAINS)
     ]
-    workers = [start_rq(live, *KINDS[kind]) for _ in range(2)]
-    wait_for_fires(schedules[0])
+    workers = [live.start_rq(*RQ_KINDS[kind]) for _ in range(2)]
+    live.wait_for_fires(schedules[0])
 
     for _ in range(STRIKES):
         number = chance.randrange(len(workers))
@@ -262,10 +236,10 @@ def test_no_chain_is_dead_ten_seconds_after_the_last_kill(live: LiveEnv, kind: s
         victim = chance.choice(tree)
         if victim.pid == workers[number].pid:
             workers[number].kill_tree()
-            workers[number] = start_rq(live, *KINDS[kind])
+            workers[number] = live.start_rq(*RQ_KINDS[kind])
         elif not is_gone(victim):
             victim.kill()
-        wait_for_fires(schedules[number], more=1)
+        live.wait_for_fires(schedules[number], more=1)
 
     struck_at, slowest = time.monotonic(), 0.0
     fired = {schedule.schedule_id: schedule.refresh().run_count for schedule in schedules}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import psutil
 import pytest
 from redis import Redis
 from rq import Worker
@@ -18,18 +17,16 @@ from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry
 
 from rqsched import Every, RetryPolicy
-from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from tests.support.env import job_id
-from tests.support.processes import Process, is_gone, process_tree, rqsched_command, wait_until
+from rqsched.api.schedule_handle import ScheduleHandle
+from tests.support.env import ONCE, job_id
+from tests.support.processes import SOON, is_gone, process_tree, rqsched_command, wait_until
 from tests.support.sizes import sized
-from tests.system.acceptance.chores import HOLD
+from tests.system.acceptance.chores import DEAFEN, HOLD, HOLD_INTERPRETER
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SOON = 60.0
 CHAINS = 6
 STRIKES = sized(6, 20)
-ONCE = RetryPolicy(max_retries=0, then="continue")
 LATER = RetryPolicy(max_retries=1, base=timedelta(hours=1))
 
 
@@ -37,30 +34,13 @@ MODELS = {"runners": (), "isolated": ("--isolate",)}
 each_model = pytest.mark.parametrize("words", MODELS.values(), ids=MODELS.keys())
 
 
-def start_runners(live: LiveEnv, count: int, *words: str) -> Process:
-    return live.start_worker("--concurrency", str(count), *words)
-
-
-def hold(live: LiveEnv, schedule_id: str = "hold", **options: object) -> RunHandle:
-    return live.hold_now(schedule_id, **options)  # type: ignore[arg-type]
-
-
-def runner_of(live: LiveEnv, run: RunHandle) -> psutil.Process:
-    """The process that executes a run."""
-    return psutil.Process(live.wait_for_execution(run, timeout=SOON).pid)
-
-
-def redis_of(live: LiveEnv) -> Redis:
-    return Redis.from_url(live.environment["RQSCHED_REDIS_URL"])
-
-
 def test_runs_are_executed_one_after_the_other_in_as_many_processes_as_asked_for(any_live: LiveEnv) -> None:
     live = any_live
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
 
-    worker = start_runners(live, 2)
+    worker = live.start_runners(2)
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 5, timeout=SOON, what="five runs")
+    live.wait_for_successes(schedule, more=5)
     assert {execution.pid for execution in live.executions()} <= {one.pid for one in process_tree(worker.pid)}
     assert len({execution.pid for execution in live.executions()}) <= 2
     assert worker.terminate(timeout=SOON) == 0
@@ -73,29 +53,29 @@ def test_a_process_that_is_killed_costs_its_own_run_only(
     any_live: LiveEnv, retry: RetryPolicy, status: str, words: Sequence[str]
 ) -> None:
     live = any_live
-    start_runners(live, 2, *words)
-    killed, other = hold(live, "killed", retry=retry), hold(live, "other")
-    runner = runner_of(live, killed)
-    assert runner_of(live, other).pid != runner.pid
+    live.start_runners(2, *words)
+    killed, other = live.hold_now("killed", retry=retry), live.hold_now("other")
+    runner = live.executor_of(killed)
+    assert live.executor_of(other).pid != runner.pid
 
     runner.kill()
 
-    live.wait_for_status(killed, status, timeout=SOON)
+    live.wait_for_status(killed, status)
     assert killed.error is not None
     assert killed.error == ("its work horse died" if words else "its runner died (signal 9)")
     assert other.refresh().status == "running"
     live.open_gate()
-    live.wait_for_status(other, "succeeded", timeout=SOON)
+    live.wait_for_status(other, "succeeded")
     live.check()
 
 
 def test_a_runner_that_died_has_a_successor_at_once_which_executes_the_next_attempt(live: LiveEnv) -> None:
-    start_runners(live, 1)
-    run = hold(live, retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
-    runner_of(live, run).kill()
+    live.start_runners(1)
+    run = live.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    live.executor_of(run).kill()
     live.open_gate()
 
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
 
     assert [one.attempt for one in live.executions()] == [1, 2]
     assert len({one.pid for one in live.executions()}) == 2
@@ -103,51 +83,49 @@ def test_a_runner_that_died_has_a_successor_at_once_which_executes_the_next_atte
 
 
 def test_nothing_is_left_in_redis_of_a_run_that_succeeded(live: LiveEnv) -> None:
-    start_runners(live, 1, "--name", "here")
-    run = live.note_every("now", Every(timedelta(days=1))).trigger().run
-    assert run is not None
+    live.start_runners(1, "--name", "here")
+    run = live.run_now("now")
 
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
 
-    with redis_of(live) as redis:
+    redis = live.redis
 
-        def left() -> set[str]:
-            keys: Any = redis.keys("rq:*")
-            return {name for name in (key.decode() for key in keys) if run.uid in name}
+    def left() -> set[str]:
+        keys: Any = redis.keys("rq:*")
+        return {name for name in (key.decode() for key in keys) if run.uid in name}
 
-        wait_until(lambda: not left(), timeout=SOON, what="an end without keys")
-        assert StartedJobRegistry("default", connection=redis).count == 0
-        assert redis.scard("rq:worker:here-1:executions") == 0
-        assert redis.hget("rq:worker:here-1", "state") == b"idle"
+    wait_until(lambda: not left(), timeout=SOON, what="an end without keys")
+    assert StartedJobRegistry("default", connection=redis).count == 0
+    assert redis.scard("rq:worker:here-1:executions") == 0
+    assert redis.hget("rq:worker:here-1", "state") == b"idle"
 
 
 def test_rqs_job_of_a_run_whose_runner_died_has_failed_and_the_runners_name_is_registered_again(live: LiveEnv) -> None:
-    start_runners(live, 1, "--name", "here")
-    run = hold(live, retry=ONCE)
-    runner = runner_of(live, run)
+    live.start_runners(1, "--name", "here")
+    run = live.hold_now(retry=ONCE)
+    runner = live.executor_of(run)
     runner.kill()
 
-    live.wait_for_status(run, "lost", timeout=SOON)
+    live.wait_for_status(run, "lost")
 
-    with redis_of(live) as redis:
-        job = Job.fetch(str(job_id(run.refresh().state)), connection=redis)
-        wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="a failed job")
+    job = Job.fetch(str(job_id(run.refresh().state)), connection=live.redis)
+    wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="a failed job")
 
-        def successor() -> bool:
-            found = Worker.all(connection=redis)
-            return [worker.name for worker in found] == ["here-1"] and found[0].pid != runner.pid
+    def successor() -> bool:
+        found = Worker.all(connection=live.redis)
+        return [worker.name for worker in found] == ["here-1"] and found[0].pid != runner.pid
 
-        wait_until(successor, timeout=SOON, what="the successor at RQ")
+    wait_until(successor, timeout=SOON, what="the successor at RQ")
 
 
 @each_model
 def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(
     live: LiveEnv, words: Sequence[str]
 ) -> None:
-    start_runners(live, 2, *words)
-    run, other = hold(live, "terminated"), hold(live, "other")
-    runner = runner_of(live, run)
-    runner_of(live, other)
+    live.start_runners(2, *words)
+    run, other = live.hold_now("terminated"), live.hold_now("other")
+    runner = live.executor_of(run)
+    live.executor_of(other)
 
     run.terminate()
 
@@ -155,15 +133,15 @@ def test_a_run_that_is_terminated_ends_with_its_runner_and_the_others_continue(
     assert run.refresh().status == "terminated"
     assert other.refresh().status == "running"
     after = live.note_every("after", Every(timedelta(seconds=1)))
-    wait_until(lambda: after.refresh().state.success_count >= 1, timeout=SOON, what="a run after it")
+    live.wait_for_successes(after, more=1)
     live.check()
 
 
 @each_model
 def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveEnv, words: Sequence[str]) -> None:
-    start_runners(live, 1, *words)
-    run = live.hold_interpreter_now()
-    runner = runner_of(live, run)
+    live.start_runners(1, *words)
+    run = live.run_now("hold", HOLD_INTERPRETER, kwargs={"gate": str(live.gate)})
+    runner = live.executor_of(run)
 
     run.terminate()
 
@@ -173,9 +151,9 @@ def test_a_run_that_holds_its_interpreter_is_terminated_all_the_same(live: LiveE
 
 @each_model
 def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv, words: Sequence[str]) -> None:
-    start_runners(live, 2, *words)
-    run = hold(live, "held", overlap="terminate_other")
-    runner = runner_of(live, run)
+    live.start_runners(2, *words)
+    run = live.hold_now("held", overlap="terminate_other")
+    runner = live.executor_of(run)
 
     live.scheduler.get("held").trigger()
 
@@ -185,15 +163,14 @@ def test_terminate_other_kills_the_runner_of_the_run_before(live: LiveEnv, words
 
 @each_model
 def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv, words: Sequence[str]) -> None:
-    start_runners(live, 1, *words)
-    run = hold(live, retry=LATER)
-    runner = runner_of(live, run)
+    live.start_runners(1, *words)
+    run = live.hold_now(retry=LATER)
+    runner = live.executor_of(run)
 
-    with redis_of(live) as redis:
-        send_stop_job_command(redis, str(job_id(run.refresh().state)))
-        live.wait_for_status(run, "terminated", timeout=SOON)
-        job = Job.fetch(str(job_id(run.refresh().state)), connection=redis)
-        wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
+    send_stop_job_command(live.redis, str(job_id(run.refresh().state)))
+    live.wait_for_status(run, "terminated")
+    job = Job.fetch(str(job_id(run.refresh().state)), connection=live.redis)
+    wait_until(lambda: job.get_status() is JobStatus.STOPPED, timeout=SOON, what="a stopped job")
 
     wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
     assert run.error == "stopped by RQ's command"
@@ -202,32 +179,31 @@ def test_rqs_stop_command_kills_the_runner_and_terminates_the_run(live: LiveEnv,
 
 @pytest.mark.parametrize("send", [send_kill_horse_command, send_shutdown_command], ids=["kill-horse", "shutdown"])
 def test_rqs_other_commands_reach_a_runner(live: LiveEnv, send: Callable[[Redis, str], None]) -> None:
-    start_runners(live, 1, "--name", "here")
-    run = hold(live, retry=LATER)
-    runner = runner_of(live, run)
+    live.start_runners(1, "--name", "here")
+    run = live.hold_now(retry=LATER)
+    runner = live.executor_of(run)
 
-    with redis_of(live) as redis:
-        send(redis, "here-1")
+    send(live.redis, "here-1")
 
     if send is send_shutdown_command:
         live.open_gate()
     wait_until(lambda: is_gone(runner), timeout=SOON, what="the runner's end")
-    live.wait_for_status(run, "succeeded" if send is send_shutdown_command else "retrying", timeout=SOON)
+    live.wait_for_status(run, "succeeded" if send is send_shutdown_command else "retrying")
     after = live.note_every("after", Every(timedelta(seconds=1)))
-    wait_until(lambda: after.refresh().state.success_count >= 1, timeout=SOON, what="a run of the successor")
+    live.wait_for_successes(after, more=1)
 
 
 def test_a_run_beyond_its_timeout_fails_and_its_runner_continues(live: LiveEnv) -> None:
-    start_runners(live, 1)
-    run = hold(live, timeout=1, retry=ONCE)
+    live.start_runners(1)
+    run = live.hold_now(timeout=1, retry=ONCE)
 
-    live.wait_for_status(run, "failed", timeout=SOON)
+    live.wait_for_status(run, "failed")
 
     assert run.error is not None
     assert run.error.startswith("timeout: Task exceeded maximum timeout value (1 seconds)")
     live.open_gate()
-    after = hold(live, "after")
-    assert runner_of(live, after).pid == live.executions()[0].pid
+    after = live.hold_now("after")
+    assert live.executor_of(after).pid == live.executions()[0].pid
 
 
 @each_model
@@ -235,11 +211,11 @@ def test_a_run_that_its_timeout_does_not_end_is_killed(live: LiveEnv, words: Seq
     kwargs = {"log": str(live.log), "gate": str(live.gate), "deaf": True}
     every = Every(timedelta(seconds=1))
     schedule = live.scheduler.create("deaf", HOLD, every, kwargs=kwargs, timeout=1, max_runs=1, retry=ONCE)
-    start_runners(live, 2, *words)
+    live.start_runners(2, *words)
     [run] = wait_until(lambda: schedule.runs().items, timeout=SOON, what="its run")
-    other = hold(live, "other")
-    runner = runner_of(live, run)
-    runner_of(live, other)
+    other = live.hold_now("other")
+    runner = live.executor_of(run)
+    live.executor_of(other)
 
     live.wait_for_status(run, "lost", timeout=180)
 
@@ -250,45 +226,45 @@ def test_a_run_that_its_timeout_does_not_end_is_killed(live: LiveEnv, words: Seq
 
 def test_a_runner_that_stands_still_is_replaced_and_its_run_is_settled(live: LiveEnv) -> None:
     """Stopped as by a debugger. About a minute; reconcile may see before that its run shows no life."""
-    worker = start_runners(live, 1)
-    run = hold(live, retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
-    runner = runner_of(live, run)
+    worker = live.start_runners(1)
+    run = live.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
+    runner = live.executor_of(run)
 
     runner.suspend()
 
     wait_until(lambda: is_gone(runner), timeout=180, what=f"the end of {runner}")
     assert "makes no progress" in worker.log()
     live.open_gate()
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
     live.check()
 
 
 @each_model
 def test_a_worker_that_is_asked_to_end_finishes_the_runs_of_its_runners(live: LiveEnv, words: Sequence[str]) -> None:
-    worker = start_runners(live, 2, *words)
-    runs = [hold(live, name) for name in ("one", "other")]
+    worker = live.start_runners(2, *words)
+    runs = [live.hold_now(name) for name in ("one", "other")]
     for run in runs:
-        runner_of(live, run)
+        live.executor_of(run)
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "rqsched-dispatc" not in names(worker), timeout=SOON, what="the dispatcher's end")
+    wait_until(lambda: worker.child("dispatcher") is None, timeout=SOON, what="the dispatcher's end")
     live.open_gate()
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert [run.refresh().status for run in runs] == ["succeeded", "succeeded"]
     live.check()
 
 
 def test_a_worker_that_is_asked_twice_kills_its_runners_and_settles_their_runs(live: LiveEnv) -> None:
-    worker = start_runners(live, 2)
-    run = hold(live, retry=ONCE)
-    runner = runner_of(live, run)
+    worker = live.start_runners(2)
+    run = live.hold_now(retry=ONCE)
+    runner = live.executor_of(run)
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "rqsched-dispatc" not in names(worker), timeout=SOON, what="the dispatcher's end")
+    wait_until(lambda: worker.child("dispatcher") is None, timeout=SOON, what="the dispatcher's end")
     worker.signal(signal.SIGTERM)
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert is_gone(runner)
     assert run.refresh().status == "lost"
     assert run.error == "its worker was told to end at once"
@@ -301,8 +277,8 @@ def test_nothing_is_left_of_a_worker_with_runners_that_ended(
     live: LiveEnv, end: signal.Signals, words: Sequence[str]
 ) -> None:
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
-    worker = start_runners(live, 2, *words)
-    wait_until(lambda: schedule.refresh().state.success_count >= 1, timeout=SOON, what="a run")
+    worker = live.start_runners(2, *words)
+    live.wait_for_successes(schedule, more=1)
     tree = process_tree(worker.pid)
 
     worker.signal(end)
@@ -313,7 +289,7 @@ def test_nothing_is_left_of_a_worker_with_runners_that_ended(
 def test_a_runner_is_renewed_after_so_many_jobs(live: LiveEnv) -> None:
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
 
-    worker = start_runners(live, 1, "--max-jobs", "2")
+    worker = live.start_runners(1, "--max-jobs", "2")
 
     wait_until(lambda: len(live.executions()) >= 5, timeout=SOON, what="five runs")
     each = Counter(one.pid for one in live.executions())
@@ -327,7 +303,7 @@ def test_a_runner_is_renewed_after_so_many_jobs(live: LiveEnv) -> None:
 def test_a_runner_is_renewed_once_it_has_grown_beyond_its_memory(live: LiveEnv) -> None:
     live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
 
-    worker = start_runners(live, 1, "--max-memory", "1M")
+    worker = live.start_runners(1, "--max-memory", "1M")
 
     wait_until(lambda: len(live.executions()) >= 3, timeout=SOON, what="three runs")
     assert len({one.pid for one in live.executions()}) == len(live.executions())
@@ -346,20 +322,20 @@ def test_chains_and_runs_continue_whichever_process_is_killed_again_and_again(
         live.note_every(f"s{number}", Every(timedelta(seconds=1 + number % 3)), overlap="allow_all")
         for number in range(CHAINS)
     ]
-    worker = start_runners(live, 2, *words)
-    wait_until(lambda: schedules[0].refresh().state.success_count >= 1, timeout=SOON, what="a run")
+    worker = live.start_runners(2, *words)
+    live.wait_for_successes(schedules[0], more=1)
 
     for number in range(STRIKES):
         victim = chance.choice(process_tree(worker.pid))
         if victim.pid == worker.pid:
             worker.kill_tree()
-            worker = start_runners(live, 2, *words)
+            worker = live.start_runners(2, *words)
         elif not is_gone(victim):
             victim.kill()
-        wait_for_successes(schedules[number % CHAINS], more=1)
+        live.wait_for_successes(schedules[number % CHAINS], more=1, timeout=120)
 
     for schedule in schedules:
-        wait_for_successes(schedule, more=2)
+        live.wait_for_successes(schedule, more=2, timeout=120)
         schedule.pause()
     wait_until(lambda: not any(has_open(schedule) for schedule in schedules), timeout=180, what="the end of every run")
     live.check()
@@ -367,21 +343,6 @@ def test_chains_and_runs_continue_whichever_process_is_killed_again_and_again(
 
 def has_open(schedule: ScheduleHandle) -> bool:
     return bool(schedule.runs(statuses=("pending", "running", "buffered")).items)
-
-
-def wait_for_successes(schedule: ScheduleHandle, *, more: int) -> None:
-    count = schedule.refresh().state.success_count
-    wait_until(lambda: schedule.refresh().state.success_count >= count + more, timeout=120, what=f"runs of {schedule}")
-
-
-def names(worker: Process) -> set[str]:
-    found = set()
-    for process in process_tree(worker.pid):
-        try:
-            found.add(process.name())
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 DJANGO = """
@@ -411,7 +372,7 @@ def test_djangos_connections_are_those_of_one_run(live: LiveEnv) -> None:
     live.environment |= {"RQSCHED_IMPORTS": "looking", "OWN_FILE": str(live.folder / "own.db")}
     log = live.folder / "looks"
     worker = live.start(rqsched_command("worker", "--concurrency", "1"), cwd=live.folder)
-    worker.wait_for_log("run-1 started", timeout=SOON)
+    worker.wait_for_log("run-1 started")
 
     kwargs = {"log": str(log)}
     live.scheduler.create("look", "look", Every(timedelta(seconds=1)), kwargs=kwargs, overlap="allow_all")
@@ -424,13 +385,13 @@ def test_djangos_connections_are_those_of_one_run(live: LiveEnv) -> None:
 
 def test_what_a_run_does_to_the_signals_of_its_process_is_undone(live: LiveEnv) -> None:
     """A workflow that is deaf to SIGTERM, and leaves it so: the worker ends in order all the same."""
-    worker = start_runners(live, 1)
-    live.deafen_now()
-    run = hold(live)
-    live.wait_for_execution(run, timeout=SOON)
+    worker = live.start_runners(1)
+    live.run_now("deafen", DEAFEN)
+    run = live.hold_now()
+    live.wait_for_execution(run)
     live.open_gate()
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
 
     worker.signal(signal.SIGTERM)
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0

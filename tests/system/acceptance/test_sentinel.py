@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rqsched import Every
-from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.processes import BIN, rqsched_command, wait_until
+from tests.support.processes import BIN, rqsched_command, run_to_end, wait_until
 from tests.support.sentinels import Sentinels, sentinels_in
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
@@ -42,13 +39,6 @@ def live(make_live: MakeLive, sqlite_url: str, sentinels: Sentinels) -> LiveEnv:
     return make_live(sqlite_url, redis_url=sentinels.url)
 
 
-def wait_for_more(schedule: ScheduleHandle, *, more: int = 2) -> None:
-    before = schedule.refresh().state.success_count
-    wait_until(
-        lambda: schedule.refresh().state.success_count >= before + more, timeout=SOON, what=f"runs of {schedule}"
-    )
-
-
 @pytest.mark.parametrize("kind", ["rqsched", "runners", "rq", "simple", "spawn"])
 def test_schedules_fire_on_after_a_failover_and_nothing_runs_twice(
     live: LiveEnv, sentinels: Sentinels, kind: str
@@ -56,19 +46,19 @@ def test_schedules_fire_on_after_a_failover_and_nothing_runs_twice(
     overlap = "skip" if kind == "spawn" else "allow_all"  # a horse that starts anew may take longer than a second
     schedule = live.note_every("tick", Every(SECOND), overlap=overlap)
     live.start(KINDS[kind])
-    wait_for_more(schedule)
+    live.wait_for_successes(schedule, timeout=SOON)
 
     began = time.monotonic()
     killed = sentinels.fail_over()
     promoted = time.monotonic()
 
-    wait_for_more(schedule)
+    live.wait_for_successes(schedule, timeout=SOON)
     text = "%s: promoted %.1f s after the kill; two runs more %.1f s after the promotion"
     print(text % (kind, promoted - began, time.monotonic() - promoted))
     created = live.note_every("after", Every(SECOND), overlap=overlap)
-    wait_for_more(created)
+    live.wait_for_successes(created, timeout=SOON)
     killed.start()  # the Sentinels make it a replica of the other one
-    wait_for_more(schedule)
+    live.wait_for_successes(schedule, timeout=SOON)
     for one in (schedule, created):
         one.pause()
     live.check()
@@ -77,7 +67,7 @@ def test_schedules_fire_on_after_a_failover_and_nothing_runs_twice(
 def test_what_a_failover_lost_is_repaired(live: LiveEnv, sentinels: Sentinels) -> None:
     """The replica is stopped while links are armed, and is promoted without them."""
     worker = live.start(KINDS["rqsched"])
-    wait_for_more(live.note_every("tick", Every(SECOND), overlap="allow_all"))
+    live.wait_for_successes(live.note_every("tick", Every(SECOND), overlap="allow_all"), timeout=SOON)
     worker.kill_tree()
     replica = next(server for server in sentinels.servers if server is not sentinels.master())
     with replica.hanging():
@@ -87,7 +77,7 @@ def test_what_a_failover_lost_is_repaired(live: LiveEnv, sentinels: Sentinels) -
 
     live.start(KINDS["rqsched"])
 
-    wait_for_more(later)
+    live.wait_for_successes(later, timeout=SOON)
 
 
 def test_a_plain_rq_worker_finds_the_master_through_the_preload(live: LiveEnv) -> None:
@@ -95,24 +85,23 @@ def test_a_plain_rq_worker_finds_the_master_through_the_preload(live: LiveEnv) -
 
     live.start(KINDS["plain"])
 
-    wait_for_more(schedule, more=1)
+    live.wait_for_successes(schedule, more=1, timeout=SOON)
 
 
 def test_rqs_commands_find_the_master_through_the_preload(live: LiveEnv) -> None:
     live.hold_now()
     command: list[str | Path] = [BIN / "rq", "info", "--raw", "-c", "rqsched.preload"]
-    environment = {**os.environ, **live.environment}
 
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SOON, check=True).stdout
+    shown = run_to_end(command, live.environment).stdout
 
     assert "queue default 1" in shown
 
 
 def test_doctor_asks_the_master(live: LiveEnv) -> None:
     live.start(KINDS["rqsched"])
-    wait_for_more(live.note_every("tick", Every(SECOND), overlap="allow_all"))
+    live.wait_for_successes(live.note_every("tick", Every(SECOND), overlap="allow_all"), timeout=SOON)
 
     process = live.start(rqsched_command("doctor"))
 
     process.wait_for_log("Valkey", timeout=SOON)
-    assert process.popen.wait(SOON) in {0, 1}
+    assert process.wait(timeout=SOON) in {0, 1}

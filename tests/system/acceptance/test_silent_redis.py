@@ -14,14 +14,11 @@ from rq import Worker
 
 from rqsched import Every, RetryPolicy
 from tests.support.narrow import present
-from tests.support.processes import BIN, Process, is_gone, wait_until
+from tests.support.processes import BIN, SOON, Process, is_gone, wait_until
 from tests.support.proxy import Proxy, proxy_to
-from tests.system.acceptance.live import LiveEnv
-from tests.system.acceptance.test_rq_workers import KINDS, start_rq
-from tests.system.acceptance.test_worker_supervisor import wait_for_child
+from tests.system.acceptance.live import RQ_KINDS, LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SOON = 60.0
 each_kind = pytest.mark.parametrize("kind", ["rqsched", "fork"])
 BOUND = 15.0
 """What is promised on an idle machine; the tests wait longer before they give up, and print what they saw."""
@@ -36,7 +33,7 @@ def proxy(redis_url: str) -> Iterator[Proxy]:
 def start_worker(live: LiveEnv, proxy: Proxy, kind: str = "rqsched") -> Process:
     """A worker whose every connection to Redis goes through the proxy; the test's own do not."""
     live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
-    return live.start_worker() if kind == "rqsched" else start_rq(live, *KINDS[kind])
+    return live.start_worker() if kind == "rqsched" else live.start_rq(*RQ_KINDS[kind])
 
 
 @each_kind
@@ -46,13 +43,13 @@ def test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
     worker = start_worker(live, proxy, kind)
     wait_until(live.executions, timeout=SOON, what="a first run")
-    runs = wait_for_child(worker, "runs") if kind == "rqsched" else psutil.Process(worker.pid)
+    runs = worker.wait_for_child("runs") if kind == "rqsched" else psutil.Process(worker.pid)
 
     silent_since = time.monotonic()
     assert proxy.swallow() >= 2, "the dispatcher and the RQ worker have connections"
 
-    fired, ran = schedule.refresh().run_count, len(live.executions())
-    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    ran = len(live.executions())
+    live.wait_for_fires(schedule)
     wait_until(lambda: len(live.executions()) > ran + 2, timeout=SOON, what="further runs")
     print(f"fired and executed again after {time.monotonic() - silent_since:.1f} s, the bound is {BOUND:.0f} s")
     assert not is_gone(runs), "it connects again, it does not quit"
@@ -62,17 +59,17 @@ def test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon
 
 def test_a_worker_whose_connections_swallow_everything_during_a_run_keeps_it(live: LiveEnv, proxy: Proxy) -> None:
     worker = start_worker(live, proxy)
-    runs = wait_for_child(worker, "runs")
+    runs = worker.wait_for_child("runs")
     run = live.hold_now(retry=RetryPolicy(max_retries=0))
-    horse = psutil.Process(live.wait_for_execution(run).pid)
+    horse = live.executor_of(run)
 
     assert proxy.swallow() >= 2
     live.open_gate()
 
-    live.wait_for_status(run, "succeeded", timeout=SOON)
+    live.wait_for_status(run, "succeeded")
     wait_until(lambda: is_gone(horse), timeout=SOON, what="the horse's end")
     after = live.note_every("after", Every(timedelta(seconds=1)))
-    wait_until(lambda: after.refresh().state.success_count > 0, timeout=SOON, what="a run of another schedule")
+    live.wait_for_successes(after, more=1)
     assert not is_gone(runs)
     live.check()
 
@@ -83,9 +80,9 @@ def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_con
 ) -> None:
     """RQ's parent kills the horse, and must still be there then."""
     worker = start_worker(live, proxy)
-    runs = wait_for_child(worker, "runs")
+    runs = worker.wait_for_child("runs")
     run = live.hold_now(timeout=1, deaf=True, retry=RetryPolicy(max_retries=0))
-    horse = psutil.Process(live.wait_for_execution(run).pid)
+    horse = live.executor_of(run)
 
     proxy.swallow()
 
@@ -102,7 +99,7 @@ def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
 ) -> None:
     worker = start_worker(live, proxy, kind)
     run = live.hold_now(deaf=True, retry=RetryPolicy(max_retries=0))
-    horse = psutil.Process(live.wait_for_execution(run).pid)
+    horse = live.executor_of(run)
 
     silent_since = time.monotonic()
     proxy.swallow()
@@ -122,7 +119,7 @@ def test_rqs_own_idle_worker_connects_again_where_its_ttl_is_short(live: LiveEnv
     worker = live.start([BIN / "rq", "worker", "-c", "rqsched.preload", "--worker-ttl", "20", "default"])
     schedule = live.note_every("note", Every(timedelta(days=1)), overlap="allow_all")
     first = present(schedule.trigger().run)
-    live.wait_for_status(first, "succeeded", timeout=SOON)
+    live.wait_for_status(first, "succeeded")
     with closing(Redis.from_url(redis_url)) as redis:
         wait_until(lambda: Worker.all(redis)[0].get_state() == "idle", timeout=SOON, what="an idle worker")
 

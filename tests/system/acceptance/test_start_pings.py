@@ -5,16 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rqsched import RetryPolicy
-from tests.support.processes import wait_until
+from tests.support.processes import SOON, wait_until
 from tests.support.receiver import HANG, OK, receiver
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SOON = 60.0
 
 
 def test_a_lone_worker_tells_the_start_of_a_run_while_it_executes_and_its_end(
@@ -43,13 +41,13 @@ def test_a_start_whose_horse_dies_before_it_is_told_is_not_told_after_the_failur
     with receiver(folder) as hook:
         hook.answer(HANG)
         run = live.hold_now(notifications={"heartbeat": f"{hook.url}/key"}, retry=RetryPolicy(max_retries=0))
-        horse = psutil.Process(live.wait_for_execution(run).pid)
+        horse = live.executor_of(run)
         wait_until(lambda: hook.paths == ["/key/start"], timeout=SOON, what="the ping of the start, unanswered")
         hook.answer(OK)
 
         horse.send_signal(signal.SIGKILL)
 
-        live.wait_for_status(run, "lost", timeout=SOON)
+        live.wait_for_status(run, "lost")
         wait_until(lambda: hook.paths[-1:] == ["/key/fail"], timeout=SOON, what="the ping of the failure")
         wait_until(lambda: not live.scheduler.get("hold").deliveries().items, timeout=SOON, what="nothing left to tell")
         assert hook.paths == ["/key/start", "/key/fail"]

@@ -24,6 +24,7 @@ from rqsched.store.database import Database
 from rqsched.store.tables import targets
 from tests.support import servers
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.processes import Process, process_tree, wait_until
 from tests.support.servers import ValkeyServer
 from tests.support.sizes import IS_PROOF, sized
@@ -80,7 +81,7 @@ class Sweeper:
 
     def start_missing(self) -> None:
         while len(self._workers) < WORKERS:
-            self.live.start_worker("--concurrency", str(RUNNERS))
+            self.live.start_runners(RUNNERS)
 
     @property
     def _workers(self) -> list[Process]:
@@ -269,11 +270,6 @@ def is_half_resolved(live: LiveEnv, size: int) -> bool:
     return bool(found > size // 2 - CHUNK)
 
 
-def present(run: RunHandle | None) -> RunHandle:
-    assert run is not None
-    return run
-
-
 @pytest.mark.parametrize(
     ("options", "are_together"),
     [
@@ -294,7 +290,7 @@ def test_each_target_of_two_sweeps_is_handled_once_in_each_of_them(
     live = sweeper.live
     live.environment[SIZE] = str(OVERLAPPING_SIZE)
     close_gate(live.folder, FIRST)
-    live.start_worker("--concurrency", "2")
+    live.start_runners(2)
     schedule = live.scheduler.create("sweep", SWEEP, Every("24h"), **options)
     first = present(schedule.trigger().run)
     wait_until(lambda: first.refresh().dispatched_at is not None, timeout=PATIENCE, what="the first sweep's targets")

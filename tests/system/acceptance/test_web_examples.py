@@ -16,6 +16,7 @@ from redis import Redis
 from rqsched import Scheduler
 from tests.support.processes import BIN, REPOSITORY, Process, Processes, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 SOON = 40.0
@@ -95,14 +96,12 @@ class ExampleApp(Processes):
     def start_web(self) -> Process:
         """Start the application; it answers when this returns."""
         web = self.run(self.commands[0])
-        wait_until(self.answers, timeout=SOON, what=f"an answer of {self.example.folder}:\n{web.log()}")
+        wait_until(
+            lambda: status_of(f"http://127.0.0.1:{self.port}/") == 404,
+            timeout=SOON,
+            what=f"an answer of {self.example.folder}:\n{web.log()}",
+        )
         return web
-
-    def answers(self) -> bool:
-        try:
-            return self.send({"method": "GET", "url": "/"}).status_code == 404
-        except httpx.TransportError:
-            return False
 
     def start_worker(self, *queues: str) -> Process:
         return self.run(self.commands[1])
@@ -187,7 +186,7 @@ def test_a_deploy_of_the_django_example_brings_about_what_its_code_declares(app:
     logs = []
     for command in app.commands[2:]:
         process = app.run(command)
-        assert process.popen.wait(SOON) == 0, process.log()
+        assert process.wait() == 0, process.log()
         logs.append(process.log())
 
     assert "1 created, 0 updated" in logs[0]

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-import httpx
 import pytest
-from redis import Redis
 
 from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.processes import BIN, Process, wait_until
+from tests.support.processes import BIN, SOON, Process, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SOON = 60.0
 AGAIN, THEN = 30.0, 20.0
 """Seconds after which every schedule has fired again, and within which it fires from then on."""
 SLACK = 10.0
@@ -103,22 +101,13 @@ def serve(live: LiveEnv, application: Served) -> Process:
     port = free_port()
     served = live.start(application.command(port), PYTHONPATH=str(live.folder), HOME=str(live.folder))
 
-    def answers() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/", timeout=60).status_code < 500
-        except httpx.TransportError:
-            return False
-
-    wait_until(answers, timeout=SOON, what=f"an answer\n{served.log()}")
+    wait_until(
+        lambda: 0 < status_of(f"http://127.0.0.1:{port}/") < 500, timeout=SOON, what=f"an answer\n{served.log()}"
+    )
     return served
 
 
-def start_bare_worker(live: LiveEnv) -> Process:
-    url = live.environment["RQSCHED_REDIS_URL"]
-    return live.start([BIN / "rq", "worker", "--with-scheduler", "--url", url, "rqsched", "default"])
-
-
-def wait_for_fires(schedules: list[ScheduleHandle], *, within: float, served: Process) -> None:
+def wait_until_all_fired(schedules: list[ScheduleHandle], *, within: float, served: Process) -> None:
     """Wait until each has fired once more than now."""
     counts = [(schedule, schedule.refresh().run_count) for schedule in schedules]
     wait_until(
@@ -132,20 +121,19 @@ def wait_for_fires(schedules: list[ScheduleHandle], *, within: float, served: Pr
 def check_that_all_fire_again(live: LiveEnv, application: Served, spans: tuple[int, ...]) -> None:
     """Kill the worker, flush Redis, start another; kill that too: RQ does not take its scheduler's lock again."""
     schedules = [live.note_every(f"s{n}", Every(timedelta(seconds=n)), overlap="allow_all") for n in spans]
-    worker = start_bare_worker(live)
+    worker = live.start_rq("worker", "--with-scheduler")
     served = serve(live, application)
-    wait_for_fires(schedules, within=SOON, served=served)
+    wait_until_all_fired(schedules, within=SOON, served=served)
 
     worker.kill_tree()
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        redis.flushall()
-    worker = start_bare_worker(live)
-    wait_for_fires(schedules, within=AGAIN + SLACK, served=served)
+    live.redis.flushall()
+    worker = live.start_rq("worker", "--with-scheduler")
+    wait_until_all_fired(schedules, within=AGAIN + SLACK, served=served)
 
     worker.kill_tree()
-    start_bare_worker(live)
-    wait_for_fires(schedules, within=AGAIN + SLACK, served=served)
-    wait_for_fires(schedules, within=THEN + SLACK, served=served)
+    live.start_rq("worker", "--with-scheduler")
+    wait_until_all_fired(schedules, within=AGAIN + SLACK, served=served)
+    wait_until_all_fired(schedules, within=THEN + SLACK, served=served)
     live.check()
 
 

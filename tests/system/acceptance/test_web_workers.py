@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from redis import Redis
 
 from rqsched import Every
 from rqsched.transport.telemetry import PASSES, read_passes
-from tests.support.processes import Process, kill_all, rqsched_command, wait_until
+from tests.support.processes import SOON, Process, kill_all, rqsched_command, run_to_end, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 from tests.support.tls import make_certificate
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
-SOON = 60.0
 LIST = "/api/v1/schedules/"
 
 
@@ -38,20 +36,16 @@ def start_web(live: LiveEnv, port: int, *options: str, workers: int = 2) -> Proc
     return live.start(rqsched_command("web", "--port", str(port), "--workers", str(workers), *options))
 
 
-def told(live: LiveEnv) -> dict[str, Any]:
+def ping(live: LiveEnv) -> dict[str, Any]:
     """What the supervisor says of itself; empty before it answers."""
-    command = [str(word) for word in rqsched_command("ping", "--json")]
-    environment = {**os.environ, **live.environment}
-    asked = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=SOON, check=False
-    ).stdout.strip()
+    asked = run_to_end(rqsched_command("ping", "--json"), live.environment).stdout.strip()
     return json.loads(asked) if asked else {}
 
 
 def wait_until_ready(live: LiveEnv, web: Process) -> list[int]:
     """The pids of the children, once every event loop turns."""
-    wait_until(lambda: told(live).get("is_ready"), timeout=SOON, what=f"all children\n{web.log()}")
-    return [child["pid"] for child in told(live)["children"]]
+    wait_until(lambda: ping(live).get("is_ready"), timeout=SOON, what=f"all children\n{web.log()}")
+    return [child["pid"] for child in ping(live)["children"]]
 
 
 def passes(redis: Redis) -> dict[str, float]:
@@ -63,10 +57,6 @@ def passes(redis: Redis) -> dict[str, float]:
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def get(port: int) -> int:
-    return httpx.get(f"http://127.0.0.1:{port}{LIST}", timeout=SOON).status_code
 
 
 def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(live: LiveEnv, port: int) -> None:
@@ -87,12 +77,12 @@ def test_a_killed_process_is_replaced_while_the_others_serve(live: LiveEnv, port
 
     kill_all([psutil.Process(first)])
 
-    assert {get(port) for _ in range(20)} == {200}
+    assert {status_of(f"http://127.0.0.1:{port}{LIST}") for _ in range(20)} == {200}
     wait_until(lambda: first not in wait_until_ready(live, web), timeout=SOON, what="a successor")
     assert second in wait_until_ready(live, web)
-    assert {get(port) for _ in range(20)} == {200}
+    assert {status_of(f"http://127.0.0.1:{port}{LIST}") for _ in range(20)} == {200}
     web.signal(signal.SIGTERM)
-    assert web.popen.wait(SOON) == 0
+    assert web.wait() == 0
     assert not psutil.pid_exists(second)
 
 
@@ -105,7 +95,7 @@ def test_one_of_the_processes_recovers_at_boot(live: LiveEnv, port: int, redis: 
     wait_until(lambda: passes(redis), timeout=SOON, what=f"a pass\n{web.log()}")
 
     web.signal(signal.SIGTERM)
-    assert web.popen.wait(SOON) == 0
+    assert web.wait() == 0
     assert passes(redis) == {"checked": 1, "links": 1, PASSES: 1}
 
 
@@ -117,7 +107,7 @@ def test_all_of_them_end_with_requests_finished_and_their_address_is_free(live: 
         web.signal(signal.SIGTERM)
         stream.read()  # its end is orderly: an abort would raise
 
-    assert web.popen.wait(SOON) == 0
+    assert web.wait() == 0
     with socket.create_server(("127.0.0.1", port)):
         pass
 
@@ -152,7 +142,7 @@ def test_they_serve_a_unix_socket_whose_file_a_killed_process_left(live: LiveEnv
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as client:
         assert {client.get("/healthz").status_code for _ in range(5)} == {200}
     web.signal(signal.SIGTERM)
-    assert web.popen.wait(SOON) == 0
+    assert web.wait() == 0
     assert not path.exists()
 
 
@@ -160,7 +150,7 @@ def test_an_address_that_is_taken_ends_it_at_once(live: LiveEnv, port: int) -> N
     with socket.create_server(("127.0.0.1", port)):
         web = start_web(live, port)
 
-        assert web.popen.wait(SOON) == 3
+        assert web.wait() == 3
     assert "already in use" in web.log()
 
 
@@ -168,6 +158,6 @@ def test_settings_that_cannot_be_used_end_it_before_a_process_is_started(live: L
     live.environment["RQSCHED_TOKENS"] = "[{}]"
     web = start_web(live, port)
 
-    assert web.popen.wait(SOON) == 2
+    assert web.wait() == 2
     assert "RQSCHED_TOKENS[0]" in web.log()
     assert "started with pid" not in web.log()

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import psutil
 import pytest
 
 from rqsched import Every, RetryPolicy
-from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from tests.support.processes import Process, is_gone, rq_worker_command, wait_until
+from rqsched.api.schedule_handle import RunHandle
+from tests.support.processes import is_gone, wait_until
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
 SECOND = timedelta(seconds=1)
 
 
-def start_rq_worker(live: LiveEnv, *options: str) -> Process:
-    """A plain worker on the control queue and the default one, with RQ's scheduler."""
-    command = rq_worker_command(live.environment["RQSCHED_REDIS_URL"], "rqsched", "default", options=options)
-    return live.start(command)
-
-
-def wait_for_success(schedule: ScheduleHandle, *, count: int = 1) -> None:
-    def succeeded() -> bool:
-        return len(schedule.runs(statuses=("succeeded",)).items) >= count
-
-    wait_until(succeeded, timeout=60, interval=0.1, what=f"{count} succeeded runs of {schedule}")
-
-
+PLAIN = ("worker", "-c", "rqsched.preload", "--with-scheduler")
 CLASSES = {"fork": "rq.worker.Worker", "simple": "rq.worker.SimpleWorker"}
 # By their paths: RQ 2.6 knows no short names.
 SERIALIZERS = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
@@ -42,9 +29,9 @@ def test_a_schedule_fires_and_its_runs_succeed(
     live = make_live(sqlite_url, serializer=serializer)
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
-    start_rq_worker(live, "--worker-class", worker_class, "--serializer", SERIALIZERS[serializer])
+    live.start_rq(*PLAIN, "--worker-class", worker_class, "--serializer", SERIALIZERS[serializer])
 
-    wait_for_success(schedule, count=2)
+    live.wait_for_successes(schedule, more=2)
     schedule.pause()
     live.check()
 
@@ -53,9 +40,9 @@ def test_a_schedule_fires_under_a_spawning_worker(live: LiveEnv) -> None:
     """Each job is performed by a Python started anew, which imports the application for itself."""
     schedule = live.note_every("tick", Every(SECOND))
 
-    start_rq_worker(live, "--worker-class", "rq.worker.SpawnWorker")
+    live.start_rq(*PLAIN, "--worker-class", "rq.worker.SpawnWorker")
 
-    wait_for_success(schedule)
+    live.wait_for_successes(schedule, more=1)
 
 
 @pytest.mark.postgres
@@ -63,17 +50,17 @@ def test_no_connection_to_postgres_is_shared_with_a_work_horse(make_live: MakeLi
     live = make_live(postgres_url)
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
 
-    start_rq_worker(live)
+    live.start_rq(*PLAIN)
 
-    wait_for_success(schedule, count=4)
+    live.wait_for_successes(schedule, more=4)
     schedule.pause()
     live.check()
 
 
 def test_terminating_a_run_kills_its_horse_and_the_worker_goes_on(live: LiveEnv) -> None:
-    start_rq_worker(live)
+    live.start_rq(*PLAIN)
     run = live.hold_now(retry=RetryPolicy(max_retries=0))
-    horse = psutil.Process(live.wait_for_execution(run).pid)
+    horse = live.executor_of(run)
     assert not is_gone(horse)
 
     run.terminate()
@@ -81,14 +68,14 @@ def test_terminating_a_run_kills_its_horse_and_the_worker_goes_on(live: LiveEnv)
     wait_until(lambda: is_gone(horse), timeout=20, what=f"the end of {horse}")
     assert run.refresh().status == "terminated"
     after = live.note_every("after", Every(SECOND))
-    wait_for_success(after)
+    live.wait_for_successes(after, more=1)
 
 
 def test_a_run_that_takes_too_long_ends_with_a_timeout(live: LiveEnv) -> None:
-    start_rq_worker(live)
+    live.start_rq(*PLAIN)
 
     run: RunHandle = live.hold_now(timeout=1, retry=RetryPolicy(max_retries=0, then="continue"))
 
-    live.wait_for_status(run, "failed", timeout=60)
+    live.wait_for_status(run, "failed")
     assert run.error is not None
     assert run.error.startswith("timeout: Task exceeded maximum timeout value (1 seconds)")

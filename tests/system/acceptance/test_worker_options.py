@@ -7,23 +7,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
-from redis import Redis
 from rq import Queue, Worker
 from rq.job import JobStatus
 
 from rqsched import Every
-from tests.support.processes import Process, wait_until
+from tests.support.processes import SOON, Process, wait_until
+from tests.system.acceptance.chores import FAIL
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SOON = 60.0
 SECOND = timedelta(seconds=1)
 MODELS = {"a fork per run": (), "runners": ("--concurrency", "2"), "isolated": ("--concurrency", "2", "--isolate")}
 each_model = pytest.mark.parametrize("words", MODELS.values(), ids=MODELS.keys())
-
-
-def redis_of(live: LiveEnv) -> Redis:
-    return Redis.from_url(live.environment["RQSCHED_REDIS_URL"])
 
 
 @each_model
@@ -34,7 +29,7 @@ def test_a_burst_makes_one_pass_executes_what_is_queued_and_ends(live: LiveEnv, 
 
     worker = live.start_worker("--burst", *words)
 
-    assert worker.popen.wait(SOON) == 0, worker.log()
+    assert worker.wait() == 0, worker.log()
     assert all(schedule.refresh().run_count >= 1 for schedule in schedules)
     assert len(live.executions()) == sum(schedule.run_count for schedule in schedules)
     assert all(schedule.state.success_count == schedule.run_count for schedule in schedules)
@@ -43,23 +38,22 @@ def test_a_burst_makes_one_pass_executes_what_is_queued_and_ends(live: LiveEnv, 
 
 @each_model
 def test_a_worker_that_is_idle_for_so_long_ends(live: LiveEnv, words: Sequence[str]) -> None:
-    run = live.note_every("now", Every(timedelta(days=1))).trigger().run
-    assert run is not None
+    run = live.run_now("now")
 
     worker = live.start_worker("--max-idle-time", "2", *words)
 
-    assert worker.popen.wait(SOON) == 0, worker.log()
+    assert worker.wait() == 0, worker.log()
     assert run.refresh().status == "succeeded"
 
 
 @each_model
 def test_a_burst_ends_after_so_many_jobs_of_each_process(live: LiveEnv, words: Sequence[str]) -> None:
-    runs = [live.note_every(f"s{number}", Every(timedelta(days=1))).trigger().run for number in range(5)]
+    runs = [live.run_now(f"s{number}") for number in range(5)]
 
     worker = live.start_worker("--burst", "--max-jobs", "1", *words)
 
-    assert worker.popen.wait(SOON) == 0, worker.log()
-    statuses = [run.refresh().status for run in runs if run is not None]
+    assert worker.wait() == 0, worker.log()
+    statuses = [run.refresh().status for run in runs]
     assert 1 <= statuses.count("succeeded") <= 2
     assert statuses.count("pending") == 5 - statuses.count("succeeded")
 
@@ -69,10 +63,9 @@ def test_a_process_that_forks_is_renewed_after_so_many_jobs_and_keeps_its_name(l
 
     worker = live.start_worker("--max-jobs", "1", "--name", "here")
 
-    wait_until(lambda: schedule.refresh().state.success_count >= 3, timeout=SOON, what="three runs")
+    live.wait_for_successes(schedule, more=3)
     assert "runs is renewed" in worker.log()
-    with redis_of(live) as redis:
-        wait_until(lambda: [one.name for one in Worker.all(redis)] == ["here"], timeout=SOON, what="its name")
+    wait_until(lambda: [one.name for one in Worker.all(live.redis)] == ["here"], timeout=SOON, what="its name")
     assert worker.terminate(timeout=SOON) == 0
 
 
@@ -81,30 +74,28 @@ def test_the_names_that_rq_shows_are_those_that_were_given(live: LiveEnv, words:
     live.start_worker("--name", "blue", *words)
     names = {"blue-1", "blue-2"} if words else {"blue"}
 
-    with redis_of(live) as redis:
-        wait_until(lambda: {worker.name for worker in Worker.all(redis)} == names, timeout=SOON, what=f"{names}")
+    wait_until(lambda: {worker.name for worker in Worker.all(live.redis)} == names, timeout=SOON, what=f"{names}")
 
 
 def test_a_name_is_free_again_at_once_when_its_worker_was_killed_on_this_host(live: LiveEnv) -> None:
     killed = live.start_worker("--name", "blue")
-    with redis_of(live) as redis:
-        wait_until(lambda: Worker.all(redis), timeout=SOON, what="its registration")
-        pid = Worker.all(redis)[0].pid
-        killed.kill_tree()
+    redis = live.redis
+    wait_until(lambda: Worker.all(redis), timeout=SOON, what="its registration")
+    pid = Worker.all(redis)[0].pid
+    killed.kill_tree()
 
-        live.start_worker("--name", "blue")
+    live.start_worker("--name", "blue")
 
-        wait_until(lambda: [one.pid for one in Worker.all(redis)] not in ([], [pid]), timeout=SOON, what="another")
+    wait_until(lambda: [one.pid for one in Worker.all(redis)] not in ([], [pid]), timeout=SOON, what="another")
 
 
 def test_the_name_of_a_worker_that_lives_is_refused(live: LiveEnv) -> None:
     live.start_worker("--name", "blue")
-    with redis_of(live) as redis:
-        wait_until(lambda: Worker.all(redis), timeout=SOON, what="its registration")
+    wait_until(lambda: Worker.all(live.redis), timeout=SOON, what="its registration")
 
     second = live.start_worker("--name", "blue")
 
-    assert second.popen.wait(SOON) == 2
+    assert second.wait() == 2
     assert "a worker named 'blue' is alive" in second.log()
 
 
@@ -114,10 +105,9 @@ def test_the_applications_worker_class_and_exception_handler_are_rqs(live: LiveE
     live.environment["ACCEPTANCE_TOLD"] = str(live.folder / "told")
     live.start_worker("-w", f"{own}TellingWorker", "--exception-handler", f"{own}tell_failure", *words)
 
-    with redis_of(live) as redis:
-        job = Queue("default", connection=redis).enqueue(divmod, 1, 0)
-        wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="its failure")
-    live.fail_now()
+    job = Queue("default", connection=live.redis).enqueue(divmod, 1, 0)
+    wait_until(lambda: job.get_status() is JobStatus.FAILED, timeout=SOON, what="its failure")
+    live.run_now("fail", FAIL)
 
     def told() -> set[str]:
         path = live.folder / "told"
@@ -131,9 +121,8 @@ def test_the_applications_worker_class_and_exception_handler_are_rqs(live: LiveE
 def test_jobs_that_rq_has_scheduled_are_enqueued(live: LiveEnv, words: Sequence[str]) -> None:
     live.start_worker(*words)
 
-    with redis_of(live) as redis:
-        job = Queue("default", connection=redis).enqueue_in(SECOND, time.time)
-        wait_until(lambda: job.get_status() is JobStatus.FINISHED, timeout=SOON, what="its end")
+    job = Queue("default", connection=live.redis).enqueue_in(SECOND, time.time)
+    wait_until(lambda: job.get_status() is JobStatus.FINISHED, timeout=SOON, what="its end")
 
 
 REFUSED = {
@@ -158,7 +147,6 @@ def test_options_that_cannot_be_or_do_not_go_together_are_refused_before_anythin
     for words, error in REFUSED.items():
         process = live.start_worker(*words)
         started.append((process, words, error))
-        code = process.popen.wait(SOON)
+        code = process.wait()
         assert (code, error in " ".join(process.log().split())) == (2, True), f"{words}: {process.log()}"
-    with redis_of(live) as redis:
-        assert Worker.count(redis) == 0
+    assert Worker.count(live.redis) == 0

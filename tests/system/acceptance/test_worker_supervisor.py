@@ -6,11 +6,10 @@ import os
 import signal
 from datetime import timedelta
 
-import psutil
 import pytest
 
 from rqsched import Every, RetryPolicy
-from tests.support.processes import Process, is_gone, process_tree, wait_until
+from tests.support.processes import is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
@@ -19,39 +18,18 @@ SOON = 60.0
 """Seconds that starting a process may take on a busy machine; 45 s is what a lost run takes without a witness."""
 
 
-def child(worker: Process, role: str) -> psutil.Process | None:
-    """The child of this role, once it shows its name (the kernel keeps 15 characters)."""
-    for process in psutil.Process(worker.pid).children():
-        try:
-            if process.name() == f"rqsched-{role}"[:15]:
-                return process
-        except psutil.NoSuchProcess:
-            continue
-    return None
-
-
-def wait_for_child(worker: Process, role: str, *, other_than: int = 0) -> psutil.Process:
-    def found() -> psutil.Process | None:
-        process = child(worker, role)
-        return process if process is not None and process.pid != other_than else None
-
-    process = wait_until(found, timeout=SOON, what=f"a child {role}, not {other_than}:\n{worker.log()}")
-    assert process is not None
-    return process
-
-
 @pytest.mark.parametrize("role", ROLES)
 def test_a_killed_child_comes_back_and_fires_and_runs_go_on(live: LiveEnv, role: str) -> None:
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
     worker = live.start_worker()
     wait_until(live.executions, timeout=SOON, what="a first run")
 
-    killed = wait_for_child(worker, role)
+    killed = worker.wait_for_child(role)
     killed.kill()
-    wait_for_child(worker, role, other_than=killed.pid)
+    worker.wait_for_child(role, other_than=killed.pid)
 
-    fired, ran = schedule.refresh().run_count, len(live.executions())
-    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    ran = len(live.executions())
+    live.wait_for_fires(schedule)
     wait_until(lambda: len(live.executions()) > ran + 1, timeout=SOON, what="further runs")
     worker.terminate()
     live.check()
@@ -59,10 +37,10 @@ def test_a_killed_child_comes_back_and_fires_and_runs_go_on(live: LiveEnv, role:
 
 def test_a_child_that_is_killed_again_and_again_still_comes_back(live: LiveEnv) -> None:
     worker = live.start_worker()
-    killed = wait_for_child(worker, "dispatcher")
+    killed = worker.wait_for_child("dispatcher")
     for _ in range(3):
         killed.kill()
-        killed = wait_for_child(worker, "dispatcher", other_than=killed.pid)
+        killed = worker.wait_for_child("dispatcher", other_than=killed.pid)
 
 
 def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEnv) -> None:
@@ -70,14 +48,13 @@ def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEn
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
     worker = live.start_worker()
     wait_until(live.executions, timeout=SOON, what="a first run")
-    stopped = wait_for_child(worker, "dispatcher")
+    stopped = worker.wait_for_child("dispatcher")
 
     stopped.suspend()
 
-    wait_for_child(worker, "dispatcher", other_than=stopped.pid)
+    worker.wait_for_child("dispatcher", other_than=stopped.pid)
     assert is_gone(stopped)
-    fired = schedule.refresh().run_count
-    wait_until(lambda: schedule.refresh().run_count > fired + 1, timeout=SOON, what="further fires")
+    live.wait_for_fires(schedule)
     assert "dispatcher makes no progress" in worker.log()
     worker.terminate()
     live.check()
@@ -86,7 +63,7 @@ def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEn
 def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(live: LiveEnv) -> None:
     """As an orphan it would hold RQ's scheduler lock, and nobody would promote the user's own scheduled jobs."""
     worker = live.start_worker()
-    runs = wait_for_child(worker, "runs")
+    runs = worker.wait_for_child("runs")
     [scheduler] = wait_until(runs.children, timeout=SOON, what="RQ's scheduler") or []
     try:
         runs.kill()
@@ -115,11 +92,11 @@ def test_a_worker_that_is_asked_to_end_finishes_the_run_it_executes(live: LiveEn
     live.wait_for_execution(run)
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: child(worker, "dispatcher") is None, timeout=SOON, what="the dispatcher's end")
+    wait_until(lambda: worker.child("dispatcher") is None, timeout=SOON, what="the dispatcher's end")
     assert worker.is_running
     live.open_gate()
 
-    assert worker.popen.wait(SOON) == 0
+    assert worker.wait() == 0
     assert run.refresh().status == "succeeded"
     live.check()
 
@@ -127,14 +104,13 @@ def test_a_worker_that_is_asked_to_end_finishes_the_run_it_executes(live: LiveEn
 def test_a_worker_that_is_asked_twice_ends_the_run_too(live: LiveEnv) -> None:
     run = live.hold_now()
     worker = live.start_worker()
-    execution = live.wait_for_execution(run)
-    horse = psutil.Process(execution.pid)
+    horse = live.executor_of(run)
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: child(worker, "dispatcher") is None, timeout=SOON, what="the dispatcher's end")
+    wait_until(lambda: worker.child("dispatcher") is None, timeout=SOON, what="the dispatcher's end")
     worker.signal(signal.SIGTERM)
 
-    worker.popen.wait(SOON)
+    worker.wait()
     wait_until(lambda: is_gone(horse), timeout=SOON, what="the horse's end")
     live.check()
 
@@ -155,7 +131,7 @@ def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(
 
     os.kill(execution.pid, signal.SIGKILL)
 
-    any_live.wait_for_status(run, status, timeout=SOON)
+    any_live.wait_for_status(run, status)
     assert run.error is not None
     assert "horse" in run.error
     any_live.check()
@@ -168,7 +144,7 @@ def test_the_worker_goes_on_after_one_of_its_horses_died(live: LiveEnv) -> None:
     os.kill(execution.pid, signal.SIGKILL)
     live.open_gate()
 
-    live.wait_for_status(run, "succeeded")
+    live.wait_for_status(run, "succeeded", timeout=30)
 
     assert [one.attempt for one in live.executions()] == [1, 2]
     live.check()

@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from redis import Redis
 from rq.registry import FailedJobRegistry
 
-from rqsched import Every, RetryPolicy, Scheduler
-from tests.support.narrow import present
+from rqsched import RetryPolicy, Scheduler
 from tests.support.processes import BIN, Process, rqsched_command, wait_until
 from tests.system.acceptance.live import LiveEnv
 
@@ -23,8 +21,7 @@ def start_worker_elsewhere(live: LiveEnv, folder: Path, options: list[str]) -> P
     live.scheduler.recover()  # the Redis is in use: whoever reconciles first owns it
     url, redis_url = f"sqlite:///{folder / 'elsewhere.db'}", live.environment["RQSCHED_REDIS_URL"]
     Scheduler(database_url=url, redis_url=redis_url).close()
-    command: list[str | Path] = [BIN / "rq", "worker", "--url", redis_url, *options, "default"]
-    return live.start(command, RQSCHED_DATABASE_URL=url)
+    return live.start_rq("worker", *options, queues=("default",), RQSCHED_DATABASE_URL=url)
 
 
 @pytest.mark.acceptance
@@ -36,12 +33,10 @@ def test_runs_start_at_the_right_worker_beside_one_with_another_database(
 ) -> None:
     wrong = start_worker_elsewhere(live, tmp_path, options)
     live.start_worker()
-    once = RetryPolicy(max_retries=0)
-    schedules = [live.note_every(f"note-{number}", Every("24h"), retry=once) for number in range(count)]
-    runs = [present(schedule.trigger().run) for schedule in schedules]
+    runs = [live.run_now(f"note-{number}", retry=RetryPolicy(max_retries=0)) for number in range(count)]
 
     # Redis gives a job to who has waited longest, so the wrong one gets some first, and steps back.
-    wrong.wait_for_log("Set RQSCHED_DATABASE_URL of this worker", timeout=60)
+    wrong.wait_for_log("Set RQSCHED_DATABASE_URL of this worker")
     began = time.monotonic()
     wait_until(
         lambda: all(run.refresh().status == "succeeded" for run in runs), timeout=240, what="all runs to succeed"
@@ -61,12 +56,9 @@ def test_a_worker_with_another_database_alone_fails_a_run_in_rqs_registry_and_do
 ) -> None:
     worker = start_worker_elsewhere(live, tmp_path, options)
     live.start([BIN / "rqsched", "dispatcher"])  # it delivers, and executes nothing
-    schedule = live.note_every("note", Every("24h"))
-    run = schedule.trigger().run
-    assert run is not None
-    with Redis.from_url(live.environment["RQSCHED_REDIS_URL"]) as redis:
-        registry = FailedJobRegistry("default", connection=redis)
-        (job,) = wait_until(registry.get_job_ids, timeout=90, what="the job to fail")
+    run = live.run_now("note")
+    registry = FailedJobRegistry("default", connection=live.redis)
+    (job,) = wait_until(registry.get_job_ids, timeout=90, what="the job to fail")
 
     assert run.refresh().status == "pending"
     assert "Set RQSCHED_DATABASE_URL of this worker" in worker.log()
