@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from tests.support.client import InProcess, asynchronous, client_of
 from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.web import MakeWeb, Web
+from tests.support.web import MakeWeb, Web, one_token
 
 
 @pytest.fixture
@@ -199,8 +198,7 @@ def test_every_error_of_the_tree_can_be_rebuilt() -> None:
 
 
 def test_an_error_that_only_http_has_is_a_response_error(make_web: MakeWeb) -> None:
-    tokens = json.dumps([{"name": "t", "role": "read", "token": "0123456789abcdef"}])
-    web = make_web(tokens=tokens)
+    web = make_web(tokens=one_token("0123456789abcdef", "read"))
     with pytest.raises(ResponseError) as caught:
         client_of(web).list()
     assert (caught.value.http_status, caught.value.code) == (401, "unauthorized")

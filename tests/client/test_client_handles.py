@@ -23,7 +23,7 @@ from rqsched.core.shown import Shown
 from rqsched.testing import execute_pending
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE
-from tests.support.web import MakeWeb, Web
+from tests.support.web import MakeWeb, Web, one_token
 
 NAIVE = datetime(2026, 1, 15, 9)  # noqa: DTZ001 - what is refused
 OWN = {"state"}
@@ -203,7 +203,7 @@ def test_errors_carry_the_attributes_of_the_in_process_ones(client: Client) -> N
 
 def test_a_foreign_namespace_is_not_found(make_web: MakeWeb) -> None:
     token = "a-secret-of-twenty-four-chars"
-    web = make_web(tokens=f'[{{"name": "red", "token": "{token}", "role": "admin", "namespaces": ["red"]}}]')
+    web = make_web(tokens=one_token(token, namespaces=["red"]))
     client = client_of(web, token=token, namespace="blue")
     with pytest.raises(errors.NamespaceNotFoundError) as caught:
         client.list()

@@ -13,19 +13,13 @@ import pytest
 
 from rqsched import Every, errors
 from rqsched.client import AsyncClient, Client, Retries
-from tests.http.test_durable_workflow_sdk import served
 from tests.support.client import AT_ONCE, InProcess, client_of
 from tests.support.env import MINUTE
 from tests.support.processes import REPOSITORY
 from tests.support.servers import ValkeyServer
-from tests.support.web import MakeWeb, Web
+from tests.support.serving import served
+from tests.support.web import MakeWeb, Web, one_token
 from tests.system.acceptance.snippets import snippets_of
-
-
-@pytest.fixture
-def url(web: Web) -> Iterator[str]:
-    with served(web) as url:
-        yield url
 
 
 def test_both_clients_work_over_real_sockets(url: str) -> None:
@@ -41,11 +35,11 @@ def test_both_clients_work_over_real_sockets(url: str) -> None:
 
 def test_the_documentations_example_runs(make_web: MakeWeb, capsys: pytest.CaptureFixture[str]) -> None:
     token = "a-secret-of-twenty-four-chars"
-    web = make_web(tokens=f'[{{"name": "ci", "token": "{token}", "role": "admin", "namespaces": ["billing"]}}]')
+    web = make_web(tokens=one_token(token, namespaces=["billing"]))
     web.env.register("invoice-sync", lambda region: region)
     (code,) = [one.code for one in snippets_of(page_of("http.md")) if "from rqsched.client import" in one.code]
 
-    with served(web) as url:
+    with served(web.app, lifespan="on") as url:
         exec(code.replace("http://127.0.0.1:8000", url).replace('token="..."', f'token="{token}"'), {})
 
     assert capsys.readouterr().out.splitlines() == [
@@ -140,7 +134,7 @@ def test_a_create_that_was_stored_is_never_reported_as_failed_because_redis_is_a
     make_web: MakeWeb, own_valkey: ValkeyServer, outage: str
 ) -> None:
     web = make_web(redis_url=own_valkey.url, redis_breaker=1)  # as it is by default
-    with served(web) as url, Client(url) as client, ExitStack() as stack:
+    with served(web.app, lifespan="on") as url, Client(url) as client, ExitStack() as stack:
         client.create("before", "note", Every(MINUTE))
         if outage == "stopped":
             own_valkey.stop()

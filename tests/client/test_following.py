@@ -13,13 +13,12 @@ import pytest
 from rqsched.client import AsyncClient, Client, EventRecord, ResponseError, Retries
 from rqsched.errors import BackendUnavailableError, InvalidInputError, ScheduleNotFoundError
 from rqsched.http import Limits
-from tests.http.test_event_stream import QUICK
 from tests.support.env import SECOND
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to
 from tests.support.servers import free_port
-from tests.support.serving import PATIENCE, served
-from tests.support.web import MakeWeb, Web, at
+from tests.support.serving import PATIENCE, QUICK, served
+from tests.support.web import MakeWeb, Web, at, one_token
 
 SOON = Retries(first=0.01, longest=0.1)
 
@@ -116,7 +115,7 @@ def test_an_asynchronous_follower_gets_the_same(quick: Web, url: str) -> None:
 
 
 def test_what_will_not_pass_is_raised_at_once(make_web: MakeWeb) -> None:
-    web = make_web(app={"limits": Limits(streams=0)}, tokens='[{"name":"a","role":"read","token":"secret-of-a-token"}]')
+    web = make_web(app={"limits": Limits(streams=0)}, tokens=one_token("secret-of-a-token", "read"))
     with served(web.app) as url:
         with Client(url) as client, pytest.raises(ResponseError) as caught:
             next(client.events(follow=True))

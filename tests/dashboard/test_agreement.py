@@ -29,7 +29,7 @@ from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, block
 from tests.support.narrow import present
 from tests.support.pages import Pages
 from tests.support.servers import ValkeyServer
-from tests.support.web import MakeWeb
+from tests.support.web import MakeWeb, one_token
 
 QUOTAS = json.dumps({"full": {"schedules": 1}})
 SERVERS = {"eviction", "persistence", "links", "failed links", "depth", "events", "versions", "imports", "connections"}
@@ -262,7 +262,7 @@ def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -
 
 OF_OTHERS = {name: fault for name, fault in FAULTS.items() if fault.check not in {"dispatchers", "ownership"}}
 SECRET = "tenant-secret-0123456789"
-TENANT = json.dumps([{"name": "tenant", "role": "read", "namespaces": ["tenant"], "token": SECRET}])
+TENANT = one_token(SECRET, "read", namespaces=["tenant"])
 
 
 @pytest.mark.parametrize("fault", OF_OTHERS.values(), ids=OF_OTHERS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -16,10 +15,10 @@ from rqsched.dashboard.rendering import NOTHING
 from rqsched.transport import telemetry
 from tests.support.env import HOUR, MINUTE, SECOND
 from tests.support.pages import Pages
-from tests.support.web import MakeWeb
+from tests.support.web import MakeWeb, one_token
 
 SECRET = "tenant-secret-0123456789"
-TOKENS = json.dumps([{"name": "tenant", "role": "read", "namespaces": ["tenant"], "token": SECRET}])
+TOKENS = one_token(SECRET, "read", namespaces=["tenant"])
 
 
 def cells(page: str, name: str) -> list[str]:

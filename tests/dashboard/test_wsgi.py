@@ -15,6 +15,7 @@ from werkzeug.test import Client
 from rqsched.dashboard import Principal, Role, wsgi
 from rqsched.dashboard.mount import Environ
 from tests.support.env import Env, MakeEnv
+from tests.support.web import one_token
 
 MakeClient = Callable[..., Client]
 
@@ -130,7 +131,7 @@ def test_nobody_gets_401_where_there_is_no_login(client: MakeClient) -> None:
 
 
 def test_beside_an_operator_neither_tokens_nor_their_login_count(make_env: MakeEnv) -> None:
-    env = make_env(tokens='[{"name": "root", "role": "admin", "token": "0123456789abcdef"}]')
+    env = make_env(tokens=one_token("0123456789abcdef"))
     seen = Client(wsgi(env.scheduler, operator=by_header))
     bearer = {"Authorization": "Bearer 0123456789abcdef"}
     assert seen.get("/", headers=bearer).status_code == 401
@@ -138,7 +139,7 @@ def test_beside_an_operator_neither_tokens_nor_their_login_count(make_env: MakeE
 
 
 def test_without_an_operator_tokens_decide(make_env: MakeEnv) -> None:
-    env = make_env(tokens='[{"name": "root", "role": "admin", "token": "0123456789abcdef"}]')
+    env = make_env(tokens=one_token("0123456789abcdef"))
     seen = Client(wsgi(env.scheduler))
     assert seen.get("/").headers["location"].startswith("/login")
     assert seen.get("/", headers={"Authorization": "Bearer 0123456789abcdef"}).status_code == 200

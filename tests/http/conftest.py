@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from rqsched.http import create_app
+from rqsched.http import Limits, create_app
 from rqsched.testing import ManualClock
+from tests.support.durable_workflow import asked_by_clients
 from tests.support.env import Env, open_env
+from tests.support.openjobspec import Ojs
+from tests.support.serving import served
 from tests.support.web import MakeWeb, Web
 
 
@@ -37,3 +40,40 @@ def web(make_web: MakeWeb) -> Web:
 def any_web(make_web: MakeWeb, database_url: str) -> Web:
     """An application over each database in turn."""
     return make_web(database_url=database_url)
+
+
+@pytest.fixture
+def unlimited(make_web: MakeWeb) -> Web:
+    """An application that bounds no rate, and whose streams end soon."""
+    return make_web(app={"limits": Limits(rate=0, stream_seconds=0.05)})
+
+
+@pytest.fixture
+def url(web: Web) -> Iterator[str]:
+    """Where the application is served."""
+    with served(web.app, lifespan="on") as url:
+        yield url
+
+
+@pytest.fixture
+def ojs(web: Web) -> Ojs:
+    """The Open Job Spec surface of `web`."""
+    return Ojs(web)
+
+
+@pytest.fixture
+def any_ojs(any_web: Web) -> Ojs:
+    """The same over each database in turn."""
+    return Ojs(any_web)
+
+
+@pytest.fixture
+def control_plane(web: Web) -> Web:
+    """`web`, asked as Durable Workflow's clients ask."""
+    return asked_by_clients(web)
+
+
+@pytest.fixture
+def any_control_plane(any_web: Web) -> Web:
+    """The same over each database in turn."""
+    return asked_by_clients(any_web)

@@ -18,9 +18,9 @@ from rqsched import RetryPolicy
 from rqsched.aio import AsyncScheduler, schedule_workflow, use
 from rqsched.core.policy import FailurePolicy
 from tests.cli.conftest import cli
-from tests.http.test_durable_workflow import PATH, VERSION
 from tests.support.cli import HELLO, Cli
 from tests.support.client import client_of
+from tests.support.durable_workflow import PATH, VERSION
 from tests.support.env import MINUTE
 from tests.support.machine_case import open_case
 from tests.support.openjobspec import Ojs

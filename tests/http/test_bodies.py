@@ -9,29 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.population import MALFORMED
 from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
-
-DEEP = "[" * 100_000 + "]" * 100_000
-WHOLE = '{"schedule_id": "x", "workflow": "note", "interval": "1m", %s}'
-MALFORMED: list[tuple[str, bytes]] = [
-    ("nothing but a brace", b"{"),
-    ("no JSON", b"schedule_id=x"),
-    ("no UTF-8", b'{"schedule_id": "\xff"}'),
-    ("UTF-16", '{"schedule_id": "x"}'.encode("utf-16")),
-    ("NaN", (WHOLE % '"kwargs": {"a": NaN}').encode()),
-    ("Infinity", (WHOLE % '"kwargs": {"a": -Infinity}').encode()),
-    ("a number beyond a float", (WHOLE % '"kwargs": {"a": 1e999}').encode()),
-    ("duplicate keys", (WHOLE % '"queue": "a", "queue": "b"').encode()),
-    ("nested duplicate keys", (WHOLE % '"kwargs": {"a": {"b": 1, "b": 2}}').encode()),
-    ("a lone surrogate", (WHOLE % r'"note": "\ud800"').encode()),
-    ("a surrogate as key", (WHOLE % r'"kwargs": {"\udfff": 1}').encode()),
-    ("NUL", (WHOLE % r'"note": "a\u0000b"').encode()),
-    ("too deep for the parser", (WHOLE % f'"args": {DEEP}').encode()),
-    ("too deep", (WHOLE % ('"args": ' + "[" * 150 + "]" * 150)).encode()),
-    ("endless digits", (WHOLE % ('"max_runs": ' + "9" * 5000)).encode()),
-    ("two documents", b"{} {}"),
-]
 
 
 def is_empty(web: Web) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from rqsched.http import Limits
 from tests.support.population import documented_operations, minimal_body, populate, request
-from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, Web, at, problem
 
 KEY = {"Idempotency-Key": "order 66"}
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
@@ -14,11 +11,6 @@ HONOURED = {
     f"{method} {SCHEDULES}{{schedule_id}}/{name}"
     for method, name in (("PATCH", ""), ("DELETE", ""), ("POST", "pause/"), ("POST", "resume/"), ("POST", "restart/"))
 }
-
-
-@pytest.fixture
-def unlimited(make_web: MakeWeb) -> Web:
-    return make_web(app={"limits": Limits(rate=0, stream_seconds=0.05)})
 
 
 def test_head_is_get_without_a_body_on_every_route(unlimited: Web) -> None:

@@ -5,40 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 
 from rqsched.core.policy import RetryPolicy
-from tests.support.web import MakeWeb, Web
+from tests.support.durable_workflow import PATH, VERSION, created, detail
+from tests.support.web import MakeWeb, Web, one_token
 
-PATH = "/api/schedules"
-VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}
 NOON = "2026-01-15T12:00:00Z"
-
-
-@pytest.fixture
-def control_plane(web: Web) -> Web:
-    """The application, asked as this control plane's clients ask."""
-    web.env.scheduler.runtime.record_workflows()
-    web.headers.update(VERSION)
-    return web
-
-
-def created(web: Web, schedule_id: str = "invoices", **fields: Any) -> httpx.Response:
-    body = {
-        "schedule_id": schedule_id,
-        "spec": {"cron_expressions": ["0 * * * *"], "timezone": "UTC"},
-        "action": {"workflow_type": "note", "task_queue": "high", "input": ["nightly"]},
-        **fields,
-    }
-    return web.post(PATH, body)
-
-
-def detail(web: Web, schedule_id: str = "invoices") -> dict[str, Any]:
-    answer = web.get(f"{PATH}/{schedule_id}")
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 @pytest.mark.parametrize(
@@ -278,7 +251,7 @@ def test_history_pages_by_sequence_and_returns_has_more(control_plane: Web) -> N
 
 
 def test_the_audit_event_records_the_control_planes_command_context(make_web: MakeWeb) -> None:
-    web = make_web(tokens='[{"name": "ops", "token": "a-secret-of-twenty-four-chars", "role": "admin"}]')
+    web = make_web(tokens=one_token("a-secret-of-twenty-four-chars", name="ops"))
     web.headers.update(VERSION | {"Authorization": "Bearer a-secret-of-twenty-four-chars", "X-Request-Id": "r-1"})
 
     created(web, action={"workflow_type": "elsewhere"})

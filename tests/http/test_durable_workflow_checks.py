@@ -12,15 +12,14 @@ from durable_workflow.client import ScheduleAction, ScheduleDescription, Schedul
 from durable_workflow.errors import InvalidArgument, ScheduleAlreadyExists, ScheduleListError, ScheduleNotFound
 
 from rqsched.testing import execute_pending
-from tests.http.test_durable_workflow_sdk import served
+from tests.support.durable_workflow import create
 from tests.support.env import MINUTE
 from tests.support.rows import every_row
+from tests.support.serving import served
 from tests.support.web import Web
 
 Check = Callable[[Client, Web], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
-HOURLY = ScheduleSpec(cron_expressions=["0 * * * *"], timezone="UTC")
-NOTE = ScheduleAction(workflow_type="note", task_queue="high", input=["nightly", 7], run_timeout_seconds=60)
 ID = "invoices"
 MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}
 
@@ -28,10 +27,6 @@ MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:0
 def check(function: Check) -> Check:
     CHECKS[function.__name__] = function
     return function
-
-
-async def create(client: Client, schedule_id: str | None = ID, **options: Any) -> Any:
-    return await client.create_schedule(**{"schedule_id": schedule_id, "spec": HOURLY, "action": NOTE, **options})
 
 
 async def described(client: Client, **options: Any) -> ScheduleDescription:
@@ -483,7 +478,8 @@ def test_the_sdk_finds_every_thing_as_it_expects(web: Web) -> None:
         async with Client(url, namespace=namespace) as client:
             await check(client, web)
 
-    with served(web) as url, every_row() as row:
+    web.env.runtime.record_workflows()
+    with served(web.app, lifespan="on") as url, every_row() as row:
         for number, (name, one) in enumerate(CHECKS.items()):
             web.env.clock.set(web.env.clock.now().replace(month=1, day=15, hour=12, minute=0))
             with row(name):

@@ -5,43 +5,15 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import httpx
 import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.store.tables import schedules
-from tests.http.test_durable_workflow import PATH, VERSION, created, detail
-from tests.support.web import MakeWeb, Web
+from tests.support.durable_workflow import PATH, VERSION, created, detail, refused
+from tests.support.web import MakeWeb, Web, one_token
 
 pytestmark = pytest.mark.every_database
-
-
-def asked_by_clients(web: Web) -> Web:
-    web.env.scheduler.runtime.record_workflows()
-    web.headers.update(VERSION)
-    return web
-
-
-@pytest.fixture
-def control_plane(web: Web) -> Web:
-    """The application, asked as this control plane's clients ask."""
-    return asked_by_clients(web)
-
-
-@pytest.fixture
-def any_control_plane(any_web: Web) -> Web:
-    """The same over each database in turn."""
-    return asked_by_clients(any_web)
-
-
-def refused(answer: httpx.Response, status: int, reason: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    body: dict[str, Any] = answer.json()
-    assert body["reason"] == reason
-    assert body["message"]
-    assert body["request_id"] == answer.headers["x-request-id"]
-    return body
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Durable-Workflow-Protocol-Version": "1.20"}, VERSION], ids=str)
@@ -87,7 +59,7 @@ def test_another_namespace_has_other_schedules(control_plane: Web) -> None:
 
 def test_a_namespace_a_token_does_not_see_is_not_found(make_web: MakeWeb) -> None:
     token = "a-secret-of-twenty-four-chars"
-    web = make_web(tokens=f'[{{"name": "red", "token": "{token}", "role": "read", "namespaces": ["red"]}}]')
+    web = make_web(tokens=one_token(token, "read", namespaces=["red"]))
     web.headers.update(VERSION)
     refused(web.get(PATH), 401, "unauthorized")
     refused(web.acting_as(token).get(PATH, headers={"X-Namespace": "blue"}), 404, "namespace_not_found")

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_durable_workflow import PATH, created, detail
-from tests.http.test_durable_workflow_edges import asked_by_clients, refused
+from tests.support.durable_workflow import PATH, created, detail, refused
 from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb, Web
 
 ONE = f"{PATH}/invoices"
 MORNING = {"start_time": "2026-01-15T09:00:00Z", "end_time": "2026-01-15T11:00:00Z"}
-
-
-@pytest.fixture
-def control_plane(web: Web) -> Web:
-    """The application, asked as this control plane's clients ask."""
-    return asked_by_clients(web)
 
 
 def events(web: Web) -> list[dict[str, Any]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvicorn
 from durable_workflow import Client
-from durable_workflow.client import ScheduleAction, ScheduleSpec
+from durable_workflow.client import ScheduleSpec
 from durable_workflow.errors import (
     InvalidArgument,
     ScheduleAlreadyExists,
@@ -23,41 +20,19 @@ from durable_workflow.serializer import decode_envelope
 from durable_workflow.sync import Client as SyncClient
 
 from rqsched.testing import execute_pending
-from tests.support.processes import REPOSITORY, wait_until
-from tests.support.servers import free_port
-from tests.support.web import MakeWeb, Web
+from tests.support.durable_workflow import HOURLY, NOTE, create
+from tests.support.processes import REPOSITORY
+from tests.support.serving import served
+from tests.support.web import MakeWeb, Web, one_token
 from tests.system.acceptance.snippets import snippets_of
 
-HOURLY = ScheduleSpec(cron_expressions=["0 * * * *"], timezone="UTC")
-NOTE = ScheduleAction(workflow_type="note", task_queue="high", input=["nightly", 7], run_timeout_seconds=60)
 Ask = Callable[[Callable[[Client], Awaitable[Any]]], Any]
 
 
-@contextmanager
-def served(web: Web) -> Iterator[str]:
-    """The application, served on a free port of this machine."""
-    web.env.scheduler.runtime.record_workflows()
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(web.app, host="127.0.0.1", port=port, log_config=None))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started, what="uvicorn to serve")
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
-
-
 @pytest.fixture
-def url(web: Web) -> Iterator[str]:
-    with served(web) as url:
-        yield url
-
-
-@pytest.fixture
-def ask(url: str) -> Ask:
+def ask(web: Web, url: str) -> Ask:
     """Lets the SDK's client ask; gives what it returns."""
+    web.env.runtime.record_workflows()
 
     def ask(question: Callable[[Client], Awaitable[Any]]) -> Any:
         async def once() -> Any:
@@ -67,10 +42,6 @@ def ask(url: str) -> Ask:
         return asyncio.run(once())
 
     return ask
-
-
-async def create(client: Client, schedule_id: str = "invoices", **options: Any) -> Any:
-    return await client.create_schedule(**{"schedule_id": schedule_id, "spec": HOURLY, "action": NOTE, **options})
 
 
 def test_a_schedule_is_created_and_described(ask: Ask) -> None:
@@ -168,7 +139,8 @@ def test_the_sdk_reads_discovery_and_health(ask: Ask) -> None:
 
 def test_a_token_and_a_namespace_are_sent_as_the_sdk_sends_them(make_web: MakeWeb) -> None:
     token = "a-secret-of-twenty-four-chars"
-    web = make_web(tokens=f'[{{"name": "red", "token": "{token}", "role": "admin", "namespaces": ["red"]}}]')
+    web = make_web(tokens=one_token(token, namespaces=["red"]))
+    web.env.runtime.record_workflows()
 
     async def question(url: str) -> None:
         async with Client(url, token=token, namespace="red") as client:
@@ -178,7 +150,7 @@ def test_a_token_and_a_namespace_are_sent_as_the_sdk_sends_them(make_web: MakeWe
             with pytest.raises(Unauthorized):
                 await client.list_schedules()
 
-    with served(web) as url:
+    with served(web.app, lifespan="on") as url:
         asyncio.run(question(url))
     assert web.env.scheduler.get("invoices", namespace="red").namespace == "red"
 

@@ -22,11 +22,10 @@ from tests.support.env import MINUTE
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to
 from tests.support.servers import ValkeyServer
-from tests.support.serving import PATIENCE, reading, served
+from tests.support.serving import PATIENCE, QUICK, reading, served
 from tests.support.web import MakeWeb, Web, at, problem
 
 EVENTS, STREAM = "/api/v1/events/", "/api/v1/events/stream/"
-QUICK = Limits(rate=0, stream_poll=0.05, heartbeat=0.2)
 
 
 @pytest.fixture

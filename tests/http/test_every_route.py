@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from rqsched.http import Limits, Role, create_app
+from rqsched.http import Limits, Role
 from rqsched.store.database import Patience
-from rqsched.testing import ManualClock
-from tests.support.env import open_env
 from tests.support.invariants import check_invariants
-from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
+from tests.support.population import documented_operations, minimal_body, populate, request, shared_web, stored_contents
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
 from tests.support.web import MakeWeb, Web
@@ -67,6 +64,7 @@ NEEDED = {
     for role, labels in ((Role.READ, READ | SHARED), (Role.OPERATE, OPERATE), (Role.ADMIN, ADMIN))
     for label in sorted(labels)
 }
+LIMITS = Limits(rate=0, failure_rate=0, stream_seconds=0.1)
 
 
 def secret(name: str) -> str:
@@ -82,11 +80,8 @@ def populated(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
 ) -> Iterator[tuple[Web, dict[str, str]]]:
     """One application with tokens and one of everything; these tests are refused, so that they may share it."""
-    path = tmp_path_factory.mktemp("routes") / "rqsched.db"
-    shutil.copyfile(sqlite_template, path)
-    clock, tokens = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC)), json.dumps([*TOKENS, TENANT])
-    with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url, tokens=tokens) as env:
-        web = Web(create_app(env.scheduler, limits=Limits(rate=0, failure_rate=0, stream_seconds=0.1)), env)
+    folder, tokens = tmp_path_factory.mktemp("routes"), json.dumps([*TOKENS, TENANT])
+    with shared_web(folder, sqlite_template, valkey_server.url, LIMITS, tokens=tokens) as web:
         yield web, populate(web.acting_as(secret("ADMIN")))
 
 
@@ -155,8 +150,7 @@ def in_order(web: Web) -> list[str]:
 @pytest.fixture
 def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -> tuple[Web, dict[str, str]]:
     """An application with one of everything, over a PostgreSQL and a Valkey of this test alone."""
-    limits = Limits(rate=0, failure_rate=0, stream_seconds=0.1)
-    web = make_web(app={"limits": limits}, database_url=own_postgres_url, redis_url=own_valkey.url)
+    web = make_web(app={"limits": LIMITS}, database_url=own_postgres_url, redis_url=own_valkey.url)
     known = populate(web)
     web.env.runtime.database.patience = Patience(total=timedelta(0))
     return web, known

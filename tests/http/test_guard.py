@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from rqsched.errors import ConfigError, RedisUnavailableError, SchemaError
 from rqsched.http import Limits, create_app
-from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, one_token, problem
 
 SECURITY = ["x-content-type-options", "x-frame-options", "referrer-policy", "content-security-policy", "cache-control"]
 ANSWERS = ["/healthz", SCHEDULES, "/api/v1/nope/", "/nope", "/openapi.json"]
@@ -116,7 +116,7 @@ def test_applications_of_one_process_share_routes_and_nothing_else(make_web: Mak
     one = make_web(app={"limits": Limits(rate=0)})
     other = make_web(
         database_url=f"sqlite:///{tmp_path}/other.db",
-        tokens=json.dumps([{"name": "red", "role": "admin", "token": secret}]),
+        tokens=one_token(secret, name="red"),
         app={"limits": Limits(rate=0.001, burst=2, body_bytes=1000)},
     )
     one.create("here")

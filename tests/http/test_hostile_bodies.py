@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rqsched.http import Limits, create_app
-from rqsched.testing import ManualClock
-from tests.http.test_bodies import MALFORMED
-from tests.support.env import open_env
-from tests.support.population import documented_operations, minimal_body, populate, request, stored_contents
+from rqsched.http import Limits
+from tests.support.population import (
+    MALFORMED,
+    documented_operations,
+    minimal_body,
+    populate,
+    request,
+    shared_web,
+    stored_contents,
+)
 from tests.support.servers import ValkeyServer
 from tests.support.web import Web
 
@@ -46,11 +49,8 @@ def populated(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, valkey_server: ValkeyServer
 ) -> Iterator[tuple[Web, dict[str, str]]]:
     """One application with one of everything for all of these tests, for none of them writes."""
-    path = tmp_path_factory.mktemp("hostile") / "rqsched.db"
-    shutil.copyfile(sqlite_template, path)
-    clock = ManualClock(datetime(2026, 1, 15, 12, tzinfo=UTC))
-    with open_env(clock, database_url=f"sqlite:///{path}", redis_url=valkey_server.url) as env:
-        web = Web(create_app(env.scheduler, limits=Limits(rate=0)), env)
+    folder = tmp_path_factory.mktemp("hostile")
+    with shared_web(folder, sqlite_template, valkey_server.url, Limits(rate=0)) as web:
         yield web, populate(web)
 
 

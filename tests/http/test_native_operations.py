@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
@@ -17,7 +16,7 @@ from tests.support.env import MINUTE, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.web import SCHEDULES, MakeWeb, Web, at, problem
+from tests.support.web import SCHEDULES, MakeWeb, Web, at, one_token, problem
 
 BACKFILL = at(operation="backfill/")
 
@@ -347,7 +346,7 @@ def test_a_response_says_what_is_left_of_the_rate(make_web: MakeWeb) -> None:
 
 def test_what_needs_no_token_is_documented_so(make_web: MakeWeb) -> None:
     token = "a-secret-of-twenty-four-chars"
-    web = make_web(tokens=json.dumps([{"name": "ops", "token": token, "role": "admin"}])).acting_as(token)
+    web = make_web(tokens=one_token(token, name="ops")).acting_as(token)
     paths = web.get("/openapi.json").json()["paths"]
     assert [paths[path]["get"]["security"] for path in ("/healthz", "/readyz", "/ojs/manifest")] == [[], [], []]
     assert paths["/api/v1/schedules/"]["get"]["security"] != []

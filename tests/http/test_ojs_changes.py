@@ -10,17 +10,7 @@ import pytest
 from rqsched import Cron, Every, Once, RetryPolicy, Spec
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs, refused
-from tests.support.web import MakeWeb, Web
-
-
-@pytest.fixture
-def ojs(web: Web) -> Ojs:
-    return Ojs(web)
-
-
-@pytest.fixture
-def any_ojs(any_web: Web) -> Ojs:
-    return Ojs(any_web)
+from tests.support.web import MakeWeb
 
 
 def names(page: dict[str, Any]) -> list[str]:

@@ -16,11 +16,6 @@ NOON = "2026-01-15T12:00:00.000Z"
 HOURLY = {"cron": "0 * * * *"}
 
 
-@pytest.fixture
-def ojs(web: Web) -> Ojs:
-    return Ojs(web)
-
-
 def test_a_registration_returns_the_cron_job_under_both_published_names(ojs: Ojs) -> None:
     answer = ojs.register(
         cron="0 9 * * *",

@@ -15,11 +15,6 @@ KEPT: dict[str, Any] = {"retry": {"max_attempts": 1, "on_exhaustion": "dead_lett
 ERROR = {"code": "handler_error", "message": "no answer", "retryable": True, "details": {"host": "mail"}}
 
 
-@pytest.fixture
-def ojs(web: Web) -> Ojs:
-    return Ojs(web)
-
-
 def listed(ojs: Ojs, **params: Any) -> dict[str, Any]:
     answer = ojs("GET", DEAD, params=params)
     assert answer.status_code == 200, answer.text

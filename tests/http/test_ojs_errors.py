@@ -23,11 +23,6 @@ UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
 TOKEN = "a-secret-of-twenty-four-chars"
 
 
-@pytest.fixture
-def ojs(web: Web) -> Ojs:
-    return Ojs(web)
-
-
 def raw(ojs: Ojs, content: bytes | str, *, method: str = "POST", path: str = CRON) -> httpx.Response:
     return ojs(method, path, content=content)
 

@@ -11,15 +11,14 @@ import pytest
 
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import CRON, Ojs
-from tests.support.web import Web
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 @pytest.fixture
-def ojs(any_web: Web) -> Ojs:
-    return Ojs(any_web)
+def ojs(any_ojs: Ojs) -> Ojs:
+    return any_ojs
 
 
 @pytest.fixture

@@ -13,14 +13,9 @@ from rqsched.core.model import Change
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import WORKERS, Ojs, refused
 from tests.support.rows import every_row
-from tests.support.web import MakeWeb, Web
+from tests.support.web import MakeWeb
 
 UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
-
-
-@pytest.fixture
-def ojs(web: Web) -> Ojs:
-    return Ojs(web)
 
 
 def fired(ojs: Ojs, **fields: Any) -> None:

@@ -10,9 +10,9 @@ from werkzeug.test import Client
 
 from rqsched.dashboard import wsgi
 from rqsched.http import Limits
-from tests.http.test_strangers import TOKENS
-from tests.support.web import SCHEDULES, MakeWeb
+from tests.support.web import SCHEDULES, MakeWeb, one_token
 
+TOKENS = one_token("admin-secret-0123456789")
 NAMED = "10.0.0.0/8, 127.0.0.1 fd00::/8 unix"
 
 CLIENTS: dict[str, tuple[str, dict[str, str], str]] = {

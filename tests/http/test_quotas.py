@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from rqsched.errors import QuotaExceededError
 from tests.support.client import asynchronous, client_of
 from tests.support.openjobspec import CRON, REPORT, Ojs
 from tests.support.population import ACTION, HEADERS
-from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, one_token, problem
 
 FIGURES = {"namespace": "default", "resource": "schedules", "limit": 1, "used": 1, "wanted": 1}
 DURABLE = "/api/schedules"
@@ -78,8 +77,9 @@ def test_the_client_raises_the_error_of_the_in_process_api_and_reads_the_usage(f
 
 
 def test_a_tenant_reads_its_own_usage_only(make_web: MakeWeb) -> None:
-    token = {"name": "t", "role": "read", "namespaces": ["tenant"], "token": "secret-of-the-tenant"}
-    web = make_web(quotas={"tenant": {"schedules": 5}}, tokens=json.dumps([token]))
+    web = make_web(
+        quotas={"tenant": {"schedules": 5}}, tokens=one_token("secret-of-the-tenant", "read", namespaces=["tenant"])
+    )
     tenant = web.acting_as("secret-of-the-tenant")
     found: dict[str, Any] = tenant.get("/api/v1/usage/").json()
     assert (found["namespace"], found["schedules"], found["bytes"]) == (

@@ -24,10 +24,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from rqsched.http import Limits
 from tests.support.population import HEADERS, minimal_body, populate
 from tests.support.sizes import sized
-from tests.support.web import MakeWeb, Web
+from tests.support.web import Web
 
 CHECKS = [
     not_a_server_error,
@@ -88,11 +87,6 @@ def operations_of(web: Web, surface: str) -> list[Any]:
     document = schemathesis.openapi.from_asgi("/openapi.json", web.app)
     found: list[Any] = [one.ok() for one in document.get_all_operations() if isinstance(one, Ok)]
     return [one for one in found if next(s for s, prefix in SURFACES.items() if one.path.startswith(prefix)) == surface]
-
-
-@pytest.fixture
-def unlimited(make_web: MakeWeb) -> Web:
-    return make_web(app={"limits": Limits(rate=0, stream_seconds=0.05)})
 
 
 @pytest.mark.parametrize("surface", SURFACES)

@@ -7,7 +7,6 @@ schema says which cron expression never fires or which cursor belongs to which l
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import suppress
 from itertools import count
@@ -27,10 +26,10 @@ from rqsched.http import Limits
 from tests.http.test_schemathesis import CHECKS
 from tests.support.population import HEADERS, minimal_body, populate
 from tests.support.sizes import sized
-from tests.support.web import MakeWeb, Web
+from tests.support.web import MakeWeb, Web, one_token
 
 SECRET = "secret-of-the-generated-requests"
-TOKENS = json.dumps([{"name": "root", "role": "admin", "namespaces": "*", "token": SECRET}])
+TOKENS = one_token(SECRET, namespaces="*")
 SEQUENCES, STEPS = 10, sized(12, 25)
 SEEDS = sized(1, 10)
 """How often so many sequences are generated."""

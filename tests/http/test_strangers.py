@@ -13,10 +13,10 @@ import pytest
 from starlette.types import Message
 
 from rqsched.http.limits import Limits
-from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, one_token, problem
 
 SECRET = "admin-secret-0123456789"
-TOKENS = json.dumps([{"name": "ada", "role": "admin", "token": SECRET}])
+TOKENS = one_token(SECRET)
 Receive = Callable[[], Awaitable[Message]]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.support.population import HEADERS, documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.rows import every_row
-from tests.support.web import SCHEDULES, MakeWeb, Web, at, problem
+from tests.support.web import SCHEDULES, MakeWeb, Web, at, one_token, problem
 
 
 def test_every_route_of_the_native_api_refuses_a_parameter_it_does_not_have(web: Web) -> None:
@@ -38,8 +36,7 @@ def test_the_nearest_parameter_is_named_and_all_where_none_is_near(web: Web) -> 
 
 
 def test_only_who_may_ask_is_told_what_the_parameters_are(make_web: MakeWeb) -> None:
-    token = {"name": "reader", "role": "read", "token": "0123456789abcdef"}
-    web = make_web(tokens=json.dumps([token]))
+    web = make_web(tokens=one_token("0123456789abcdef", "read"))
     assert web.get(f"{SCHEDULES}?offset=1").status_code == 401
     assert web.acting_as("0123456789abcdef").get(f"{SCHEDULES}?offset=1").status_code == 422
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import sqlalchemy as sa
 
+from rqsched.http import Limits, create_app
 from rqsched.store.tables import metadata
+from rqsched.testing import ManualClock
+from tests.support.env import NOON, open_env
 from tests.support.openjobspec import REPORT, Ojs
 from tests.support.web import MINUTELY, Web, at
 
@@ -30,6 +37,27 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/schedules/{schedule_id}/backfill": {f"{name}_time": instant for name, instant in PAST.items()},
 }
 """The minimal bodies, so that generated requests are not all refused."""
+_DEEP = "[" * 100_000 + "]" * 100_000
+_WHOLE = '{"schedule_id": "x", "workflow": "note", "interval": "1m", %s}'
+MALFORMED: list[tuple[str, bytes]] = [
+    ("nothing but a brace", b"{"),
+    ("no JSON", b"schedule_id=x"),
+    ("no UTF-8", b'{"schedule_id": "\xff"}'),
+    ("UTF-16", '{"schedule_id": "x"}'.encode("utf-16")),
+    ("NaN", (_WHOLE % '"kwargs": {"a": NaN}').encode()),
+    ("Infinity", (_WHOLE % '"kwargs": {"a": -Infinity}').encode()),
+    ("a number beyond a float", (_WHOLE % '"kwargs": {"a": 1e999}').encode()),
+    ("duplicate keys", (_WHOLE % '"queue": "a", "queue": "b"').encode()),
+    ("nested duplicate keys", (_WHOLE % '"kwargs": {"a": {"b": 1, "b": 2}}').encode()),
+    ("a lone surrogate", (_WHOLE % r'"note": "\ud800"').encode()),
+    ("a surrogate as key", (_WHOLE % r'"kwargs": {"\udfff": 1}').encode()),
+    ("NUL", (_WHOLE % r'"note": "a\u0000b"').encode()),
+    ("too deep for the parser", (_WHOLE % f'"args": {_DEEP}').encode()),
+    ("too deep", (_WHOLE % ('"args": ' + "[" * 150 + "]" * 150)).encode()),
+    ("endless digits", (_WHOLE % ('"max_runs": ' + "9" * 5000)).encode()),
+    ("two documents", b"{} {}"),
+]
+"""Bodies that no honest caller sends."""
 
 
 def populate(web: Web) -> dict[str, str]:
@@ -54,6 +82,15 @@ def populate(web: Web) -> dict[str, str]:
         "uid": backfill["uid"],
         "operation": "resume",
     }
+
+
+@contextmanager
+def shared_web(folder: Path, template: Path, redis_url: str, limits: Limits, **settings: Any) -> Iterator[Web]:
+    """An application over a database of its own, for the tests of a module none of which writes."""
+    path = folder / "rqsched.db"
+    shutil.copyfile(template, path)
+    with open_env(ManualClock(NOON), database_url=f"sqlite:///{path}", redis_url=redis_url, **settings) as env:
+        yield Web(create_app(env.scheduler, limits=limits), env)
 
 
 def minimal_body(label: str, known: dict[str, str]) -> dict[str, Any]:

@@ -6,23 +6,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from rqsched.http import close_streams
+from rqsched.http import Limits, close_streams
 from tests.support.processes import SOON, wait_until
 
+QUICK = Limits(rate=0, stream_poll=0.05, heartbeat=0.2)
+"""Streams look for events often."""
 PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here depends on how long anything takes."""
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """Serve inside the block, on a free port; returns the URL."""
-    config = uvicorn.Config(app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=30)
+def served(app: FastAPI, lifespan: Literal["off", "on"] = "off") -> Iterator[str]:
+    """Serve inside the block, on a free port; returns the URL. Off: nothing repairs Redis beside the requests."""
+    config = uvicorn.Config(app, port=0, lifespan=lifespan, log_config=None, timeout_graceful_shutdown=30)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -76,6 +76,11 @@ class Web:
 MakeWeb = Callable[..., Web]
 
 
+def one_token(secret: str, role: str = "admin", **more: Any) -> str:
+    """The setting `tokens` with one principal, `ada` of the default namespace unless told otherwise."""
+    return json.dumps([{"name": "ada", "role": role, "token": secret, **more}])
+
+
 def at(schedule_id: str = "report", operation: str = "") -> str:
     """Return the path of a schedule, or of an operation on it."""
     return f"{SCHEDULES}{schedule_id}/{operation}"

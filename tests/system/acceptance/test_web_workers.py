@@ -21,6 +21,7 @@ from tests.support.processes import SOON, Process, kill_all, rqsched_command, ru
 from tests.support.servers import free_port
 from tests.support.serving import status_of
 from tests.support.tls import make_certificate
+from tests.support.web import one_token
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
@@ -60,7 +61,7 @@ def is_listening(port: int) -> bool:
 
 
 def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(live: LiveEnv, port: int) -> None:
-    live.environment["RQSCHED_TOKENS"] = json.dumps([{"name": "ada", "role": "read", "token": "secret-0123456789ab"}])
+    live.environment["RQSCHED_TOKENS"] = one_token("secret-0123456789ab", "read")
     live.environment["FORWARDED_ALLOW_IPS"] = "*"  # uvicorn's own setting
     web = start_web(live, port, workers=1)
     url = f"http://127.0.0.1:{port}{LIST}"
