@@ -221,9 +221,16 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def empty_database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
+def empty_database_url(request: pytest.FixtureRequest, database_kind: str) -> str:
+    """A database of each kind without any table."""
+    url: str = request.getfixturevalue(f"empty_{database_kind}_url")
+    return url
+
+
+@pytest.fixture
+def empty_database(empty_database_url: str) -> Iterator[Database]:
     """Each database in turn, without any table; closed at the end."""
-    with closing(Database(request.getfixturevalue(f"empty_{database_kind}_url"))) as database:
+    with closing(Database(empty_database_url)) as database:
         yield database
 
 

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 
 from rqsched.store.database import Database
 from rqsched.store.tables import metadata
+from tests.support.application import Application, application
+from tests.support.env import Env
 from tests.support.servers import PostgresServer
 
 
@@ -31,3 +33,17 @@ def _empty(connection: sa.Connection) -> None:
     for table in reversed(metadata.sorted_tables):
         if table.name != "rqsched_facts":
             connection.execute(sa.delete(table))
+
+
+@pytest.fixture
+def app(any_env: Env) -> Iterator[Application]:
+    """An application with tables of its own, in each database in turn."""
+    with application(any_env) as opened:
+        yield opened
+
+
+@pytest.fixture
+def postgres_app(postgres_env: Env) -> Iterator[Application]:
+    """The same in PostgreSQL, for what it alone does."""
+    with application(postgres_env) as opened:
+        yield opened

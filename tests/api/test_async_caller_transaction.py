@@ -5,17 +5,15 @@ Publication is handed to a thread of the event loop; `asyncio.run` waits for its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from rqsched import Every
 from rqsched.aio import AsyncScheduler
-from rqsched.errors import InvalidTypeError, ScheduleExistsError, WrongDatabaseError
-from tests.support.application import Application, application, orders
-from tests.support.async_application import Story, tell
+from rqsched.errors import InvalidTypeError, WrongDatabaseError
+from tests.support.application import Application, orders
+from tests.support.async_application import Story, create_twice, tell
 from tests.support.env import MINUTE, Env
 from tests.support.invariants import check_invariants
 
@@ -23,9 +21,8 @@ pytestmark = [pytest.mark.every_database, pytest.mark.postgres]
 
 
 @pytest.fixture
-def app(postgres_env: Env) -> Iterator[Application]:
-    with application(postgres_env) as opened_application:
-        yield opened_application
+def app(postgres_app: Application) -> Application:
+    return postgres_app
 
 
 async def in_session(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
@@ -68,14 +65,7 @@ def test_schedule_is_undone_with_the_callers_rows(app: Application) -> None:
 
 
 def test_refused_operation_leaves_the_transaction_as_it_was(app: Application) -> None:
-    async def refused(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
-        await schedules.create("report", "note", Every(MINUTE))
-        async with engine.begin() as connection:
-            with pytest.raises(ScheduleExistsError):
-                await schedules.create("report", "note", Every(MINUTE), connection=connection)
-            await connection.execute(sa.insert(orders).values(id=1))
-
-    tell(app.env, refused)
+    tell(app.env, create_twice)
     assert (app.ordered(), app.linked()) == ([1], ["report"])
 
 

@@ -38,16 +38,6 @@ pytestmark = pytest.mark.every_database
 Transaction: TypeAlias = sa.Connection | orm.Session
 
 
-@pytest.fixture
-def app(any_env: Env) -> Iterator[Application]:
-    with application(any_env) as opened:
-        yield opened
-
-
-def create(app: Application, name: str = "report", **options: Any) -> ScheduleHandle:
-    return app.env.scheduler.create(name, "note", Every(MINUTE), **options)
-
-
 @contextmanager
 def undone(transaction: Transaction) -> Iterator[None]:
     """A savepoint that is rolled back."""
@@ -59,7 +49,7 @@ def undone(transaction: Transaction) -> Iterator[None]:
 def test_schedule_of_a_connections_transaction_is_written_and_published_with_its_commit(app: Application) -> None:
     with app.engine.begin() as connection:
         app.order(connection)
-        created = create(app, connection=connection)
+        created = app.env.create(connection=connection)
         assert app.names() == []
         assert app.env.armed() == {}
     assert created.next_run_at is not None
@@ -70,7 +60,7 @@ def test_schedule_of_a_connections_transaction_is_written_and_published_with_its
 def test_schedule_of_a_sessions_transaction_is_published_when_commit_returns(app: Application) -> None:
     with app.session() as session:
         app.order(session)
-        create(app, session=session)
+        app.env.create(session=session)
         assert (app.names(), app.env.armed()) == ([], {})
         session.commit()
         assert (app.ordered(), app.names(), app.linked()) == ([1], ["report"], ["report"])
@@ -79,14 +69,14 @@ def test_schedule_of_a_sessions_transaction_is_published_when_commit_returns(app
 def test_every_commit_of_a_session_publishes_what_it_wrote(app: Application) -> None:
     with app.session() as session:
         for name in ("one", "two"):
-            create(app, name, session=session)
+            app.env.create(name, session=session)
             session.commit()
             assert name in app.linked()
 
 
 def test_the_session_that_a_scoped_session_finds_is_taken(app: Application) -> None:
     sessions = orm.scoped_session(orm.sessionmaker(app.engine))
-    create(app, session=sessions)
+    app.env.create(session=sessions)
     sessions.commit()
     assert app.linked() == ["report"]
     sessions.remove()
@@ -96,7 +86,7 @@ def test_the_session_that_a_scoped_session_finds_is_taken(app: Application) -> N
 def test_schedule_of_a_connection_that_does_not_commit_never_was(app: Application, end: str) -> None:
     with app.engine.connect() as connection:
         app.order(connection)
-        create(app, connection=connection)
+        app.env.create(connection=connection)
         if end == "rollback":
             connection.rollback()
     assert (app.ordered(), app.names(), app.env.armed()) == ([], [], {})
@@ -106,7 +96,7 @@ def test_schedule_of_a_connection_that_does_not_commit_never_was(app: Applicatio
 def test_schedule_of_a_session_that_does_not_commit_never_was(app: Application, end: str) -> None:
     with app.session() as session:
         app.order(session)
-        create(app, session=session)
+        app.env.create(session=session)
         if end == "rollback":
             session.rollback()
     assert (app.ordered(), app.names(), app.env.armed()) == ([], [], {})
@@ -114,7 +104,7 @@ def test_schedule_of_a_session_that_does_not_commit_never_was(app: Application, 
 
 def test_connection_that_is_kept_publishes_when_its_next_transaction_begins(app: Application) -> None:
     with app.engine.connect() as connection:
-        create(app, connection=connection)
+        app.env.create(connection=connection)
         connection.commit()
         assert app.env.armed() == {}
         connection.execute(sa.select(1))
@@ -123,9 +113,9 @@ def test_connection_that_is_kept_publishes_when_its_next_transaction_begins(app:
 
 def test_connection_that_is_rolled_back_after_its_commit_publishes_what_it_committed(app: Application) -> None:
     with app.engine.connect() as connection:
-        create(app, "committed", connection=connection)
+        app.env.create("committed", connection=connection)
         connection.commit()
-        create(app, "undone", connection=connection)
+        app.env.create("undone", connection=connection)
         connection.rollback()
     assert app.names() == app.linked() == ["committed"]
 
@@ -133,14 +123,14 @@ def test_connection_that_is_rolled_back_after_its_commit_publishes_what_it_commi
 def test_connection_of_an_engine_without_a_pool_publishes_when_it_is_closed(any_env: Env) -> None:
     with application(any_env, poolclass=NullPool) as app:
         with app.engine.begin() as connection:
-            create(app, connection=connection)
+            app.env.create(connection=connection)
         assert app.linked() == ["report"]
 
 
 def test_engine_that_was_disposed_of_publishes_all_the_same(app: Application) -> None:
     for name in ("one", "two"):
         with app.engine.begin() as connection:
-            create(app, name, connection=connection)
+            app.env.create(name, connection=connection)
         app.engine.dispose()
     assert app.linked() == ["one", "two"]
 
@@ -148,7 +138,7 @@ def test_engine_that_was_disposed_of_publishes_all_the_same(app: Application) ->
 def test_connection_that_is_forgotten_publishes_when_it_is_collected(app: Application) -> None:
     def forget() -> None:
         connection = app.engine.connect()
-        create(app, connection=connection)
+        app.env.create(connection=connection)
         connection.commit()
 
     forget()
@@ -160,7 +150,7 @@ def test_session_over_a_connection_publishes_when_the_outer_transaction_commits(
     with app.engine.connect() as connection:
         outer = connection.begin()
         with orm.Session(connection, join_transaction_mode="create_savepoint") as session:
-            create(app, session=session)
+            app.env.create(session=session)
             session.commit()
             assert app.env.armed() == {}
         outer.commit()
@@ -168,13 +158,13 @@ def test_session_over_a_connection_publishes_when_the_outer_transaction_commits(
 
 
 def test_what_was_undone_by_a_savepoint_is_not_published(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     with app.engine.begin() as connection:
         app.order(connection)
         with undone(connection):
-            create(app, "undone", connection=connection)
+            app.env.create("undone", connection=connection)
             assert schedule.trigger(connection=connection).outcome == "triggered"
-        create(app, "kept", connection=connection)
+        app.env.create("kept", connection=connection)
     assert app.ordered() == [1]
     assert app.names() == app.linked() == ["kept", "report"]
     assert app.env.queued() == []
@@ -182,10 +172,10 @@ def test_what_was_undone_by_a_savepoint_is_not_published(app: Application) -> No
 
 
 def test_what_was_undone_by_a_sessions_savepoint_is_not_published(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     with app.session() as session:
         with session.begin_nested():
-            create(app, "kept", session=session)
+            app.env.create("kept", session=session)
         assert app.env.armed().keys() == {f"sched-{schedule.uid}-n{schedule.state.n}-rc0"}
         with undone(session):
             schedule.trigger(session=session)
@@ -204,7 +194,7 @@ def test_commit_that_fails_publishes_nothing(app: Application) -> None:
 
     def order_what_is_not() -> None:
         with app.engine.begin() as connection:
-            create(app, connection=connection)
+            app.env.create(connection=connection)
             connection.execute(sa.insert(lines).values(id=7))
 
     if app.env.runtime.database.dialect.name == "sqlite":
@@ -234,7 +224,7 @@ OPERATIONS: dict[str, tuple[Callable[[ScheduleHandle, Any], Any], list[str]]] = 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "rolled back"])
 def test_operation_of_a_handle_is_a_part_of_the_transaction(app: Application, name: str, commits: bool) -> None:
     operate, recorded = OPERATIONS[name]
-    schedule = create(app)
+    schedule = app.env.create()
     before = schedule.state
     with app.engine.connect() as connection:
         app.order(connection)
@@ -249,7 +239,7 @@ def test_operation_of_a_handle_is_a_part_of_the_transaction(app: Application, na
 
 
 def test_done_schedule_is_restarted_in_a_transaction(app: Application) -> None:
-    schedule = create(app, max_runs=1)
+    schedule = app.env.create(max_runs=1)
     app.env.run_next(schedule)
     assert schedule.refresh().status == "done"
     with app.session() as session:
@@ -270,7 +260,7 @@ def test_upsert_in_a_transaction_creates_and_changes(app: Application) -> None:
 
 def test_schedule_is_found_and_used_in_the_transaction_that_created_it(app: Application) -> None:
     with app.engine.begin() as connection:
-        create(app, connection=connection)
+        app.env.create(connection=connection)
         found = app.env.scheduler.get("report", connection=connection)
         found.trigger(connection=connection)
         with pytest.raises(ScheduleNotFoundError):
@@ -280,7 +270,7 @@ def test_schedule_is_found_and_used_in_the_transaction_that_created_it(app: Appl
 
 
 def test_triggers_of_one_transaction_see_each_other(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     with app.engine.begin() as connection:
         outcomes = [schedule.trigger(connection=connection).outcome for _ in range(2)]
     assert outcomes == ["triggered", "skipped"]
@@ -288,7 +278,7 @@ def test_triggers_of_one_transaction_see_each_other(app: Application) -> None:
 
 
 def test_run_that_a_transaction_cancels_loses_its_job_at_its_commit(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     waiting = present(schedule.trigger().run)
     for commits in (False, True):
         with app.engine.connect() as connection:
@@ -303,7 +293,7 @@ def test_end_of_a_run_that_a_transaction_cancels_is_logged_once(
     app: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="rqsched.runs")
-    schedule = create(app)
+    schedule = app.env.create()
     run = present(schedule.trigger().run)
     with app.engine.begin() as connection:
         schedule.trigger("cancel_other", connection=connection)
@@ -318,7 +308,7 @@ def test_two_schedulers_of_one_transaction_publish_each_its_own(app: Application
     )
     other.redis.flushdb()
     with app.session() as session:
-        create(app, "ours", session=session)
+        app.env.create("ours", session=session)
         other.scheduler.create("theirs", "note", Every(MINUTE), session=session)
         session.commit()
     assert app.linked() == ["ours"]
@@ -330,9 +320,9 @@ def test_events_are_told_after_the_commit_and_only_those_committed(app: Applicat
     heard: list[str] = []
     app.env.scheduler.on("*", lambda message: heard.append(f"{message['event']} {message['data'].get('schedule_id')}"))
     with app.engine.begin() as connection:
-        create(app, connection=connection)
+        app.env.create(connection=connection)
         with undone(connection):
-            create(app, "undone", connection=connection)
+            app.env.create("undone", connection=connection)
         assert heard == []
     assert heard == ["ScheduleCreated report"]
 
@@ -341,9 +331,9 @@ def test_connection_that_names_a_redis_is_an_option_also_in_a_transaction(make_e
     env = make_env(database_url=database_url, connections={"eu": "redis://127.0.0.1:1/0"})
     with application(env) as app:
         with app.engine.begin() as transaction:
-            created = create(app, connection="eu", session=transaction)
+            created = app.env.create(connection="eu", session=transaction)
             with pytest.raises(InvalidInputError, match="not configured"):
-                create(app, "other", connection="us", session=transaction)
+                app.env.create("other", connection="us", session=transaction)
         assert created.refresh().state.definition.connection == "eu"
 
 
@@ -352,7 +342,7 @@ def test_redis_that_is_away_at_the_commit_is_logged_and_followed_by_reconcile(
 ) -> None:
     with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_breaker=1)) as app:
         with app.session() as session:
-            create(app, session=session)
+            app.env.create(session=session)
             own_valkey.stop()
             with caplog.at_level(logging.WARNING):
                 session.commit()
@@ -371,7 +361,7 @@ def test_database_that_is_away_after_the_commit_is_logged_and_the_commit_stands(
         raise sa.exc.OperationalError("SELECT", {}, ConnectionError("no route to host"))
 
     with app.session() as session:
-        create(app, session=session)
+        app.env.create(session=session)
         engine = app.env.runtime.database.engine
         sa.event.listen(engine, "begin", fail)
         with caplog.at_level(logging.ERROR):
@@ -384,11 +374,11 @@ def test_database_that_is_away_after_the_commit_is_logged_and_the_commit_stands(
 
 
 def test_refused_operation_leaves_the_transaction_as_it_was(app: Application) -> None:
-    create(app)
+    app.env.create()
     with app.engine.begin() as connection:
         app.order(connection)
         with pytest.raises(ScheduleExistsError):
-            create(app, connection=connection)
+            app.env.create(connection=connection)
         with pytest.raises(ScheduleStateError):
             app.env.scheduler.get("report", connection=connection).resume(connection=connection)
     assert (app.ordered(), app.names()) == ([1], ["report"])
@@ -403,7 +393,7 @@ def test_operation_that_fails_half_way_leaves_nothing_in_the_transaction(app: Ap
         app.order(connection)
         sa.event.listen(connection, "before_cursor_execute", refuse)
         with pytest.raises(ZeroDivisionError):
-            create(app, connection=connection)
+            app.env.create(connection=connection)
     assert (app.ordered(), app.names(), app.env.armed()) == ([1], [], {})
 
 
@@ -414,7 +404,7 @@ def test_connection_to_another_database_is_refused_before_anything_is_written(
     with application(other) as theirs, theirs.engine.begin() as connection:
         theirs.order(connection)
         with pytest.raises(WrongDatabaseError, match="another database than the scheduler's"):
-            create(app, connection=connection)
+            app.env.create(connection=connection)
     assert (other.scheduler.list().items, app.names()) == ([], [])
 
 
@@ -422,7 +412,7 @@ def test_connection_to_a_database_without_our_tables_is_refused(app: Application
     for url in ("sqlite://", *([] if app.env.runtime.database.dialect.name == "sqlite" else [_bare(app)])):
         engine = sa.create_engine(url)
         with engine.connect() as connection, pytest.raises(WrongDatabaseError, match="no tables of rqsched"):
-            create(app, connection=connection)
+            app.env.create(connection=connection)
         engine.dispose()
 
 
@@ -433,22 +423,22 @@ def _bare(app: Application) -> str:
 def test_connection_in_autocommit_is_refused(app: Application) -> None:
     engine = app.engine.execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(InvalidTypeError, match="autocommit"):
-        create(app, connection=connection)
+        app.env.create(connection=connection)
     assert app.names() == []
 
 
 def test_what_is_no_transaction_is_refused(app: Application) -> None:
     with app.engine.connect() as connection, pytest.raises(InvalidTypeError, match="both given"):
-        create(app).pause(connection=connection, session=app.session())
+        app.env.create().pause(connection=connection, session=app.session())
     for wrong, words in ((app.engine, "Engine is not a SQLAlchemy Session"), (7, "int is not")):
         with pytest.raises(InvalidTypeError, match=words):
-            create(app, "other", session=wrong)
+            app.env.create("other", session=wrong)
     with pytest.raises(InvalidTypeError, match="Engine is not a SQLAlchemy Connection"):
-        create(app, "other", connection=app.engine)
+        app.env.create("other", connection=app.engine)
 
 
 def test_purge_in_a_transaction_is_refused(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     with app.engine.connect() as connection, pytest.raises(InvalidInputError, match="transaction of its own"):
         schedule.delete(purge=True, connection=connection)
     assert schedule.refresh().status == "active"
@@ -466,7 +456,7 @@ def test_settings_of_the_callers_connection_stay_as_they_are(app: Application) -
 
     with app.engine.begin() as connection:
         before = settings(connection)
-        create(app, connection=connection).trigger(connection=connection)
+        app.env.create(connection=connection).trigger(connection=connection)
         assert settings(connection) == before
     with app.engine.connect() as connection:
         assert settings(connection) == before
@@ -482,7 +472,7 @@ def impatient(app: Application) -> Iterator[sa.Engine]:
 
 
 def test_conflict_says_to_repeat_and_nothing_is_repeated_inside(app: Application) -> None:
-    schedule = create(app)
+    schedule = app.env.create()
     with impatient(app) as other, app.engine.begin() as holder:
         schedule.pause(connection=holder)
         with other.connect() as connection:
@@ -505,10 +495,10 @@ def test_transaction_that_read_before_another_wrote_is_a_conflict_on_sqlite(make
         app.engine.dispose()
         with app.engine.connect() as connection:
             connection.execute(sa.select(orders)).all()
-            create(app, "first")
+            app.env.create("first")
             with pytest.raises(TransactionConflictError, match="locked"):
-                create(app, connection=connection)
+                app.env.create(connection=connection)
             connection.rollback()
-            create(app, connection=connection)
+            app.env.create(connection=connection)
             connection.commit()
         assert app.linked() == ["first", "report"]

@@ -5,39 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import DatabaseUnavailableError, TransactionConflictError
 from rqsched.transport.breaker import RedisAwayError
 from tests.support.application import Application, application
-from tests.support.env import MINUTE, Env, MakeEnv, link_id, types
+from tests.support.env import MakeEnv, link_id, types
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
 
 pytestmark = pytest.mark.every_database
-
-
-@pytest.fixture
-def app(any_env: Env) -> Iterator[Application]:
-    with application(any_env) as opened:
-        yield opened
-
-
-@pytest.fixture
-def postgres_app(make_env: MakeEnv, postgres_url: str) -> Iterator[Application]:
-    with application(make_env(database_url=postgres_url)) as opened:
-        yield opened
-
-
-def create(app: Application, name: str = "report", **options: Any) -> ScheduleHandle:
-    return app.env.scheduler.create(name, "note", Every(MINUTE), **options)
 
 
 class Together:
@@ -68,16 +50,16 @@ def test_redis_that_hangs_at_the_commit_is_waited_for_once(
     make_env: MakeEnv, own_valkey: ValkeyServer, database_url: str
 ) -> None:
     with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_breaker=1)) as app:
-        create(app, "before")
+        app.env.create("before")
         with own_valkey.hanging():
             with app.session() as session:
                 for number in range(30):
-                    create(app, f"s{number}", session=session)
+                    app.env.create(f"s{number}", session=session)
                 session.commit()
             with pytest.raises(RedisAwayError):  # the breaker is open: nobody waits any more
                 app.env.redis.ping()
             with app.engine.begin() as connection:
-                create(app, "after", connection=connection)
+                app.env.create("after", connection=connection)
         assert len(app.names()) == 32
 
 
@@ -90,7 +72,7 @@ def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postg
     tried: list[str] = []
 
     def be_first(connection: sa.Connection) -> None:
-        create(postgres_app, connection=connection)
+        postgres_app.env.create(connection=connection)
         together.barrier.wait()
         with postgres_app.engine.connect() as watching:
             other = watching.execution_options(isolation_level="AUTOCOMMIT")
@@ -99,7 +81,7 @@ def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postg
     def be_second(connection: sa.Connection) -> None:
         together.barrier.wait()
         tried.append("once")
-        create(postgres_app, connection=connection)
+        postgres_app.env.create(connection=connection)
 
     together.run(be_first, be_second)
     assert [type(error) for error in together.errors] == [TransactionConflictError]
@@ -109,7 +91,7 @@ def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postg
 
 @pytest.mark.postgres
 def test_deadlock_of_two_transactions_is_a_conflict_of_one(postgres_app: Application) -> None:
-    one, two = create(postgres_app, "one"), create(postgres_app, "two")
+    one, two = postgres_app.env.create("one"), postgres_app.env.create("two")
     together = Together(postgres_app)
 
     def story(first: ScheduleHandle, second: ScheduleHandle) -> Any:
@@ -130,7 +112,7 @@ def test_deadlock_of_two_transactions_is_a_conflict_of_one(postgres_app: Applica
 def test_snapshot_from_before_another_commit_is_a_conflict_and_a_fresh_one_is_not(
     postgres_app: Application, level: str
 ) -> None:
-    schedule = create(postgres_app)
+    schedule = postgres_app.env.create()
     engine = postgres_app.engine.execution_options(isolation_level=level)
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT count(*) FROM orders")
@@ -140,7 +122,7 @@ def test_snapshot_from_before_another_commit_is_a_conflict_and_a_fresh_one_is_no
         connection.rollback()
         schedule.resume(connection=connection)
         schedule.trigger(connection=connection)
-        create(postgres_app, "other", connection=connection)
+        postgres_app.env.create("other", connection=connection)
         connection.commit()
     assert postgres_app.linked() == ["other", "report"]
     check_invariants(postgres_app.env.runtime)
@@ -148,7 +130,7 @@ def test_snapshot_from_before_another_commit_is_a_conflict_and_a_fresh_one_is_no
 
 @pytest.mark.postgres
 def test_nothing_is_repeated_in_the_callers_transaction(postgres_app: Application) -> None:
-    schedule = create(postgres_app)
+    schedule = postgres_app.env.create()
     locks: list[str] = []
 
     def count(_: object, __: object, statement: str, *___: object) -> None:
@@ -166,18 +148,18 @@ def test_nothing_is_repeated_in_the_callers_transaction(postgres_app: Applicatio
 @pytest.mark.postgres
 def test_connection_that_is_lost_is_an_unavailable_database(postgres_app: Application) -> None:
     with postgres_app.engine.connect() as connection, postgres_app.engine.connect() as operator:
-        create(postgres_app, connection=connection)
+        postgres_app.env.create(connection=connection)
         pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         operator.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
         with pytest.raises(DatabaseUnavailableError, match="your transaction cannot go on"):
-            create(postgres_app, "other", connection=connection)
+            postgres_app.env.create("other", connection=connection)
     assert (postgres_app.names(), postgres_app.env.armed()) == ([], {})
 
 
 def test_transaction_that_is_repeated_under_its_key_publishes_what_the_first_could_not(app: Application) -> None:
     for _ in range(2):
         with app.engine.begin() as connection:
-            created = create(app, idempotency_key="7", connection=connection)
+            created = app.env.create(idempotency_key="7", connection=connection)
             run = created.trigger(idempotency_key="7", connection=connection).run
         assert run is not None
         assert link_id(created.refresh()) in app.env.armed()
@@ -191,7 +173,7 @@ def test_transaction_that_is_repeated_under_its_key_publishes_what_the_first_cou
 def test_notifications_of_a_transaction_are_enqueued_after_its_commit(make_env: MakeEnv, database_url: str) -> None:
     told = {"webhook": "https://example.com/hook", "events": ["SchedulePaused", "ScheduleResumed"]}
     with application(make_env(database_url=database_url, webhook_secret="a secret")) as app:
-        schedule = create(app, notifications=told)
+        schedule = app.env.create(notifications=told)
         with app.engine.begin() as connection:
             schedule.pause(connection=connection)
             savepoint = connection.begin_nested()
@@ -209,7 +191,7 @@ def test_subscriber_that_raises_harms_no_commit(app: Application, caplog: pytest
 
     app.env.scheduler.on("ScheduleCreated", fail)
     with caplog.at_level(logging.ERROR), app.session() as session:
-        create(app, session=session)
+        app.env.create(session=session)
         session.commit()
     assert "subscriber_failed" in {getattr(record, "action", "") for record in caplog.records}
     assert app.linked() == ["report"]
@@ -221,7 +203,7 @@ def test_commit_in_a_thread_that_runs_an_event_loop_does_not_wait_for_the_public
 
     async def commit() -> None:
         with app.session() as session:
-            create(app, session=session)
+            app.env.create(session=session)
             session.commit()
 
     asyncio.run(commit())

@@ -6,22 +6,11 @@ from typing import Any
 
 import pytest
 
-from rqsched import Cron, Every, RetryPolicy, Spec
+from rqsched import Cron, Every, Spec
 from rqsched.errors import InvalidInputError, InvalidLimitError, ScheduleNotFoundError
-from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, newest
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, module_level, newest
 
 pytestmark = pytest.mark.every_database
-
-FAILS_AT_ONCE = RetryPolicy(max_retries=0)
-
-
-def module_function() -> str:
-    return "by path"
-
-
-class ModuleClass:
-    def run(self) -> str:
-        return "by path of a class"
 
 
 def test_get_raises_for_an_unknown_schedule(any_env: Env) -> None:
@@ -33,7 +22,7 @@ def test_get_raises_for_an_unknown_schedule(any_env: Env) -> None:
 
 
 def test_list_filters_by_everything_given(any_env: Env) -> None:
-    any_env.register("other", module_function)
+    any_env.register("other", module_level)
     attributes = {"n": 1, "flag": True, "none": None, 'a"b.c': "x", "text": "1"}
     any_env.create("a", labels={"team": "billing", 'a"b.c': "x"}, search_attributes=attributes, owner="ann")
     any_env.advance(SECOND)

@@ -220,18 +220,14 @@ def executor(env: Env, schedule: ScheduleHandle) -> None:
 
 
 def on_failure(env: Env, schedule: ScheduleHandle) -> None:
-    env.failing = True
-    run = env.run_next(schedule)
-    env.failing = False
+    run = env.fail_next(schedule)
     assert alerts(env)[-1:] == [("RunFailed", run.uid)]
 
 
 def on_recovery(env: Env, schedule: ScheduleHandle) -> None:
     before = alerts(env)
-    env.failing = True
-    env.run_next(schedule)
+    env.fail_next(schedule)
     assert alerts(env) == before, "a failure is nothing to it"
-    env.failing = False
     run = env.run_next(schedule)
     assert alerts(env) == [*before, ("RunSucceeded", run.uid)]
 

@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from rqsched import Every
 from rqsched.aio import AsyncScheduler
-from rqsched.errors import ScheduleExistsError, TransactionConflictError
+from rqsched.errors import TransactionConflictError
 from tests.support.application import Application, application, orders
-from tests.support.async_application import tell
+from tests.support.async_application import create_twice, tell
 from tests.support.env import MINUTE, MakeEnv
 from tests.support.invariants import check_invariants
 
@@ -39,11 +39,10 @@ def awaited(request: pytest.FixtureRequest, make_env: MakeEnv) -> Iterator[tuple
 
 
 @pytest.fixture
-def psycopg2_app(make_env: MakeEnv, postgres_url: str) -> Iterator[tuple[Application, sa.Engine]]:
-    with application(make_env(database_url=postgres_url)) as app:
-        engine = sa.create_engine(through(postgres_url, "psycopg2"))
-        yield app, engine
-        engine.dispose()
+def psycopg2_app(postgres_app: Application, postgres_url: str) -> Iterator[tuple[Application, sa.Engine]]:
+    engine = sa.create_engine(through(postgres_url, "psycopg2"))
+    yield postgres_app, engine
+    engine.dispose()
 
 
 def test_awaited_session_of_another_driver_publishes_after_its_commit(awaited: tuple[Application, sa.URL]) -> None:
@@ -83,14 +82,7 @@ def test_refusal_over_another_awaited_driver_leaves_the_transaction_as_it_was(
 ) -> None:
     app, url = awaited
 
-    async def story(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
-        await schedules.create("report", "note", Every(MINUTE))
-        async with engine.begin() as connection:
-            with pytest.raises(ScheduleExistsError):
-                await schedules.create("report", "note", Every(MINUTE), connection=connection)
-            await connection.execute(sa.insert(orders).values(id=1))
-
-    tell(app.env, story, url)
+    tell(app.env, create_twice, url)
     assert (app.ordered(), app.linked()) == ([1], ["report"])
 
 
@@ -98,7 +90,7 @@ def test_conflict_over_another_awaited_driver_says_to_repeat_the_transaction(
     awaited: tuple[Application, sa.URL],
 ) -> None:
     app, url = awaited
-    report = app.env.scheduler.create("report", "note", Every(MINUTE))
+    report = app.env.create()
     begin = {"isolation_level": "REPEATABLE READ"} if url.get_backend_name() == "postgresql" else {}
 
     async def story(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
@@ -120,7 +112,7 @@ def test_session_of_psycopg2_publishes_after_its_commit(psycopg2_app: tuple[Appl
     app, engine = psycopg2_app
     with orm.Session(engine) as session:
         app.order(session)
-        schedule = app.env.scheduler.create("report", "note", Every(MINUTE), session=session)
+        schedule = app.env.create(session=session)
         schedule.trigger(session=session)
         assert app.env.armed() == {}
         session.commit()
@@ -134,14 +126,14 @@ def test_connection_of_psycopg2_that_is_rolled_back_leaves_nothing(
     app, engine = psycopg2_app
     with engine.connect() as connection:
         app.order(connection)
-        app.env.scheduler.create("report", "note", Every(MINUTE), connection=connection)
+        app.env.create(connection=connection)
         connection.rollback()
     assert (app.ordered(), app.names(), app.env.armed()) == ([], [], {})
 
 
 def test_conflict_over_psycopg2_says_to_repeat_the_transaction(psycopg2_app: tuple[Application, sa.Engine]) -> None:
     app, engine = psycopg2_app
-    report = app.env.scheduler.create("report", "note", Every(MINUTE))
+    report = app.env.create()
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         connection.execute(sa.select(orders))
         report.pause("meanwhile")

@@ -253,17 +253,16 @@ def test_many_runs_go_in_many_small_steps(any_env: Env) -> None:
     assert max(step.runs for step in steps) == prunings.BATCH
 
 
-def test_a_schedule_that_another_transaction_holds_is_left_for_later(make_env: MakeEnv, postgres_url: str) -> None:
-    env = make_env(database_url=postgres_url)
-    free = env.create("free", DAILY)
-    held = turned(env, 10)
+def test_a_schedule_that_another_transaction_holds_is_left_for_later(postgres_env: Env) -> None:
+    free = postgres_env.create("free", DAILY)
+    held = turned(postgres_env, 10)
     locked = sa.select(schedules.c.uid).where(schedules.c.uid == held.uid).with_for_update(key_share=True)
-    with env.runtime.database.engine.connect() as connection, connection.begin():
+    with postgres_env.runtime.database.engine.connect() as connection, connection.begin():
         connection.execute(locked)
-        done = env.scheduler.prune(retention="5d")
+        done = postgres_env.scheduler.prune(retention="5d")
         assert (done.busy, done.runs) == (1, 5)
     assert (len(numbers(held)), len(numbers(free))) == (10, 5)
-    assert prune(env, "5d")["runs"] == 5
+    assert prune(postgres_env, "5d")["runs"] == 5
 
 
 def test_a_dispatcher_prunes_when_it_has_nothing_else_to_do(any_env: Env) -> None:

@@ -19,11 +19,10 @@ from rqsched.config import Settings
 from tests.support.children import in_children
 from tests.support.env import Env, MakeEnv
 from tests.support.narrow import present
-from tests.support.processes import REPOSITORY, Processes, wait_until
+from tests.support.processes import REPOSITORY, SOON, Processes, wait_until
 from tests.support.proxy import proxy_to
 from tests.support.servers import PostgresServer, ValkeyServer
 
-SOON = 60.0
 SETTINGS = {"reconcile_interval": 1, "heartbeat_interval": 0.5}
 
 
@@ -148,10 +147,9 @@ time.sleep(600)
 @pytest.mark.postgres
 @pytest.mark.parametrize("silent", ["sql", "redis"])
 def test_servers_that_fall_silent_do_not_hold_up_the_end_of_a_process(
-    make_env: MakeEnv, postgres_url: str, redis_url: str, tmp_path: Path, silent: str
+    postgres_env: Env, postgres_url: str, redis_url: str, tmp_path: Path, silent: str
 ) -> None:
-    env = make_env(database_url=postgres_url)
-    env.create()
+    postgres_env.create()
     with proxy_to(postgres_url) as sql, proxy_to(redis_url) as redis:
         environment = {
             "RQSCHED_DATABASE_URL": sql.url(postgres_url), "RQSCHED_REDIS_URL": redis.url(redis_url),
@@ -163,7 +161,7 @@ def test_servers_that_fall_silent_do_not_hold_up_the_end_of_a_process(
             closing = ENDING.format(opened="import atexit\nscheduler = Scheduler()\natexit.register(scheduler.close)")
             plain, closes = (processes.start([sys.executable, "-c", text]) for text in (script, closing))
             for process in (plain, closes):
-                process.wait_for_log("begun", timeout=SOON)
+                process.wait_for_log("begun")
             proxy = sql if silent == "sql" else redis
             proxy.is_silent = True
             proxy.swallow()
@@ -171,7 +169,7 @@ def test_servers_that_fall_silent_do_not_hold_up_the_end_of_a_process(
             wait_until(lambda: proxy.connections >= known + 2, timeout=SOON, what="passes that hang")
             for process in (plain, closes):
                 process.signal(signal.SIGTERM)
-            assert [process.popen.wait(SOON) for process in (plain, closes)] == [0, 0]
+            assert [process.wait() for process in (plain, closes)] == [0, 0]
         finally:
             processes.close()
 

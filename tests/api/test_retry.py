@@ -19,10 +19,8 @@ from tests.support.invariants import check_invariants
 def failing(env: Env, schedule_id: str, runs: int = 1, **options: object) -> ScheduleHandle:
     """A schedule of which so many hourly runs have failed."""
     schedule = env.create(schedule_id, HOUR, **{"retry": ONCE, **options})
-    env.failing = True
     for _ in range(runs):
-        env.run_next(schedule, HOUR)
-    env.failing = False
+        env.fail_next(schedule, HOUR)
     return schedule
 
 

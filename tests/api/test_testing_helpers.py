@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,28 +106,16 @@ def tables_of(url: str) -> set[str]:
         return set(database.read(lambda connection: sa.inspect(connection).get_table_names()))
 
 
-@pytest.fixture
-def bare_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database that nobody has made tables in."""
-    if database_kind == "sqlite":
-        yield f"sqlite:///{tmp_path / 'own.db'}"
-        return
-    server = request.getfixturevalue("postgres_server")
-    url = server.create_database()
-    yield url
-    server.drop_database(url)
-
-
 def test_a_fixture_works_on_the_applications_own_database_and_leaves_nothing_there(
-    pytester: pytest.Pytester, bare_url: str, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RQSCHED_DATABASE_URL", bare_url)
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", empty_database_url)
     pytester.makepyfile(ON_ITS_OWN_DATABASE)
 
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
 
     result.assert_outcomes(passed=2)
-    assert tables_of(bare_url) == {"orders"}
+    assert tables_of(empty_database_url) == {"orders"}
 
 
 def test_tables_that_were_there_stay_with_the_named_values_of_their_database(database_url: str, redis_url: str) -> None:

@@ -27,7 +27,7 @@ from rqsched.processes.horse_sql import LONGEST, HorseSide, WorkerSide
 from rqsched.processes.work_horse import wait_for_end
 from rqsched.store.database import Database
 from tests.support.children import FORK, in_children
-from tests.support.env import ONCE, Env, MakeEnv, job_id
+from tests.support.env import ONCE, Env, job_id
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 
@@ -384,14 +384,13 @@ def test_late_answer_of_a_worker_is_not_taken_for_that_of_the_next_question(any_
 
 @pytest.mark.postgres
 def test_connection_of_a_worker_ends_with_the_worker_though_its_horse_lives(
-    make_env: MakeEnv, postgres_url: str
+    postgres_env: Env,
 ) -> None:
-    env = make_env(database_url=postgres_url)
-    run = env.fire_next(env.create())
-    with env.runtime.database.engine.connect() as connection:
+    run = postgres_env.fire_next(postgres_env.create())
+    with postgres_env.runtime.database.engine.connect() as connection:
         raw: Any = connection.connection.driver_connection
         descriptor = raw.fileno()
-    side = WorkerSide(env.runtime, job_id(run.state))
+    side = WorkerSide(postgres_env.runtime, job_id(run.state))
 
     def holds() -> bool:
         side.after_fork_in_horse()

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from rqsched import Every
 from rqsched.aio import AsyncScheduler
-from tests.support.env import Env
+from rqsched.errors import ScheduleExistsError
+from tests.support.application import orders
+from tests.support.env import MINUTE, Env
 
 Story = Callable[[AsyncEngine, AsyncScheduler], Awaitable[object]]
 """What the application does."""
@@ -32,3 +36,12 @@ def tell(env: Env, story: Story, url: str | sa.URL | None = None) -> None:
             await story(engine, AsyncScheduler(env.scheduler))
 
     asyncio.run(live())
+
+
+async def create_twice(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
+    """The application is refused a second create in its transaction, and commits a row of its own all the same."""
+    await schedules.create("report", "note", Every(MINUTE))
+    async with engine.begin() as connection:
+        with pytest.raises(ScheduleExistsError):
+            await schedules.create("report", "note", Every(MINUTE), connection=connection)
+        await connection.execute(sa.insert(orders).values(id=1))

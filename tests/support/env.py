@@ -145,6 +145,13 @@ class Env:
         self.work()
         return run.refresh()
 
+    def fail_next(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
+        """The schedule's next occurrence fires and `note` raises in its run; returns the run as it is then."""
+        self.failing = True
+        run = self.run_next(schedule, span)
+        self.failing = False
+        return run
+
     def recover(self, **options: Any) -> Recovered:
         return recover(self.runtime, **options)
 
