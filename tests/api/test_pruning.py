@@ -16,7 +16,7 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.core.ids import new_uid
 from rqsched.errors import InvalidPolicyError
 from rqsched.store.tables import deliveries, schedules
-from tests.support.env import DAY, HOUR, NOON, SECOND, Env, MakeEnv, events, newest, statuses
+from tests.support.env import DAY, HOUR, NOON, SECOND, Env, MakeEnv, all_runs, events, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
@@ -24,7 +24,7 @@ DAILY = Every(DAY)
 
 
 def numbers(schedule: ScheduleHandle) -> list[int]:
-    return [run.number for run in reversed(schedule.runs(limit=500).items)]
+    return [run.number for run in all_runs(schedule)]
 
 
 def prune(env: Env, retention: str | None = None, **options: Any) -> dict[str, int]:

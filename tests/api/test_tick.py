@@ -5,19 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched import RetryPolicy
-from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.store.tables import schedules
+from tests.support.damage import set_columns
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, newest, statuses, types
 
-
-def break_spec(env: Env, schedule: ScheduleHandle, spec: str = '{"cron_expressions":["nonsense"]}') -> None:
-    """The row is damaged behind our back: nobody can evaluate it."""
-    change = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(spec=spec)
-    env.runtime.database.transact(lambda connection: connection.execute(change))
+NONSENSE = '{"cron_expressions":["nonsense"]}'
+"""A specification that nobody can evaluate."""
 
 
 def test_a_tick_with_nothing_due_returns_no_row(any_env: Env) -> None:
@@ -89,7 +84,7 @@ def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_con
 
 def test_one_failing_schedule_stops_no_other_and_backs_off(any_env: Env) -> None:
     good, bad = any_env.create("good"), any_env.create("bad")
-    break_spec(any_env, bad)
+    set_columns(any_env, bad, spec=NONSENSE)
 
     rows = any_env.tick()
 
@@ -107,9 +102,9 @@ def test_one_failing_schedule_stops_no_other_and_backs_off(any_env: Env) -> None
 def test_a_schedule_that_is_repaired_fires_what_was_due(any_env: Env) -> None:
     schedule = any_env.create(spec="* * * * *")
     whole = schedule.state.definition.spec
-    break_spec(any_env, schedule)
+    set_columns(any_env, schedule, spec=NONSENSE)
     any_env.tick()
-    break_spec(any_env, schedule, whole)
+    set_columns(any_env, schedule, spec=whole)
 
     any_env.run_due(2 * SECOND)
 

@@ -12,28 +12,11 @@ from rq.registry import FailedJobRegistry, FinishedJobRegistry, ScheduledJobRegi
 
 from rqsched import jobs
 from rqsched.chain import firing
-from rqsched.core.ids import LinkId, derived_uid
 from rqsched.transport.job_queue import rq_time
 from rqsched.transport.transport import FIRE, LINK_STARTED_GRACE, LONGEST_RETRY, Arm
 from tests.support.env import DAY, MINUTE, SECOND, Env, MakeEnv, link_id, run_job_id
+from tests.support.links import LIST, arm, lease, put, set_hash
 from tests.support.narrow import present, text
-
-LIST = "rqsched"
-
-
-def arm(env: Env, n: int = 1, *, after: timedelta = MINUTE) -> Arm:
-    """A link of some schedule, due so long after now."""
-    now = env.clock.now()
-    return Arm(LinkId(derived_uid(now, "some schedule"), n), now + after)
-
-
-def put(env: Env, *arms: Arm) -> int:
-    return env.transport.arm(arms, now=env.clock.now())
-
-
-def set_hash(env: Env, link: Arm, **fields: str) -> None:
-    for name, value in fields.items():
-        env.redis.hset(f"rq:job:{link.id}", name, value)
 
 
 def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(env: Env) -> None:
@@ -168,7 +151,7 @@ def just_started(env: Env, link: Arm) -> None:
 
 def leased(env: Env, link: Arm) -> None:
     head_of_list(env, link)
-    env.transport.lease(now=env.clock.now(), lease=2 * SECOND, limit=10)
+    lease(env)
 
 
 def overdue_within_the_grace(env: Env, link: Arm) -> None:

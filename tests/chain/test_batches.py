@@ -6,13 +6,11 @@ import threading
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
-from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core import audit
 from rqsched.core.ids import LinkId
 from rqsched.store import changes
-from rqsched.store.tables import schedules
+from tests.support.damage import set_columns
 from tests.support.env import (
     SECOND,
     Env,
@@ -25,19 +23,16 @@ from tests.support.env import (
     waiting_for_retry,
 )
 from tests.support.narrow import present
-from tests.support.processes import wait_until
+from tests.support.sql import wait_for_a_lock
 
-
-def poison(env: Env, schedule: ScheduleHandle) -> None:
-    """Its row can be read but not be evaluated, as after a downgrade that does not know its policy."""
-    broken = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies='{"overlap":"unheard-of"}')
-    env.runtime.database.transact(lambda connection: connection.execute(broken))
+UNKNOWN = '{"overlap":"unheard-of"}'
+"""Policies that are read and not evaluated, as after a downgrade that does not know one."""
 
 
 def test_a_poisoned_schedule_harms_no_other_in_its_batch(any_env: Env) -> None:
     sound = [any_env.create(f"sound-{i}") for i in range(4)]
     guilty = any_env.create("guilty")
-    poison(any_env, guilty)
+    set_columns(any_env, guilty, policies=UNKNOWN)
     any_env.advance()
 
     fired = any_env.deliver(sound[0], sound[1], guilty, sound[2], sound[3])
@@ -51,7 +46,7 @@ def test_a_poisoned_schedule_harms_no_other_in_its_batch(any_env: Env) -> None:
 def test_a_fire_that_fails_is_recorded_and_tried_again_after_a_growing_backoff(env: Env) -> None:
     schedule = env.create()
     nominal = schedule.next_run_at
-    poison(env, schedule)
+    set_columns(env, schedule, policies=UNKNOWN)
     env.advance()
 
     waits = []
@@ -71,11 +66,10 @@ def test_a_fire_that_fails_is_recorded_and_tried_again_after_a_growing_backoff(e
 def test_a_repaired_schedule_fires_the_occurrence_it_owes(env: Env) -> None:
     schedule = env.create()
     nominal, sound = schedule.next_run_at, schedule.state.definition.policies
-    poison(env, schedule)
+    set_columns(env, schedule, policies=UNKNOWN)
     env.advance()
     env.deliver(schedule)
-    repair = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies=sound)
-    env.runtime.database.transact(lambda connection: connection.execute(repair))
+    set_columns(env, schedule, policies=sound)
     env.advance(SECOND)
 
     assert outcomes(env.deliver(schedule.refresh())) == ["fired"]
@@ -125,7 +119,7 @@ def test_a_retry_link_and_the_main_link_of_one_schedule_share_a_batch(any_env: E
 
 def test_a_poisoned_schedules_retry_link_is_not_dropped_with_its_fire(env: Env) -> None:
     schedule, retry = waiting_for_retry(env)
-    poison(env, schedule)
+    set_columns(env, schedule, policies=UNKNOWN)
     env.advance()
 
     fired = {result.id: result for result in env.deliver(link_id(schedule.refresh()), retry)}
@@ -155,11 +149,6 @@ def test_the_link_of_a_locked_schedule_is_put_back_for_a_moment(postgres_env: En
     assert statuses(held) == ["pending"]
 
 
-def waiting_for_locks(env: Env) -> int:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return int(env.runtime.database.read(lambda connection: connection.execute(sa.text(query)).scalar_one()))
-
-
 @pytest.mark.postgres
 def test_a_link_under_a_plain_worker_waits_for_the_lock(postgres_env: Env) -> None:
     schedule = postgres_env.create()
@@ -169,7 +158,7 @@ def test_a_link_under_a_plain_worker_waits_for_the_lock(postgres_env: Env) -> No
         changes.lock_one(other, schedule.uid)
         thread = threading.Thread(target=lambda: fired.extend(outcomes(postgres_env.deliver(schedule))))
         thread.start()
-        wait_until(lambda: waiting_for_locks(postgres_env) == 1)
+        wait_for_a_lock(postgres_env.runtime.database)
         assert fired == []
     thread.join(10)
 

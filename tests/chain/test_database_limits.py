@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rqsched.core import audit
-from tests.store.test_transactions import FAILURES_OF_THE_STATEMENT, OUTAGES
 from tests.support.env import Env, events, outcomes, statuses
+from tests.support.sql import FAILURES_OF_THE_STATEMENT, OUTAGES
 
 pytestmark = pytest.mark.postgres
 

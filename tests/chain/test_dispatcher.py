@@ -17,13 +17,10 @@ from rqsched.core.ids import LinkId, derived_uid
 from rqsched.core.model import Change
 from rqsched.transport.transport import Arm, NextLook
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id, statuses
+from tests.support.links import lease
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
-
-
-def lease(env: Env, limit: int = 100) -> list[str]:
-    return env.transport.lease(now=env.clock.now(), lease=2 * SECOND, limit=limit)
 
 
 def test_run_once_fires_due_links_and_removes_them(any_env: Env) -> None:

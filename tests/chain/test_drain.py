@@ -18,21 +18,15 @@ from rqsched.chain.execution import claim_run
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.store.tables import runs, schedules
-from tests.support.env import MINUTE, ONCE, Env, events, job_id, run_job_id, statuses
+from tests.support.env import MINUTE, ONCE, Env, all_runs, events, job_id, run_job_id, statuses
 from tests.support.narrow import present
 
 
 def running(env: Env, schedule: ScheduleHandle) -> tuple[RunHandle, Claim]:
     """A run that some process executes."""
     run = env.fire_next(schedule)
-    claim = claim_run(env.runtime, job_id(run.state))
-    assert claim is not None
-    env.redis.lrem("rq:queue:default", 0, run_job_id(run))
+    claim = env.claim(run)
     return run.refresh(), claim
-
-
-def runs_of(schedule: ScheduleHandle) -> list[RunHandle]:
-    return list(reversed(schedule.runs(limit=500).items))
 
 
 def test_a_waiting_run_starts_when_the_run_ahead_ends(any_env: Env) -> None:
@@ -54,7 +48,7 @@ def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_env: Env) -> No
 
     def note() -> list[str]:
         order.append(current_run().instance_id)
-        return [run.status for run in runs_of(schedule)]
+        return [run.status for run in all_runs(schedule)]
 
     any_env.register("note", note)
     schedule = any_env.create(overlap="buffer_all")
@@ -63,7 +57,7 @@ def test_waiting_runs_start_one_at_a_time_first_in_first_out(any_env: Env) -> No
 
     any_env.work()
 
-    runs = runs_of(schedule)
+    runs = all_runs(schedule)
     assert order == [run.instance_id for run in runs]
     assert [[status in {"pending", "running"} for status in run.result].count(True) for run in runs] == [1] * 4
 
@@ -80,7 +74,7 @@ def test_a_waiting_run_waits_for_the_retries_of_the_one_ahead(env: Env, policy: 
     env.fire_next(schedule)
     assert statuses(schedule) == ["retrying", "buffered"]
 
-    env.clock.set(present(runs_of(schedule)[0].retry_at))
+    env.clock.set(present(all_runs(schedule)[0].retry_at))
     env.dispatch()
     env.work()
 
@@ -151,7 +145,7 @@ def test_a_trigger_waits_behind_an_occurrence(env: Env) -> None:
 
     assert (result.outcome, result.buffer_depth) == ("buffered", 1)
     env.work()
-    assert [(run.kind, run.status) for run in runs_of(schedule)] == [
+    assert [(run.kind, run.status) for run in all_runs(schedule)] == [
         ("scheduled", "succeeded"),
         ("manual", "succeeded"),
     ]
@@ -188,7 +182,7 @@ def test_reconcile_drains_a_backfill_in_every_status(any_env: Env, status: str) 
         schedule.pause()
     assert any_env.state(schedule).status == status
     schedule.backfill(start - 3 * MINUTE, start)
-    first = runs_of(schedule)[-3]
+    first = all_runs(schedule)[-3]
     assert (first.status, any_env.state(schedule).backfill_waiting) == ("pending", 2)
 
     lose_drain(any_env, first)
@@ -253,7 +247,7 @@ def test_a_cancelled_waiting_run_leaves_the_buffer(env: Env) -> None:
     for _ in range(3):
         env.fire_next(schedule)
 
-    runs_of(schedule)[1].cancel()
+    all_runs(schedule)[1].cancel()
 
     assert env.state(schedule).buffer_depth == 1
     env.work()
@@ -338,7 +332,7 @@ def test_cancel_other_stops_the_old_run_at_its_next_checkpoint(env: Env) -> None
     steps: list[str] = []
 
     def work() -> None:
-        if len(runs_of(schedule)) > 1:
+        if len(all_runs(schedule)) > 1:
             return
         env.advance()
         fire = threading.Thread(target=lambda: env.deliver(schedule.refresh()))

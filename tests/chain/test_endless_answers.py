@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rqsched.api.description import DeliveryDescription
-from rqsched.chain import execution
 from rqsched.chain.notifications import delivering
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import DeliveryJobId
-from tests.support.env import ONCE, Env, MakeEnv, job_id
+from tests.support.env import ONCE, Env, MakeEnv
 from tests.support.processes import wait_until
 from tests.support.receiver import OK, Receiver, receiver
 from tests.support.tls import make_certificate
@@ -35,7 +34,7 @@ def owe(env: Env, url: str) -> DeliveryDescription:
     env.failing = True
     run = env.fire_next(env.create(retry=ONCE, notifications={"webhook": url}))
     with pytest.raises(RuntimeError):
-        execution.execute(env.runtime, job_id(run.state))
+        env.execute(run)
     [delivery] = env.scheduler.get("report").deliveries().items
     return delivery
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rqsched.chain.execution import claim_run, execute
-from tests.support.env import Env, job_id, newest, statuses
+from tests.support.env import Env, newest, statuses
 from tests.support.invariants import check_invariants
-from tests.support.narrow import present
-from tests.support.single_statements import silent_database, statements
+from tests.support.sql import silent_database, statements
 
 BESIDES = ("pause", "update", "trigger", "fire", "delete")
 
@@ -19,7 +17,7 @@ def test_run_that_nothing_disturbs_takes_two_statements(postgres_env: Env) -> No
     run = postgres_env.fire_next(schedule)
 
     with statements(postgres_env.runtime) as found:
-        execute(postgres_env.runtime, job_id(run.state))
+        postgres_env.execute(run)
 
     assert found == ["UPDATE", "WITH"]
     assert statuses(schedule) == ["succeeded"]
@@ -44,7 +42,7 @@ def test_what_happens_to_the_schedule_during_a_run_is_kept_and_the_end_counted(a
     schedule = any_env.create(workflow="busy", overlap="buffer_all")
     run = any_env.fire_next(schedule)
 
-    execute(any_env.runtime, job_id(run.state))
+    any_env.execute(run)
 
     state = any_env.state(schedule)
     assert run.refresh().status == "succeeded"
@@ -66,7 +64,7 @@ def test_the_result_of_a_run_that_was_ended_meanwhile_is_not_recorded(any_env: E
     schedule = any_env.create(workflow="busy")
     run = any_env.fire_next(schedule)
 
-    execute(any_env.runtime, job_id(run.state))
+    any_env.execute(run)
 
     assert (run.refresh().result, any_env.state(schedule).success_count) == (None, 0)
     check_invariants(any_env.runtime)
@@ -78,7 +76,7 @@ def test_start_of_a_run_whose_schedule_wants_it_told_is_recorded_with_its_claim(
 ) -> None:
     run = postgres_env.fire_next(postgres_env.create(notifications={"heartbeat": "http://127.0.0.1:9/ping"}))
 
-    claim = present(claim_run(postgres_env.runtime, job_id(run.state)))
+    claim = postgres_env.claim(run)
 
     assert len(claim.owed) == 1
 
@@ -93,7 +91,7 @@ def test_end_whose_answer_was_lost_is_found_again_and_told_once(
     run = postgres_env.fire_next(schedule)
 
     with caplog.at_level("INFO", "rqsched.runs"):
-        execute(postgres_env.runtime, job_id(run.state))
+        postgres_env.execute(run)
 
     assert (run.refresh().status, postgres_env.state(schedule).success_count) == ("succeeded", 1)
     ends = [record for record in caplog.records if getattr(record, "action", None) == "run_ended"]

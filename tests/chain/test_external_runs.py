@@ -19,7 +19,7 @@ from tests.support.children import in_children
 from tests.support.env import MINUTE, ONCE, SECOND, Env, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase, silent_database
+from tests.support.sql import SilentDatabase, silent_database
 
 EXTERNAL_SILENCE = timedelta(minutes=10)
 DONE = AttemptResult(AttemptOutcome.SUCCEEDED, result='"sent"')

@@ -14,9 +14,10 @@ from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange, get_backfill, o
 from rqsched.core.ids import new_uid
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import claims
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Database
 from rqsched.store.tables import runs, schedules
 from tests.support.env import MINUTE, NOON, SECOND, Env, MakeEnv, link_id, newest
+from tests.support.sql import NO_PATIENCE
 
 pytestmark = pytest.mark.postgres
 
@@ -106,7 +107,7 @@ def test_interrupted_backfill_of_a_held_schedule_is_continued_by_a_later_pass(en
 def test_tick_fires_what_is_free_before_it_waits_for_what_is_held(env: Env) -> None:
     held_one, free = env.create("held"), env.create("free")
     env.advance()
-    env.runtime.database.patience = Patience(total=timedelta(0))
+    env.runtime.database.patience = NO_PATIENCE
     with held(env, schedules, held_one.uid), pytest.raises(BackendUnavailableError):
         env.scheduler.tick()
     assert [one.refresh().run_count for one in (held_one, free)] == [0, 1]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from rqsched.chain.execution import claim_run, execute
+from rqsched.chain.execution import claim_run
 from rqsched.core.audit import TRIGGERED
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
 from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.invariants import check_invariants
-from tests.support.single_statements import SilentDatabase, silent_database
+from tests.support.sql import SilentDatabase, silent_database
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: En
     run = env.fire_next(schedule)
 
     with pytest.raises(ValueError, match="not today"):
-        execute(env.runtime, job_id(run.state))
+        env.execute(run)
 
     assert (run.refresh().status, run.attempt) == ("pending", 2)
     assert env.queued() == [run_job_id(run)]

@@ -9,13 +9,12 @@ import pytest
 from rqsched import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
-from rqsched.chain.execution import execute
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
-from tests.support.env import HOUR, MINUTE, ONCE, Env, block, job_id, link_id, newest, run_job_id, statuses
+from tests.support.env import HOUR, MINUTE, ONCE, Env, block, link_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import SilentDatabase, silent_database
+from tests.support.sql import SilentDatabase, silent_database
 
 pytestmark = pytest.mark.postgres
 
@@ -139,7 +138,7 @@ def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(e
 
     def execute_again() -> None:
         with pytest.raises(ValueError, match="not today"):
-            execute(env.runtime, job_id(newest(schedule).state))
+            env.execute(newest(schedule))
 
     env.register("fail", fail)
     schedule = env.create(workflow="fail", retry=ONCE)

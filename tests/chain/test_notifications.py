@@ -23,7 +23,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
 from rqsched.store import deliveries as store
 from rqsched.store.tables import deliveries
-from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, events, job_id, last, run_job_id, types
+from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, events, last, types
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.receiver import HANG, Receiver
@@ -64,8 +64,7 @@ def fail_once(env: Env, **options: Any) -> None:
     env.failing = True
     run = env.fire_next(env.create(retry=ONCE, **options))
     with pytest.raises(RuntimeError):
-        execution.execute(env.runtime, job_id(run.state))
-    env.redis.lrem("rq:queue:default", 0, run_job_id(run))
+        env.execute(run)
 
 
 def test_the_workflow_on_failure_is_run_once_with_what_happened(env: Env) -> None:
@@ -401,7 +400,7 @@ def test_a_receiver_that_hangs_holds_up_no_run(make_env: MakeEnv, hook: Receiver
     hook.answer(HANG)
     run = env.fire_next(env.create(notifications={"heartbeat": hook.url}))
 
-    execution.execute(env.runtime, job_id(run.state))
+    env.execute(run)
 
     assert run.refresh().status == "succeeded"
     assert [one.status for one in rows(env) if one.event_type == "started"] == [DeliveryStatus.RUNNING]
@@ -409,7 +408,7 @@ def test_a_receiver_that_hangs_holds_up_no_run(make_env: MakeEnv, hook: Receiver
 
 def test_a_start_whose_process_vanished_is_not_told_after_the_end(env: Env, hook: Receiver) -> None:
     run = env.fire_next(env.create(notifications={"heartbeat": hook.url}))
-    claim = present(execution.claim_run(env.runtime, job_id(run.state)))
+    claim = env.claim(run)
     [start], now = rows(env), env.clock.now()
     job, token = DeliveryJobId(start.uid, 1), "01KF0000000000000000000009"
     database = env.runtime.database

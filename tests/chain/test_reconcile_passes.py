@@ -113,16 +113,12 @@ def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(env: Env, monkey
     assert settled_counts[-2:] == [5, 2]
 
 
-def poison(env: Env, schedule: ScheduleHandle) -> None:
-    set_columns(env, schedule, spec='{"members": "nonsense"}', next_run_at=None, due_at=None)
-
-
 def test_a_row_that_cannot_be_repaired_starves_no_other(any_env: Env) -> None:
     broken = [any_env.create(f"broken-{i}") for i in range(3)]
     sound = [any_env.create(f"sound-{i}") for i in range(3)]
     settled(any_env)
     for schedule in broken:
-        poison(any_env, schedule)
+        set_columns(any_env, schedule, spec='{"members": "nonsense"}', next_run_at=None, due_at=None)
     for schedule in sound:
         set_columns(any_env, schedule, next_run_at=None, due_at=None)
 

@@ -30,9 +30,7 @@ from tests.support.narrow import present
 def failed_run(env: Env, schedule_id: str = "report", **options: Any) -> tuple[ScheduleHandle, RunHandle]:
     """A schedule whose first run has failed for good; its next one would succeed."""
     schedule = env.create(schedule_id, HOUR, **{"retry": ONCE, **options})
-    env.failing = True
-    run = env.run_next(schedule, HOUR)
-    env.failing = False
+    run = env.fail_next(schedule, HOUR)
     assert run.status == "failed"
     return schedule, run
 
@@ -194,9 +192,7 @@ def test_retry_uses_up_no_max_runs(env: Env) -> None:
 
 def test_several_failed_runs_of_a_paused_schedule_start_one_after_another(any_env: Env) -> None:
     schedule, first = failed_run(any_env)
-    any_env.failing = True
-    others = [any_env.run_next(schedule, HOUR) for _ in range(2)]
-    any_env.failing = False
+    others = [any_env.fail_next(schedule, HOUR) for _ in range(2)]
     schedule.pause()
     assert [run.retry().status for run in [first, *others]] == ["pending", "buffered", "buffered"]
     any_env.work()
@@ -210,7 +206,7 @@ def test_retry_of_a_paused_schedule_passes_runs_that_wait_for_its_resume(any_env
     failed = present(schedule.trigger(overlap="allow_all").run)
     any_env.failing = True
     with pytest.raises(RuntimeError):
-        execution.execute(any_env.runtime, present(parse_run_job_id(run_job_id(failed))))
+        any_env.execute(failed)
     any_env.failing = False
     assert [run.refresh().status for run in (ahead, waiting, failed)] == ["pending", "buffered", "failed"]
     schedule.pause()

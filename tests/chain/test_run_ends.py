@@ -209,8 +209,7 @@ def test_an_end_that_outlasts_the_patience_is_logged_and_left_to_reconcile(
     env = make_env(database_url=url, completion_outage=0.2, clock_refresh=1)
     schedule = env.create(retry=ONCE)
     run = env.fire_next(schedule)
-    claim = claim_run(env.runtime, job_id(run.state))
-    assert claim is not None
+    claim = env.claim(run)
     own_postgres.stop()
     with pytest.raises(DatabaseUnavailableError):
         execution._complete(env.runtime, claim, AttemptResult(AttemptOutcome.SUCCEEDED))

@@ -9,14 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.execution import execute
 from rqsched.core.audit import TRIGGERED
 from rqsched.errors import ScheduleNotFoundError
 from rqsched.store.tables import deliveries
-from tests.support.env import Env, MakeEnv, job_id, newest, run_job_id, statuses
+from tests.support.env import Env, MakeEnv, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.single_statements import silent_database, statements, wait_for_a_lock
+from tests.support.sql import silent_database, statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 
@@ -75,7 +74,7 @@ def test_schedule_that_has_got_a_run_meanwhile_starts_no_other(env: Env, schedul
 
 def test_run_that_began_and_ended_meanwhile_is_counted(env: Env, schedule: ScheduleHandle) -> None:
     def run_once() -> None:
-        execute(env.runtime, job_id(present(schedule.trigger().run).state))
+        env.execute(present(schedule.trigger().run))
 
     assert trigger_after(env, schedule, run_once) == "triggered"
     assert env.state(schedule).run_count == 2
@@ -102,7 +101,7 @@ def test_trigger_after_an_update_is_of_what_was_updated(env: Env, schedule: Sche
 
 def test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run(env: Env, schedule: ScheduleHandle) -> None:
     first = present(schedule.trigger(idempotency_key="order-7").run)
-    execute(env.runtime, job_id(first.state))
+    env.execute(first)
 
     again = present(schedule.trigger(idempotency_key="order-7").run)
 
@@ -140,7 +139,7 @@ def test_trigger_whose_answer_was_lost_starts_one_run(env: Env, schedule: Schedu
     database = silent_database(env.runtime)
     database.lose()
     if is_over:
-        database.lose(meanwhile=lambda: execute(env.runtime, job_id(newest(schedule).state)))
+        database.lose(meanwhile=lambda: env.execute(newest(schedule)))
     told = env.told()
 
     result = schedule.trigger()

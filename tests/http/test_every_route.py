@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import httpx
 import pytest
 
 from rqsched.http import Limits, Role
-from rqsched.store.database import Patience
 from tests.support.invariants import check_invariants
 from tests.support.population import documented_operations, minimal_body, populate, request, shared_web, stored_contents
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.sql import NO_PATIENCE
 from tests.support.web import MakeWeb, Web
 
 NATIVE, ONE = "/api/v1/schedules/", "/api/v1/schedules/{schedule_id}/"
@@ -152,7 +151,7 @@ def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -
     """An application with one of everything, over a PostgreSQL and a Valkey of this test alone."""
     web = make_web(app={"limits": LIMITS}, database_url=own_postgres_url, redis_url=own_valkey.url)
     known = populate(web)
-    web.env.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = NO_PATIENCE
     return web, known
 
 

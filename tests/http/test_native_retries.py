@@ -15,9 +15,7 @@ RETRY_FAILED = "/api/v1/runs/retry/"
 
 def fail_once(env: Env, schedule_id: str = "report") -> str:
     """The next run of a schedule fails for good; returns its uid."""
-    env.failing = True
-    run = env.run_next(env.scheduler.get(schedule_id))
-    env.failing = False
+    run = env.fail_next(env.scheduler.get(schedule_id))
     assert run.status == "failed"
     return run.uid
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from itertools import product
 from typing import Any
 
@@ -11,11 +10,11 @@ import httpx
 import pytest
 
 from rqsched.http import Limits
-from rqsched.store.database import Patience
 from tests.support.openjobspec import CRON, MEDIA_TYPE, REPORT, WORKERS, Ojs, refused
 from tests.support.processes import wait_until
 from tests.support.rows import every_row
 from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.sql import NO_PATIENCE
 from tests.support.web import MakeWeb, Web
 
 UNKNOWN = "019501a2-3b4c-7d5e-8f6a-1b2c3d4e5f6a"
@@ -232,7 +231,7 @@ def test_no_value_of_any_option_makes_the_server_fail(ojs: Ojs, field: str) -> N
 def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -> Ojs:
     """The surface over a PostgreSQL and a Valkey of this test alone."""
     web = make_web(database_url=own_postgres_url, redis_url=own_valkey.url)
-    web.env.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = NO_PATIENCE
     return Ojs(web)
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from datetime import timedelta
 
 import pytest
 
 from rqsched.config import Settings
 from rqsched.http.auth import Tokens
 from rqsched.http.limits import Limits
-from rqsched.store.database import Patience
 from rqsched.store.tables import audit_events
 from tests.support.population import documented_operations, populate, request
 from tests.support.servers import free_port
+from tests.support.sql import NO_PATIENCE
 from tests.support.web import SCHEDULES, MakeWeb, Web, at
 
 TOKEN, WRONG, PASSWORD = "the-right-secret-of-ci", "the-wrong-secret-of-ci", "pass-of-a-backend"
@@ -56,7 +55,7 @@ def test_an_unavailable_backends_url_is_not_revealed(make_web: MakeWeb, caplog: 
         database_url=f"postgresql+psycopg://user:{PASSWORD}@127.0.0.1:{free_port()}/rqsched",
         redis_url=f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",
     )
-    web.env.runtime.database.patience = Patience(total=timedelta(0))
+    web.env.runtime.database.patience = NO_PATIENCE
     with caplog.at_level(logging.DEBUG):
         answers = [web.get(path) for path in ("/readyz", SCHEDULES, at(), "/metrics", "/ojs/v1/health")]
     assert [answer.status_code for answer in answers] == [503, 503, 503, 200, 503]

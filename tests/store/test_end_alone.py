@@ -19,7 +19,7 @@ from rqsched.store.database import Database
 from rqsched.store.tables import runs, schedules
 from tests.store.samples import LATER, add_runs, add_schedule, find, find_run, run_of
 from tests.support.narrow import present
-from tests.support.single_statements import wait_for_a_lock
+from tests.support.sql import wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 TOKEN = "T" * 26

@@ -10,8 +10,7 @@ from rqsched.store import changes
 from rqsched.store.database import Database
 from tests.store.samples import add_schedule, count, created, write
 from tests.support.children import FORK, in_children
-
-PID = sa.select(sa.func.pg_backend_pid())
+from tests.support.sql import backend
 
 
 def schedule_count(database: Database) -> int:
@@ -22,8 +21,7 @@ def connection_of(database: Database) -> int:
     """Which connection the process has; SQLite's are opened anew after a fork, so they are all the same here."""
     if database.dialect.name == "sqlite":
         return 0
-    found: int = database.read(lambda connection: connection.execute(PID).scalar_one())
-    return found
+    return database.read(backend)
 
 
 def test_a_forked_child_and_its_parent_both_read_and_write(database: Database) -> None:
@@ -42,7 +40,7 @@ def test_each_forked_child_has_connections_of_its_own(postgres_url: str) -> None
     database = Database(postgres_url)
 
     def backend() -> int:
-        return int(database.read(lambda connection: connection.execute(PID).scalar_one()))
+        return database.read(backend)
 
     before = backend()
     backends = in_children(3, backend)

@@ -11,16 +11,11 @@ from sqlalchemy.exc import DBAPIError
 
 from rqsched.errors import DatabaseUnavailableError
 from rqsched.store.database import Database
-from tests.store.test_transactions import NO_PATIENCE
 from tests.support.children import in_children
 from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE, backend
 
 pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
-PID = sa.select(sa.func.pg_backend_pid())
-
-
-def backend(connection: sa.Connection) -> int:
-    return int(connection.execute(PID).scalar_one())
 
 
 @pytest.fixture

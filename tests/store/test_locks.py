@@ -21,9 +21,9 @@ from tests.store.samples import LATER, NOW, add_runs, add_schedule, count, creat
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE, backend
 
 pytestmark = pytest.mark.postgres
-PID = sa.select(sa.func.pg_backend_pid())
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -31,7 +31,7 @@ LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_time
 def impatient(postgres_url: str) -> Iterator[Database]:
     """The same database, for which a wait for a lock ends at once, and is an error."""
     url = f"{postgres_url}?options=-c%20lock_timeout=1ms"
-    with closing(Database(url, patience=Patience(total=timedelta(0)))) as database:
+    with closing(Database(url, patience=NO_PATIENCE)) as database:
         yield database
 
 
@@ -197,7 +197,7 @@ def test_transaction_that_idled_too_long_is_repeated_whole(postgres_url: str, po
     backends: list[int] = []
 
     def work(connection: sa.Connection) -> None:
-        backends.append(connection.execute(PID).scalar_one())
+        backends.append(backend(connection))
         write_one = created()
         if len(backends) == 1:
             changes.write(connection, [write_one])
@@ -216,10 +216,10 @@ def test_process_whose_patience_ended_while_it_was_frozen_tries_once_more(
     backends: list[int] = []
 
     def work(connection: sa.Connection) -> None:
-        backends.append(connection.execute(PID).scalar_one())
+        backends.append(backend(connection))
         if len(backends) == 1:
             postgres_server.execute(f"SELECT pg_terminate_backend({backends[0]}, 10000)")
-        connection.execute(PID)
+        backend(connection)
 
     postgres_database.transact(work, patience=Patience(total=timedelta(microseconds=1)))
     assert len(backends) == 2

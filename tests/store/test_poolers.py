@@ -10,15 +10,15 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
 
-from rqsched.store.database import Connection, Database, Patience
+from rqsched.store.database import Connection, Database
 from rqsched.store.postgres import BoundedConnection
 from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE
 
 pytestmark = pytest.mark.postgres
 REFUSAL = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
@@ -101,7 +101,7 @@ def test_quiet_connection_to_a_pooler_of_transactions_waits_for_a_session_as_lon
     """Where all sessions are taken for 3 s it is not given up after 2 s: it lives, and another would wait as long."""
     monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
     pid = sa.select(sa.func.pg_backend_pid())
-    with closing(Database(postgres_url, pooler="transaction", patience=Patience(total=timedelta(0)))) as database:
+    with closing(Database(postgres_url, pooler="transaction", patience=NO_PATIENCE)) as database:
         session = database.read(lambda connection: connection.execute(pid).scalar_one())
         os.kill(session, signal.SIGSTOP)
         goes_on = threading.Timer(3.0, os.kill, (session, signal.SIGCONT))

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,16 +17,13 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.core import lifecycle
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
 from rqsched.store import changes
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Database
 from rqsched.store.postgres import BoundedConnection
 from rqsched.store.rows import run_values
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, add_schedule, count, created, run_of, write
-from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
-
-NO_PATIENCE = Patience(total=timedelta(0))
-PID = sa.select(sa.func.pg_backend_pid())
+from tests.support.sql import FAILURES_OF_THE_STATEMENT, NO_PATIENCE, OUTAGES, backend, wait_for_a_lock
 
 
 @pytest.fixture
@@ -178,14 +174,12 @@ def test_skip_locked_leaves_out_rows_that_another_transaction_holds(postgres_dat
 
 
 @pytest.mark.postgres
-def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
-    postgres_database: Database, postgres_server: PostgresServer
-) -> None:
+def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(postgres_database: Database) -> None:
     low, high = sorted(add_schedule(postgres_database, name).uid for name in ("a", "b"))
     with ThreadPoolExecutor(1) as thread:
         with locked(postgres_database, high):
             waiter = thread.submit(postgres_database.transact, lambda connection: uids_locked(connection, [high, low]))
-            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+            wait_for_a_lock(postgres_database)
             free = postgres_database.transact(lambda connection: uids_locked(connection, [low, high], skip_locked=True))
         assert waiter.result() == [low, high]
     assert free == []
@@ -194,7 +188,7 @@ def test_locks_are_taken_in_uid_order_so_that_a_waiter_holds_the_lower_ones(
 @pytest.mark.postgres
 @pytest.mark.parametrize("declared", [["a", "b", "c"], [f"{number}" for number in range(300)] + ["a", "b", "c"]])
 def test_named_schedules_are_those_that_are_left_when_their_locks_come_as_they_are_then(
-    postgres_database: Database, postgres_server: PostgresServer, declared: list[str]
+    postgres_database: Database, declared: list[str]
 ) -> None:
     a, b, c = (add_schedule(postgres_database, name) for name in "abc")
     paused, deleted = lifecycle.decide_pause(a, now=LATER, note="held"), lifecycle.decide_delete(b, now=LATER)
@@ -202,29 +196,21 @@ def test_named_schedules_are_those_that_are_left_when_their_locks_come_as_they_a
         with postgres_database.engine.begin() as connection:
             changes.write(connection, [paused, deleted])
             waiter = thread.submit(postgres_database.transact, lambda one: changes.lock_named(one, "default", declared))
-            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+            wait_for_a_lock(postgres_database)
         assert waiter.result() == {"a": paused.after, "c": c}
 
 
 @pytest.mark.postgres
-def test_named_schedules_are_locked_in_uid_order_whatever_their_ids_are(
-    postgres_database: Database, postgres_server: PostgresServer
-) -> None:
+def test_named_schedules_are_locked_in_uid_order_whatever_their_ids_are(postgres_database: Database) -> None:
     low, high = sorted((add_schedule(postgres_database, name) for name in "ab"), key=lambda schedule: schedule.uid)
     declared = [high.schedule_id, low.schedule_id]
     with ThreadPoolExecutor(1) as thread:
         with locked(postgres_database, high.uid):
             waiter = thread.submit(postgres_database.transact, lambda one: changes.lock_named(one, "default", declared))
-            wait_until(lambda: _waits_for_lock(postgres_server), what="a waiter for the lock")
+            wait_for_a_lock(postgres_database)
             free = postgres_database.transact(lambda one: uids_locked(one, [low.uid, high.uid], skip_locked=True))
         assert set(waiter.result()) == {*declared}
     assert free == []
-
-
-def _waits_for_lock(server: PostgresServer) -> bool:
-    with server.connect() as connection:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND state = 'active'"
-        return connection.execute(query).fetchone() == (1,)
 
 
 @pytest.mark.postgres
@@ -247,7 +233,7 @@ def test_a_transaction_whose_backend_is_killed_between_statements_is_repeated_wh
     backends: list[int] = []
 
     def work(connection: sa.Connection) -> None:
-        backends.append(connection.execute(PID).scalar_one())
+        backends.append(backend(connection))
         changes.write(connection, [created()])
         if len(backends) == 1:
             postgres_server.execute(f"SELECT pg_terminate_backend({backends[0]}, 10000)")
@@ -262,9 +248,9 @@ def test_a_transaction_whose_backend_is_killed_between_statements_is_repeated_wh
 def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
     postgres_database: Database, postgres_server: PostgresServer
 ) -> None:
-    backend = postgres_database.read(lambda connection: connection.execute(PID).scalar_one())
-    postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
-    assert postgres_database.read(lambda connection: connection.execute(PID).scalar_one()) != backend
+    served_by = postgres_database.read(backend)
+    postgres_server.execute(f"SELECT pg_terminate_backend({served_by}, 10000)")
+    assert postgres_database.read(backend) != served_by
 
 
 @pytest.mark.postgres
@@ -276,12 +262,12 @@ def test_quiet_connection_that_the_server_has_ended_is_an_outage_and_its_call_is
     monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
     call = getattr(postgres_database, how)
     for patience in (None, NO_PATIENCE):
-        backend = call(lambda connection: connection.execute(PID).scalar_one())
-        postgres_server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
+        served_by = call(backend)
+        postgres_server.execute(f"SELECT pg_terminate_backend({served_by}, 10000)")
         if patience is NO_PATIENCE:
             with pytest.raises(DatabaseUnavailableError):
-                call(lambda connection: connection.execute(PID).scalar_one(), patience=NO_PATIENCE)
-        assert call(lambda connection: connection.execute(PID).scalar_one()) != backend
+                call(backend, patience=NO_PATIENCE)
+        assert call(backend) != served_by
 
 
 @pytest.mark.postgres
@@ -344,9 +330,9 @@ def _lose_the_answer_of_the_next_commit(database: Database, server: PostgresServ
 
     def commit_and_cut(connection: sa.Connection) -> None:
         sa.event.remove(database.engine, "commit", commit_and_cut)
-        backend = connection.execute(PID).scalar_one()
+        served_by = backend(connection)
         connection.exec_driver_sql("COMMIT")
-        server.execute(f"SELECT pg_terminate_backend({backend}, 10000)")
+        server.execute(f"SELECT pg_terminate_backend({served_by}, 10000)")
         connection.exec_driver_sql("SELECT 'the connection is gone'")
 
     sa.event.listen(database.engine, "commit", commit_and_cut)
@@ -388,18 +374,6 @@ BEGIN
     RETURN currval('attempts');
 END $$
 """
-OUTAGES = {
-    "disk full": "53100",
-    "too many connections": "53300",
-    "read-only server": "25006",
-    "idle transaction ended": "25P03",
-    "server stops": "57P01",
-    "idle session ended": "57P05",
-    "i/o error": "58030",
-    "connection failure": "08006",
-    "lock not available": "55P03",
-}
-FAILURES_OF_THE_STATEMENT = {"cancelled": "57014", "out of memory": "53200", "limit exceeded": "53400"}
 
 
 @pytest.fixture
@@ -443,7 +417,7 @@ def test_a_connection_to_a_server_that_takes_no_writes_is_not_used_again(stumbli
     used: list[int] = []
 
     def work(connection: sa.Connection) -> None:
-        used.append(connection.execute(PID).scalar_one())
+        used.append(backend(connection))
         connection.execute(sa.select(sa.func.stumble(OUTAGES["read-only server"])))
 
     stumbling.transact(work)
@@ -505,7 +479,7 @@ def test_a_database_that_is_away_is_no_configuration_error() -> None:
 @pytest.mark.postgres
 def test_a_pooled_connection_that_is_known_to_be_lost_is_replaced(own_postgres: PostgresServer) -> None:
     with closing(Database(own_postgres.create_database())) as database:
-        database.patience = Patience(total=timedelta(0))
+        database.patience = NO_PATIENCE
         with database.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
         driver.pgconn.finish()

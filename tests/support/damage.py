@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain.execution import claim_run
 from rqsched.store.tables import schedules
-from tests.support.env import ONCE, Env, job_id
+from tests.support.env import HOUR, ONCE, Env
 from tests.support.narrow import text
-
-HOUR = timedelta(hours=1)
 
 
 def repaired(env: Env, **options: Any) -> dict[str, int]:
@@ -50,6 +46,5 @@ def started(env: Env, **options: Any) -> tuple[ScheduleHandle, RunHandle]:
     schedule = env.create(**given)
     run = env.fire_next(schedule, HOUR)
     settled(env)
-    assert claim_run(env.runtime, job_id(run.state)) is not None
-    pop(env)
+    env.claim(run)
     return schedule, run

@@ -21,7 +21,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.blocking import block_run
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.execution import claim_run
+from rqsched.chain.execution import Claim, claim_run, execute
 from rqsched.chain.firing import Fired, fire
 from rqsched.chain.reconcile import Recovered, recover
 from rqsched.chain.runtime import Runtime, using
@@ -118,6 +118,16 @@ class Env:
     def work(self, *queues: str, serializer: str = "pickle") -> None:
         """A SimpleWorker executes what is queued and ends."""
         work(self.runtime, *queues, serializer=serializer)
+
+    def claim(self, run: RunHandle) -> Claim:
+        """A process takes a run's job off its queue and claims the run."""
+        self.redis.lrem(f"rq:queue:{QUEUE}", 0, run_job_id(run))
+        return present(claim_run(self.runtime, job_id(run.state)))
+
+    def execute(self, run: RunHandle) -> None:
+        """A process takes a run's job off its queue and executes the run; what the workflow raises is raised."""
+        self.redis.lrem(f"rq:queue:{QUEUE}", 0, run_job_id(run))
+        execute(self.runtime, job_id(run.state))
 
     def execute_pending(self) -> int:
         """Pending runs are executed without a queue; returns how many."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -10,29 +9,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from rqsched import jobs
-from rqsched.core.ids import LinkId, RetryLinkId, derived_uid
+from rqsched.core.ids import RetryLinkId, derived_uid
 from rqsched.core.model import RunStatus
 from rqsched.transport.transport import Arm, NextLook, Transport
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id
+from tests.support.links import arm, put
 from tests.support.rights import RIGHTS
 from tests.support.servers import ValkeyServer
-
-LIST = "rqsched"
-
-
-def arm(env: Env, n: int = 1, *, after: timedelta = MINUTE) -> Arm:
-    """A link of some schedule, due so long after now."""
-    now = env.clock.now()
-    return Arm(LinkId(derived_uid(now, "some schedule"), n), now + after)
-
-
-def put(env: Env, *arms: Arm) -> int:
-    return env.transport.arm(arms, now=env.clock.now())
-
-
-def set_hash(env: Env, link: Arm, **fields: str) -> None:
-    for name, value in fields.items():
-        env.redis.hset(f"rq:job:{link.id}", name, value)
 
 
 def test_scripts_that_redis_forgot_are_sent_again(env: Env) -> None:

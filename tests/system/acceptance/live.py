@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 from redis import Redis
 
-from rqsched import Every, Scheduler
+from rqsched import Every, RetryPolicy, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.processes.vital_signs import ask_all
 from rqsched.spec.spec import SpecLike
@@ -22,6 +23,8 @@ from tests.support.processes import BIN, SOON, Process, Processes, is_gone, wait
 from tests.support.stories import Story, read_stories
 from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
 
+LATER = RetryPolicy(max_retries=1, base=timedelta(hours=1))
+"""A run that fails waits beyond the end of its test."""
 RQ_KINDS = {
     "fork": ("worker", "-w", "rqsched.rq.Worker"),
     "simple": ("worker", "-w", "rqsched.rq.SimpleWorker"),

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from rqsched import Every
-from rqsched.store.database import Connection, Database, Patience
+from rqsched.store.database import Connection, Database
 from tests.support.pgbouncer import BINARY, pgbouncer, pooled
 from tests.support.processes import SOON, rqsched_command, run_to_end
 from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE
 from tests.system.acceptance.live import MakeLive
 
 pytestmark = [
@@ -50,7 +51,7 @@ def test_each_transaction_has_its_limits_and_leaves_none_in_the_session(url: str
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(url: str) -> None:
     with (
-        closing(Database(url, pooler="transaction", patience=Patience(total=timedelta(0)))) as database,
+        closing(Database(url, pooler="transaction", patience=NO_PATIENCE)) as database,
         pytest.raises(Exception, match="statement timeout"),
     ):
         database.transact(lambda connection: connection.exec_driver_sql("SELECT pg_sleep(30)"))

@@ -15,8 +15,7 @@ from rq.job import Job, JobStatus
 from tests.support.narrow import present
 from tests.support.processes import SOON, is_gone, wait_until
 from tests.system.acceptance.forking import LINGER, take_lock
-from tests.system.acceptance.live import LiveEnv
-from tests.system.acceptance.test_runners import LATER
+from tests.system.acceptance.live import LATER, LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 

@@ -22,12 +22,11 @@ from tests.support.env import ONCE, job_id
 from tests.support.processes import SOON, is_gone, process_tree, rqsched_command, wait_until
 from tests.support.sizes import sized
 from tests.system.acceptance.chores import DEAFEN, HOLD, HOLD_INTERPRETER
-from tests.system.acceptance.live import LiveEnv
+from tests.system.acceptance.live import LATER, LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 CHAINS = 6
 STRIKES = sized(6, 20)
-LATER = RetryPolicy(max_retries=1, base=timedelta(hours=1))
 
 
 MODELS = {"runners": (), "isolated": ("--isolate",)}

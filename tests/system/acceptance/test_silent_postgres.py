@@ -17,6 +17,7 @@ from rqsched.store import postgres
 from rqsched.store.database import Database
 from tests.support.processes import Process, wait_until
 from tests.support.proxy import Proxy, proxy_to
+from tests.support.sql import backend
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -131,10 +132,6 @@ def test_quiet_connection_that_is_lost_is_replaced_whatever_is_asked(
         getattr(proxy, end)()
 
         assert ask(backend) != first
-
-
-def backend(connection: sa.Connection) -> int:
-    return int(connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one())
 
 
 def test_quiet_connection_that_does_not_answer_is_given_up_before_it_has_a_statement(

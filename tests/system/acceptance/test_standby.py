@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Database
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE
 from tests.system.acceptance.chores import NOTE
 from tests.system.acceptance.live import MakeLive
 
 pytestmark = [pytest.mark.postgres, pytest.mark.acceptance, pytest.mark.timeout(180)]
-ONCE = Patience(total=timedelta(0))
 
 
 def demote(server: PostgresServer) -> None:
@@ -42,7 +41,7 @@ def test_a_write_after_a_read_meets_a_standby_as_an_outage_and_continues_when_it
 
         for write in (database.transact, database.transact_alone):
             with pytest.raises(DatabaseUnavailableError, match="read-only transaction"):
-                write(lambda connection: connection.execute(insert), patience=ONCE)
+                write(lambda connection: connection.execute(insert), patience=NO_PATIENCE)
 
         promote(own_postgres)
         database.transact(lambda connection: connection.execute(insert))

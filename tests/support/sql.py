@@ -1,10 +1,11 @@
-"""What is asked of SQL in single statements: which those are, what others do between two of them, and lost answers."""
+"""What tests see of SQL: statements and what others do between two of them, waits, sessions, and lost answers."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 import psycopg
@@ -12,10 +13,25 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.chain.runtime import Runtime
-from rqsched.store.database import Database
+from rqsched.store.database import Database, Patience
 from tests.support.processes import wait_until
 
 T = TypeVar("T")
+NO_PATIENCE = Patience(total=timedelta(0))
+OUTAGES = {
+    "disk full": "53100",
+    "too many connections": "53300",
+    "read-only server": "25006",
+    "idle transaction ended": "25P03",
+    "server stops": "57P01",
+    "idle session ended": "57P05",
+    "i/o error": "58030",
+    "connection failure": "08006",
+    "lock not available": "55P03",
+}
+"""What PostgreSQL says when it cannot go on for now, by its SQLSTATE."""
+FAILURES_OF_THE_STATEMENT = {"cancelled": "57014", "out of memory": "53200", "limit exceeded": "53400"}
+"""What it says when a statement asked too much."""
 
 
 @contextmanager
@@ -41,6 +57,11 @@ def wait_for_a_lock(database: Database) -> None:
     """Return once a transaction on the server waits for what another one holds (PostgreSQL)."""
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     wait_until(lambda: database.read(lambda connection: connection.scalar(waiting)), what="somebody at a lock")
+
+
+def backend(connection: Connection) -> int:
+    """The process of the server that serves a connection (PostgreSQL)."""
+    return int(connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one())
 
 
 class SilentDatabase(Database):
