@@ -28,14 +28,8 @@ from tests.support.env import block, link_id
 from tests.support.narrow import present
 
 
-def findings(cli: Cli, code: int) -> dict[str, dict[str, Any]]:
-    answer = cli("doctor", "-o", "json", code=code).json
-    assert answer["ok"] is (code == 0)
-    return {finding["check"]: finding for finding in answer["findings"]}
-
-
 def levels(cli: Cli, code: int) -> dict[str, str]:
-    return {name: finding["level"] for name, finding in findings(cli, code).items()}
+    return {name: finding["level"] for name, finding in cli.findings(code).items()}
 
 
 @pytest.fixture
@@ -51,7 +45,7 @@ def served(cli: Cli) -> Cli:
 
 def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     served.scheduler.create("a", HELLO, Every("1h")).trigger()
-    found = findings(served, 0)
+    found = served.findings(0)
     assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
     assert set(found) == {
         *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
@@ -82,12 +76,12 @@ def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
     redis = served.scheduler.runtime.transport.redis
     (plain,) = Worker.all(connection=redis)
     telemetry.show_worker_version(redis, plain.key)
-    assert findings(served, 0)["workers"]["detail"] == f"high (1), default (1); rqsched {rqsched.__version__} (1)"
+    assert served.findings(0)["workers"]["detail"] == f"high (1), default (1); rqsched {rqsched.__version__} (1)"
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
     cli.past().create("a", HELLO, Every("30m"))
-    found = findings(cli, 1).values()
+    found = cli.findings(1).values()
     assert {f["check"] for f in found if f["level"] == "problem"} == {"dispatchers", "late", "links"}
     assert all((finding["advice"] is None) == (finding["level"] == "ok") for finding in found)
 
@@ -108,7 +102,7 @@ def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) ->
 def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
     past = served.past()
     past.create("a", HELLO, Every("2h"), queue="deserted").trigger()
-    finding = findings(served, 1)["workers"]
+    finding = served.findings(1)["workers"]
     assert finding["detail"] == "no worker listens for 1 run(s) on 'deserted'"
 
 
@@ -116,7 +110,7 @@ def test_dead_links_are_found(served: Cli) -> None:
     served.scheduler.create("a", HELLO, Every("25s"))
     redis = served.scheduler.runtime.transport.redis
     redis.delete(served.scheduler.runtime.transport.scheduled_key)
-    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
+    assert served.findings(1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
     served("recover", "--deep")
     assert levels(served, 0)["links"] == "ok"
 
@@ -126,7 +120,7 @@ def test_a_link_that_redis_holds_for_a_time_unknown_to_sql_is_dead(served: Cli) 
     schedule = served.scheduler.create("a", HELLO, Every("25s"))
     redis, key = served.scheduler.runtime.transport.redis, served.scheduler.runtime.transport.scheduled_key
     redis.zadd(key, {link_id(schedule): (datetime.now(UTC) + timedelta(days=38)).timestamp()})
-    assert findings(served, 1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
+    assert served.findings(1)["links"]["detail"] == "1 of 1 due soon are not live in Redis"
     served("recover")
     assert levels(served, 0)["links"] == "ok"
 
@@ -134,7 +128,7 @@ def test_a_link_that_redis_holds_for_a_time_unknown_to_sql_is_dead(served: Cli) 
 def test_a_link_that_is_overdue_is_not_just_said_to_be_live(served: Cli) -> None:
     served.past().create("a", HELLO, Every("30m"))
     served("recover")
-    found = findings(served, 1)
+    found = served.findings(1)
     assert found["late"]["detail"].startswith("1 late")
     assert found["links"]["detail"] == "1 due soon or late, all in Redis, where 1 late wait for a dispatcher"
 
@@ -159,17 +153,17 @@ def test_a_link_that_fires_between_the_two_reads_is_not_dead(served: Cli, monkey
 def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> None:
     schedule = served.scheduler.create("a", HELLO, Every("1h"))
     run = block(served.scheduler.runtime, present(schedule.trigger().run))
-    first, second = (findings(served, 1)["blocked"] for _ in range(2))
+    first, second = (served.findings(1)["blocked"] for _ in range(2))
     assert first == second
     assert first["detail"] == f"1 run(s) whose code no worker had yet: {run.blocked_reason}"
     assert "--status blocked" in first["advice"]
     run.cancel()
-    assert findings(served, 0)["blocked"]["detail"] == "no run waits for code"
+    assert served.findings(0)["blocked"]["detail"] == "no run waits for code"
 
 
 def test_events_of_machines_that_are_declared_and_never_registered_are_named(served: Cli) -> None:
     close, expire = (Ticket.__rqsched_machine__.workflow(event) for event in ("CLOSE", "EXPIRE"))  # type: ignore[attr-defined]
-    finding = findings(served, 0)["events"]
+    finding = served.findings(0)["events"]
     assert finding["level"] == "warning"
     assert finding["detail"].startswith("declared and never registered: ")
     assert {close, expire} <= set(finding["detail"].partition(": ")[2].split(", "))
@@ -178,7 +172,7 @@ def test_events_of_machines_that_are_declared_and_never_registered_are_named(ser
     served.scheduler.create("by-hand", close, Every("1h"))
     MachineScheduler.register(Ticket, "EXPIRE").every("1h")
     try:
-        assert not {close, expire} & set(findings(served, 0)["events"]["detail"].partition(": ")[2].split(", "))
+        assert not {close, expire} & set(served.findings(0)["events"]["detail"].partition(": ")[2].split(", "))
     finally:
         registry.withdraw(expire)
 
@@ -190,7 +184,7 @@ def test_dead_schedules_are_named(served: Cli) -> None:
     run = schedule.runs().items[0]
     assert claim_run(served.scheduler.runtime, job_id_of(run.state)) is not None
     lose_run(served.scheduler.runtime, job_id_of(run.state), "its work horse died")
-    finding = findings(served, 0)["dead"]
+    finding = served.findings(0)["dead"]
     assert (finding["level"], finding["detail"].endswith(": default/a")) == ("warning", True)
     assert "rqsched restart" in finding["advice"]
 
@@ -198,7 +192,7 @@ def test_dead_schedules_are_named(served: Cli) -> None:
 def test_a_redis_of_another_database_is_found(served: Cli) -> None:
     transport = served.scheduler.runtime.transport
     transport.redis.set(transport.database_id_key, "somebody else")
-    finding = findings(served, 1)["ownership"]
+    finding = served.findings(1)["ownership"]
     assert "belongs to another database" in finding["detail"]
 
 
@@ -211,7 +205,7 @@ def test_a_database_that_redis_does_not_belong_to_is_found_with_the_remedy_and_t
         monkeypatch.setenv("RQSCHED_DATABASE_URL", url)
         if name == "wrong.db":
             served("db", "upgrade")
-        first, second = (findings(served, 1) for _ in range(2))
+        first, second = (served.findings(1) for _ in range(2))
         assert problems(first) == problems(second)
         (found,) = problems(first)
         assert (found["check"], owner in found["detail"]) == ("ownership", True)
@@ -226,7 +220,7 @@ def problems(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_a_forgotten_database_url_is_found(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RQSCHED_DATABASE_URL")
-    finding = findings(cli, 1)["settings"]
+    finding = cli.findings(1)["settings"]
     assert finding["detail"].startswith("RQSCHED_REDIS_URL is set but RQSCHED_DATABASE_URL is unset; set it too.")
 
 
@@ -234,7 +228,7 @@ def test_workers_with_another_database_are_named(served: Cli) -> None:
     runtime = served.scheduler.runtime
     redis = runtime.transport.redis
     telemetry.record_foreign_worker(redis, runtime.ownership.database_id(), "host-7 (rq-1)", now=runtime.now())
-    first, second = (findings(served, 1)["foreign workers"] for _ in range(2))
+    first, second = (served.findings(1)["foreign workers"] for _ in range(2))
     assert first == second
     assert first["detail"] == "workers with another database were given jobs of this one: host-7 (rq-1)"
     assert first["advice"].startswith("Set RQSCHED_DATABASE_URL of these workers")
@@ -284,7 +278,7 @@ def test_servers_that_do_not_answer_are_problems_without_a_traceback(cli: Cli, m
 
 def test_a_database_without_tables_is_told_to_upgrade(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
-    finding = findings(cli, 1)["schema"]
+    finding = cli.findings(1)["schema"]
     assert finding["advice"] == "Run `rqsched db upgrade`."
 
 
@@ -298,7 +292,7 @@ def test_the_table_ends_with_a_summary(cli: Cli) -> None:
 @pytest.mark.postgres
 def test_postgresql_is_examined_too(cli: Cli, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", postgres_url)
-    found = findings(cli, 0)
+    found = cli.findings(0)
     assert found["database"]["detail"].startswith("PostgreSQL ")
     assert "SQL " in found["clock"]["detail"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.test_doctor import findings
 from tests.support.cli import HELLO, Cli
 
 EVERY_HOUR = ("--every", "1h")
@@ -41,9 +40,9 @@ def test_usage_shows_one_namespace_or_all_that_have_a_quota(limited: Cli) -> Non
 
 
 def test_doctor_warns_of_a_quota_that_is_nearly_used_up(limited: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(limited, 0)["quotas"]["level"] == "ok"
+    assert limited.findings(0)["quotas"]["level"] == "ok"
     limited("create", "a", HELLO, *EVERY_HOUR, "--paused")
-    found = findings(limited, 0)["quotas"]
+    found = limited.findings(0)["quotas"]
     assert (found["level"], "default (1 schedules" in found["detail"]) == ("warning", True)
     monkeypatch.delenv("RQSCHED_QUOTAS")
-    assert findings(limited, 0)["quotas"]["detail"] == "none is set"
+    assert limited.findings(0)["quotas"]["detail"] == "none is set"

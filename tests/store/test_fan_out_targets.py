@@ -14,7 +14,7 @@ from rqsched.store import fan_out_targets, machine_states, target_attempts
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch
 from tests.store.samples import LATER, NOW
-from tests.store.test_indexes import Ask, uses
+from tests.support.plans import Ask, uses
 
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
 

@@ -1,20 +1,14 @@
-"""Queries that run for ever on growing tables use their indexes, whatever values they are asked with.
-
-PostgreSQL is asked for its generic plan: psycopg prepares what is repeated, and a plan made without the values cannot
-use a partial index whose condition came as a value. Tables are small, so sequential scans are switched off: what
-is proven is that the index can serve the query.
-"""
+"""Queries that run for ever on growing tables use their indexes, whatever values they are asked with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from rqsched.core.model import Change, RunStatus, Schedule
 from rqsched.store import changes, one_change, schedule_queries, system_queries
@@ -23,13 +17,9 @@ from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.schedule_queries import Filters, ended_so, has_status
-from rqsched.store.tables import audit_events, backfills, metadata, runs, schedules
+from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
-
-Ask = Callable[[sa.Connection], object]
-
-_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")
-_CONSTRAINTS = {str(constraint.name) for table in metadata.sorted_tables for constraint in table.constraints}
+from tests.support.plans import Ask, plan, uses
 
 SCANS: dict[str, tuple[Ask, str]] = {
     "due links": (lambda c: queries.due_links(c, NOW, None, 500), "ix_rqsched_schedules_due"),
@@ -216,41 +206,3 @@ def _created_at(change: Change, instant: datetime) -> Change:
 def _with_runs(schedule: Schedule, numbers: Iterable[int], status: RunStatus) -> Change:
     found = tuple(run_of(schedule, number, status, idempotency_key=f"key-{number}") for number in numbers)
     return Change(schedule, replace(schedule, run_number=len(found)), new_runs=found)
-
-
-def uses(database: Database, ask: Ask, index: str) -> bool:
-    """Whether the database would use the index (or one of several: `a|b`).
-
-    SQLite gives a constraint's index a name of its own.
-    """
-    found = plan(database, ask)
-    if database.dialect.name == "sqlite" and index in _CONSTRAINTS:
-        return "sqlite_autoindex_" in found
-    assert any(name in found for name in index.split("|")), found
-    return True
-
-
-def plan(database: Database, ask: Ask) -> str:
-    """How the database would run the queries that `ask` asks, as text."""
-    queries: list[sa.Select[tuple[object]]] = []
-    asked: list[tuple[str, tuple[object, ...]]] = []
-
-    def explain(connection: sa.Connection) -> str:
-        sa.event.listen(connection, "before_execute", lambda *args: queries.append(args[1]))
-        sa.event.listen(connection, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
-        ask(connection)
-        if database.dialect.name == "sqlite":
-            return "\n".join(_plan(connection, statement, values) for statement, values in list(asked))
-        return "\n".join(_generic_plan(connection, query) for query in list(queries))
-
-    return database.transact(explain)
-
-
-def _plan(connection: sa.Connection, statement: str, values: tuple[object, ...]) -> str:
-    return "\n".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values))
-
-
-def _generic_plan(connection: sa.Connection, query: sa.Select[tuple[object]]) -> str:
-    text = str(query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True}))
-    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-    return "\n".join(connection.exec_driver_sql(f"EXPLAIN (GENERIC_PLAN) {text}").scalars())

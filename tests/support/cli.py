@@ -57,6 +57,12 @@ class Cli:
         assert answer.code == code, f"exit {answer.code}, not {code}\n{answer.out}\n{answer.err}"
         return answer
 
+    def findings(self, code: int) -> dict[str, dict[str, Any]]:
+        """What doctor finds, by check; `code` is how it is to exit."""
+        answer = self("doctor", "-o", "json", code=code).json
+        assert answer["ok"] is (code == 0)
+        return {finding["check"]: finding for finding in answer["findings"]}
+
     def ids(self) -> list[str]:
         return [handle.schedule_id for handle in self.scheduler.iter()]
 

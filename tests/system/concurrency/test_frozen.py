@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +21,7 @@ from rqsched.store.database import Database
 from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, make_workflow
-from tests.support.children import FORK
+from tests.support.children import freeze, frozen
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import read_stories
 from tests.system.concurrency.crowd import RUN_LIST, Crowd, come_to_rest, work_off
@@ -32,11 +29,6 @@ from tests.system.concurrency.crowd import RUN_LIST, Crowd, come_to_rest, work_o
 T = TypeVar("T")
 SCHEDULES = 12
 MINUTE = timedelta(minutes=1)
-
-
-def freeze() -> None:
-    """This process stands still until somebody wakes it."""
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class _Leasing(Transport):
@@ -90,26 +82,6 @@ def _published(scheduler: Scheduler) -> None:
 
 def _locked(scheduler: Scheduler) -> None:
     scheduler.runtime.database.__class__ = _Committing
-
-
-@contextmanager
-def frozen(work: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """A child that froze itself during `work`; the block gets what wakes it and waits for its end."""
-    child = FORK.Process(target=work, daemon=True)
-    child.start()
-    assert child.pid is not None
-    _, status = os.waitpid(child.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), "it ended without freezing"
-
-    def wake() -> None:
-        os.kill(child.pid, signal.SIGCONT)  # type: ignore[arg-type]
-        _, ended = os.waitpid(child.pid, 0)  # type: ignore[arg-type]
-        assert os.waitstatus_to_exitcode(ended) == 0
-
-    try:
-        yield wake
-    finally:
-        child.kill()
 
 
 def crowd_of(database_url: str, redis_url: str, tmp_path: Path) -> Crowd:

@@ -26,13 +26,12 @@ from rqsched.core.ids import RunJobId
 from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
-from tests.support.children import FORK
+from tests.support.children import FORK, freeze, frozen
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
 from tests.system.concurrency.crowd import Crowd
-from tests.system.concurrency.test_frozen import freeze, frozen
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 SOON = 90.0
