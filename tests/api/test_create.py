@@ -20,6 +20,7 @@ from rqsched.errors import (
 )
 from rqsched.workflows import registry, workflow
 from tests.support.env import DAY, MINUTE, NOON, SECOND, Env, last, newest, statuses, types
+from tests.support.narrow import present
 
 FAILS_AT_ONCE = RetryPolicy(max_retries=0)
 
@@ -105,8 +106,7 @@ def test_a_class_registered_by_the_decorator_is_known_by_its_name(env: Env) -> N
         async def run(self, region: str) -> str:
             return region
 
-    registered = registry.get("data_sync")
-    assert registered is not None
+    registered = present(registry.get("data_sync"))
     registry.remove("data_sync")
     env.runtime.workflows.add(registered)
     schedule = env.create(workflow=DataSync, kwargs={"region": "eu"})

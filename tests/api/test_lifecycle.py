@@ -14,6 +14,7 @@ from rqsched.api.declarations import Declaration
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleStateError, VersionConflictError
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.support.env import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Env, last, occurrences, statuses, types
+from tests.support.narrow import present
 
 DIES_AT_ONCE = RetryPolicy(max_retries=0, then="dead")
 
@@ -166,8 +167,7 @@ def test_restart_revives_a_dead_schedule(any_env: Env) -> None:
     any_env.failing = True
     schedule = any_env.create(retry=DIES_AT_ONCE)
     any_env.run_due()
-    last_error = schedule.refresh().last_error
-    assert last_error is not None
+    last_error = present(schedule.refresh().last_error)
     assert (schedule.status, last_error[:12]) == ("dead", "RuntimeError")
 
     schedule.restart()
@@ -292,8 +292,7 @@ def test_the_same_idempotency_key_gives_the_same_run(any_env: Env) -> None:
     assert first.run is not None
     assert again.run is not None
     assert again.run.uid == first.run.uid
-    other = schedule.trigger(idempotency_key="order-8").run
-    assert other is not None
+    other = present(schedule.trigger(idempotency_key="order-8").run)
     assert other.uid != first.run.uid
     assert schedule.run_count == 2
     with pytest.raises(InvalidInputError):

@@ -191,8 +191,7 @@ def connection(env: Env, schedule: ScheduleHandle) -> None:
 
 def priority(env: Env, schedule: ScheduleHandle) -> None:
     env.scheduler.upsert("ordinary", "note", HOUR)[0].trigger()
-    run = schedule.trigger().run
-    assert run is not None
+    run = present(schedule.trigger().run)
     assert env.queued()[0] == f"run-{run.uid}-a1-d1"
 
 

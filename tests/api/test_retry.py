@@ -14,6 +14,7 @@ from rqsched.core import audit
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunNotFoundError, RunStateError
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env, events, newest, statuses
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 
 
 def failing(env: Env, schedule_id: str, runs: int = 1, **options: object) -> ScheduleHandle:
@@ -62,8 +63,7 @@ def test_filters_name_the_time_the_schedule_the_workflow_and_the_namespace(env: 
     first = failing(env, "a", 2)
     failing(env, "b")
     failing(env, "c", namespace="other")
-    last = newest(first).ended_at
-    assert last is not None
+    last = present(newest(first).ended_at)
     find = env.scheduler.retry_failed
     assert len(find(DAY, dry_run=True)) == 3
     assert [row.schedule_id for row in find(DAY, schedule_id="b", dry_run=True)] == ["b"]

@@ -21,8 +21,7 @@ def test_a_waiting_run_that_is_ended_never_starts(
     any_env: Env, end: Callable[[RunHandle], RunHandle], status: str
 ) -> None:
     schedule = any_env.create()
-    run = schedule.trigger().run
-    assert run is not None
+    run = present(schedule.trigger().run)
 
     assert end(run).status == status
 

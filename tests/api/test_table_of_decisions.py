@@ -258,8 +258,7 @@ def _(env: Env) -> None:
 @row("manual trigger")
 def _(env: Env) -> None:
     schedule = env.create(overlap="allow")
-    run = schedule.trigger(idempotency_key="k").run
-    assert run is not None
+    run = present(schedule.trigger(idempotency_key="k").run)
     again = schedule.trigger(idempotency_key="k").run
     assert (run.kind, again and again.uid) == ("manual", run.uid)
     schedule.pause()
@@ -299,8 +298,7 @@ def _(env: Env) -> None:
     schedule = env.create(overlap="allow")
     env.tick()
     live = newest(schedule)
-    manual = schedule.trigger().run
-    assert manual is not None
+    manual = present(schedule.trigger().run)
     schedule.backfill(NOON, NOON + SECOND)
     fraction = env.create("fraction", Every(timedelta(milliseconds=61_500)))
     env.tick(2 * MINUTE)

@@ -15,7 +15,6 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain.blocking import block_run
 from rqsched.chain.execution import claim_run, execute
 from rqsched.core import audit
-from rqsched.core.ids import RetryLinkId
 from rqsched.errors import UnknownWorkflowError
 from rqsched.store.database import Patience
 from rqsched.workflows import WorkflowNotFoundError, load_path
@@ -28,6 +27,7 @@ from tests.support.env import (
     MakeEnv,
     events,
     job_id,
+    retry_link_id,
     run_job_id,
     statuses,
 )
@@ -53,10 +53,6 @@ def old(make_env: MakeEnv, database_url: str) -> Env:
 def fire_fresh(new: Env, **options: Any) -> tuple[ScheduleHandle, RunHandle]:
     schedule = new.create(workflow="fresh", retry=ONCE, **options)
     return schedule, new.fire_next(schedule)
-
-
-def link_of_blocked(run: RunHandle) -> str:
-    return str(RetryLinkId(run.schedule_uid, run.number, run.attempt))
 
 
 def test_a_run_whose_workflow_a_worker_lacks_is_blocked_and_says_which_worker_lacked_what(new: Env, old: Env) -> None:
@@ -96,7 +92,7 @@ def test_a_run_that_stays_blocked_is_offered_after_growing_delays_and_recorded_o
     offered = []
     for delay in (5, 10, 20, 40, 60, 60):
         old.work()
-        link = link_of_blocked(run.refresh())
+        link = retry_link_id(run.refresh())
         offered.append(new.armed()[link] - new.clock.now().timestamp())
         new.advance((delay - 1) * SECOND)
         new.deliver(link)

@@ -14,8 +14,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.store.database import Database
-
-SECOND = timedelta(seconds=1)
+from tests.support.env import SECOND
 
 
 class SteppingHost(SystemClock):

@@ -143,8 +143,7 @@ def test_a_link_at_the_position_of_a_schedule_that_does_not_fire_writes_nothing(
     change(schedule)
     env.advance(10 * MINUTE)
     before = rows(env)
-    current = env.runtime.database.read(lambda connection: changes.find(connection, schedule.uid))
-    assert current is not None
+    current = present(env.runtime.database.read(lambda connection: changes.find(connection, schedule.uid)))
 
     assert outcomes(env.deliver(LinkId(schedule.uid, current.n))) == ["stale"]
 

@@ -15,10 +15,8 @@ from rqsched.core.delays import backoff
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
-from tests.support.env import MINUTE, SECOND, Env, events, link_id, newest, outcomes, run_job_id, statuses
+from tests.support.env import HOUR, MINUTE, SECOND, Env, events, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.narrow import present
-
-HOUR = timedelta(hours=1)
 
 
 def fail() -> None:

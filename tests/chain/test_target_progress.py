@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from rqsched import Every, RetryPolicy, jobs
+from rqsched import Every, RetryPolicy
 from rqsched.api.run_handle import RunHandle
-from rqsched.chain.runtime import using
 from rqsched.core.ids import RetryLinkId, parse_link_id
 from rqsched.core.target_progress import progress_of
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunStateError
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
+from tests.support.damage import pop
 from tests.support.decisions import NOON
 from tests.support.env import MINUTE, SECOND, Env, all_runs
 from tests.support.invariants import check_invariants
-from tests.support.narrow import present, text
+from tests.support.narrow import present
 
 
 class Sweep:
@@ -45,8 +45,7 @@ class Sweep:
 
     def work_one(self) -> None:
         """Take the first job of the queue and execute it."""
-        with using(self.env.runtime):
-            jobs.execute(text(self.env.redis.lpop("rq:queue:default")))
+        self.env.perform(pop(self.env))
 
 
 def test_a_run_says_how_far_its_targets_are_and_when_they_end(any_env: Env) -> None:

@@ -12,6 +12,7 @@ from rqsched.core import audit
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, Cli
 from tests.support.env import events
+from tests.support.narrow import present
 
 ONE_HOUR = ("--failed", "--since", "1h")
 
@@ -58,8 +59,7 @@ def test_named_runs_are_retried_by_uid_number_or_instance_id(cli: Cli, handle: S
 
 def test_run_that_cannot_be_retried_is_exit_code_4_and_the_others_are(cli: Cli, handle: ScheduleHandle) -> None:
     first, second = runs(handle)
-    running = handle.trigger().run
-    assert running is not None
+    running = present(handle.trigger().run)
     for words in (["--dry-run"], []):
         answer = cli("retry", first.uid, running.uid, "--output", "jsonl", *words, code=4)
         assert [row["outcome"] for row in answer.lines][1] == "skipped"

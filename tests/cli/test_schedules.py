@@ -15,6 +15,7 @@ from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
 from tests.support.crowd import copy_schedule
+from tests.support.narrow import present
 
 EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
@@ -400,8 +401,7 @@ def test_describe_shows_the_first_line_of_an_error(cli: Cli) -> None:
     execute_pending(cli.scheduler)
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["last_error"] == "ValueError: no"
-    last_error = handle.describe().last_error
-    assert last_error is not None
+    last_error = present(handle.describe().last_error)
     assert len(last_error.splitlines()) > 1
 
 

@@ -16,6 +16,7 @@ from rqsched.core.model import RunStatus, ScheduleStatus, TargetStatus
 from rqsched.store.tables import metadata
 from tests.contract.sources import PACKAGE
 from tests.contract.test_layers import LAYERS
+from tests.support.narrow import present
 from tests.support.processes import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -26,8 +27,7 @@ LOADED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']((
 
 def script(name: str) -> ModuleType:
     """A script of docs/."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location(name, DOCS / f"{name}.py"))
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -85,8 +85,7 @@ def test_a_picture_has_exactly_the_statuses_of_the_code(
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=["architecture.md", "CONTRIBUTING.md"])
 def test_the_table_of_layers_names_every_part_of_the_package_once(page: str) -> None:
-    table = re.search(r"^\| layer \|.*?\n\n", page, re.DOTALL | re.MULTILINE)
-    assert table is not None
+    table = present(re.search(r"^\| layer \|.*?\n\n", page, re.DOTALL | re.MULTILINE))
     cells = [row.split("|")[1] for row in table[0].strip().splitlines()[2:]]
     named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

@@ -13,8 +13,10 @@ import pytest
 
 from rqsched import RunHandle, Scheduler
 from tests.contrib.conftest import Project
+from tests.support.narrow import present
 from tests.support.processes import Process, wait_until
 from tests.support.servers import PostgresServer, free_port
+from tests.support.serving import status_of
 
 pytestmark = pytest.mark.timeout(300)
 from_nothing = pytest.mark.usefixtures("cold_commands")
@@ -352,14 +354,8 @@ def test_the_dashboard_is_behind_djangos_own_login(project: Project, kind: str) 
     project.python(USERS)
     port = free_port()
     server = project.run(*SERVERS[kind], str(port))
-
-    def answers() -> bool:
-        try:
-            return Visitor(port).client.get("/admin/login/").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(answers, timeout=SOON, what=f"the site\n{server.log()}")
+    login = f"http://127.0.0.1:{port}/admin/login/"
+    wait_until(lambda: status_of(login) == 200, timeout=SOON, what=f"the site\n{server.log()}")
     nobody, root, ada, bob = Visitor(port), *(Visitor(port).log_in(name) for name in ("root", "ada", "bob"))
 
     assert nobody.client.get("/jobs/schedules").headers["location"] == "/admin/login/?next=/jobs/schedules"
@@ -367,8 +363,7 @@ def test_the_dashboard_is_behind_djangos_own_login(project: Project, kind: str) 
     seen = {name: site.client.get("/jobs/schedules/tidy_up") for name, site in {"root": root, "ada": ada}.items()}
     assert [page.status_code for page in seen.values()] == [200, 200]
     assert seen["root"].headers["content-security-policy"].startswith("default-src 'none'")
-    found = re.search(r'name="csrf" value="([^"]+)"', seen["root"].text)
-    assert found is not None
+    found = present(re.search(r'name="csrf" value="([^"]+)"', seen["root"].text))
 
     assert root.act("0" * 32, action="pause").status_code == 403
     assert ada.act(found[1], action="pause").status_code == 403

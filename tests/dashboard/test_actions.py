@@ -87,12 +87,9 @@ def test_several_schedules_are_changed_at_once_after_a_question_with_their_numbe
 
 def test_what_failed_today_is_retried_together_after_a_question_with_its_number(pages: Pages) -> None:
     env = pages.env
-    env.failing = True
-    run = env.run_next(env.create("crm", retry=ONCE))
-    env.failing = False
+    run = env.fail_next(env.create("crm", retry=ONCE))
     assert "Retry 1 run?" in pages.get("/retry-failed")
-    ended = run.ended_at
-    assert ended is not None
+    ended = present(run.ended_at)
     since = {"since": (ended - HOUR).isoformat()}
     assert "1 run retried." in pages.do("/retry-failed", **since, reason="the CRM is back")
     env.work()
@@ -153,16 +150,14 @@ def test_retry_since_refuses_what_is_no_time_or_too_long_ago(pages: Pages) -> No
 
 def test_one_failed_run_is_retried_from_its_page(pages: Pages) -> None:
     env = pages.env
-    env.failing = True
-    run = env.run_next(env.create("crm", retry=ONCE))
+    run = env.fail_next(env.create("crm", retry=ONCE))
     assert 'value="retry"' in pages.get(f"/runs/{run.uid}")
     assert "Run #1 of crm is pending." in pages.do(f"/runs/{run.uid}/do", action="retry")
     assert 'value="retry"' not in pages.get(f"/runs/{run.uid}")
 
 
 def test_a_run_is_cancelled(pages: Pages) -> None:
-    run = pages.env.create("nightly").trigger().run
-    assert run is not None
+    run = present(pages.env.create("nightly").trigger().run)
     assert "is cancelled." in pages.do(f"/runs/{run.uid}/do", action="cancel")
     assert run.refresh().status == "cancelled"
 

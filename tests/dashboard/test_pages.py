@@ -16,6 +16,7 @@ from rqsched.store import schedule_queries
 from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
+from tests.support.narrow import present
 from tests.support.pages import Pages
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb
@@ -33,8 +34,7 @@ def test_an_empty_dashboard_says_how_to_begin(pages: Pages) -> None:
 def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
     env = any_pages.env
     env.create("nightly", spec=Cron("0 2 * * MON-FRI"), timezone="America/New_York", labels={"team": "billing"})
-    run = env.scheduler.get("nightly").trigger().run
-    assert run is not None
+    run = present(env.scheduler.get("nightly").trigger().run)
     env.execute_pending()
     assert "nightly" in any_pages.get("/")
     listed = any_pages.get("/schedules")
@@ -50,8 +50,7 @@ def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
 
 def test_a_failed_run_shows_its_error_and_is_listed_first(pages: Pages) -> None:
     env = pages.env
-    env.failing = True
-    run = env.run_next(env.create("crm", retry=ONCE))
+    run = env.fail_next(env.create("crm", retry=ONCE))
     assert run.status == "failed"
     assert "RuntimeError: as the test wants it" in pages.get(f"/runs/{run.uid}")
     overview = pages.get("/")

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.transport import telemetry
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, block
+from tests.support.narrow import present
 from tests.support.pages import Pages
 from tests.support.web import MakeWeb
 
@@ -96,8 +97,7 @@ def test_what_the_servers_lack_stands_before_what_may_soon_fail(pages: Pages) ->
 
 def test_a_blocked_run_says_which_worker_lacked_which_code(pages: Pages) -> None:
     env = pages.env
-    run = env.create("billing").trigger().run
-    assert run is not None
+    run = present(env.create("billing").trigger().run)
     block(env.runtime, run, "no module named 'invoices'")
     found = problem_of(pages.get("/"), "1 schedule is blocked").replace("&#39;", "'")
     assert re.search(r"[\w.-]+: no module named 'invoices'", found), "the worker is named"

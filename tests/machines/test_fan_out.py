@@ -26,6 +26,7 @@ from rqsched.store.tables import targets as rows
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
 from tests.support.machine_case import EXPIRY, Application, open_case
+from tests.support.narrow import present
 from tests.support.servers import free_port
 
 
@@ -260,8 +261,7 @@ def test_a_connection_that_is_down_does_not_delay_targets_of_another(make_env: M
         case.register(schedule_id=id_).daily_at("00:10").option(connection=connection)
     env.scheduler.sync()
     for id_ in ("far", "near"):
-        run = env.scheduler.get(id_).trigger().run
-        assert run is not None
+        run = present(env.scheduler.get(id_).trigger().run)
         batch = Batch(run.uid, f"machine:{case.machine.__name__}:CHECK_EXPIRY", env.clock.now(), timeout=5)
         far = batch._replace(connection="eu" if id_ == "far" else None)
         env.runtime.database.transact(

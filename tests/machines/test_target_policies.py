@@ -13,10 +13,9 @@ import pytest
 import sqlalchemy as sa
 from rq.job import Job
 
-from rqsched import RetryPolicy, jobs
+from rqsched import RetryPolicy
 from rqsched.chain.fan_out import fill
-from rqsched.chain.runtime import using
-from rqsched.core.ids import BatchJobId, RetryLinkId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
@@ -25,7 +24,7 @@ from rqsched.store import fan_out_targets, target_attempts
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
-from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level
+from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level, retry_link_id
 from tests.support.invariants import check_invariants
 from tests.support.machine_case import EXPIRY, expiry_case
 from tests.support.narrow import present
@@ -48,10 +47,6 @@ def column(env: Env, run: Any, name: str, **where: Any) -> list[Any]:
     return env.runtime.database.read(lambda c: list(c.execute(found.order_by(rows.c.number)).scalars()))
 
 
-def link_of(run: Any) -> RetryLinkId:
-    return RetryLinkId(run.schedule_uid, run.number, run.attempt)
-
-
 def claim_next(env: Env) -> TargetJobId:
     """A process claims the target that is next on the queue, and says nothing more."""
     job = parse_target_job_id(env.redis.lpop("rq:queue:default").decode())  # type: ignore[union-attr]
@@ -60,12 +55,6 @@ def claim_next(env: Env) -> TargetJobId:
     claim = partial(target_attempts.claim, job=job, token=new_uid(now), now=now)
     assert env.runtime.database.transact(claim) is not None
     return job
-
-
-def perform(env: Env, job_id: str) -> None:
-    """A worker is given this job."""
-    with using(env.runtime):
-        jobs.execute(job_id)
 
 
 def die(env: Env, job: TargetJobId) -> None:
@@ -81,9 +70,9 @@ def test_a_target_that_failed_is_tried_again_after_its_backoff_and_the_run_waits
         assert (run.refresh().status, case.count(run)) == ("running", {"retrying": 1, "succeeded": 2})
         assert column(any_env, run, "retry_at", status="retrying") == [any_env.clock.now() + wait]
         any_env.advance(wait - SECOND)
-        assert any_env.deliver(link_of(run))[0].again_at == any_env.clock.now() + SECOND, "it is early"
+        assert any_env.deliver(retry_link_id(run))[0].again_at == any_env.clock.now() + SECOND, "it is early"
         any_env.advance(SECOND)
-        any_env.deliver(link_of(run))
+        any_env.deliver(retry_link_id(run))
         assert case.count(run) == {"pending": 1, "succeeded": 2}
     execute_pending(any_env.scheduler)
     assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 3})
@@ -97,7 +86,7 @@ def test_the_retry_link_of_the_run_is_armed_when_a_target_is_due(any_env: Env) -
     run = case.begin()
     execute_pending(any_env.scheduler)
     due = any_env.clock.now() + 7 * SECOND
-    assert any_env.armed()[str(link_of(run))] == pytest.approx(due.timestamp())
+    assert any_env.armed()[retry_link_id(run)] == pytest.approx(due.timestamp())
 
 
 def test_the_retry_link_of_the_run_is_brought_forward_for_a_target_that_is_due_earlier(any_env: Env) -> None:
@@ -106,20 +95,20 @@ def test_the_retry_link_of_the_run_is_brought_forward_for_a_target_that_is_due_e
     first, second = any_env.queued()
     again = f"{first}-d2"
     with suppress(RuntimeError):
-        perform(any_env, first)
+        any_env.perform(first)
     any_env.advance(7 * SECOND)
-    any_env.deliver(link_of(run))
+    any_env.deliver(retry_link_id(run))
     any_env.redis.flushdb()
     with suppress(RuntimeError):
-        perform(any_env, again)
+        any_env.perform(again)
     late = (any_env.clock.now() + 14 * SECOND).timestamp()
-    assert any_env.armed()[str(link_of(run))] == pytest.approx(late)
+    assert any_env.armed()[retry_link_id(run)] == pytest.approx(late)
 
     with suppress(RuntimeError):
-        perform(any_env, second)
+        any_env.perform(second)
 
     early = (any_env.clock.now() + 7 * SECOND).timestamp()
-    assert any_env.armed()[str(link_of(run))] == pytest.approx(early)
+    assert any_env.armed()[retry_link_id(run)] == pytest.approx(early)
 
 
 def test_a_target_whose_attempts_are_used_up_has_failed(any_env: Env) -> None:
@@ -152,11 +141,11 @@ def test_a_job_of_an_earlier_attempt_handles_nothing(any_env: Env) -> None:
     run = case.begin()
     first = any_env.queued()[0]
     execute_pending(any_env.scheduler)
-    perform(any_env, first)
+    any_env.perform(first)
     any_env.advance(7 * SECOND)
     any_env.recover()
     assert any_env.queued() == [f"{first}-d2"]
-    perform(any_env, first)
+    any_env.perform(first)
     assert (case.log, case.count(run)) == (["a-1"], {"pending": 1})
     execute_pending(any_env.scheduler)
     assert (case.log, run.refresh().status) == (["a-1", "a-1"], "succeeded")
@@ -168,7 +157,7 @@ def test_a_target_whose_horse_died_is_tried_again_or_lost_as_its_policy_says(any
     die(any_env, claim_next(any_env))
     assert case.count(run) == {"retrying": 1}
     any_env.advance(SECOND)
-    any_env.deliver(link_of(run))
+    any_env.deliver(retry_link_id(run))
     die(any_env, claim_next(any_env))
     assert (run.refresh().status, run.target_counts) == ("failed", {"lost": 1}), "the last target ends the run at once"
     assert run.error == "1 of 1 targets failed, such as: its work horse died"
@@ -228,7 +217,7 @@ def test_the_place_of_a_target_that_waits_for_its_retry_is_taken_by_the_next(any
         case.work_one()
     assert case.count(run) == {"retrying": 1, "pending": 1, "waiting": 1}
     any_env.advance(7 * SECOND)
-    any_env.deliver(link_of(run))
+    any_env.deliver(retry_link_id(run))
     assert case.count(run) == {"waiting": 2, "pending": 1}, "it waits for a place"
     execute_pending(any_env.scheduler)
     assert case.log == ["a-1", "a-2", "a-1", "a-3"]
@@ -298,7 +287,7 @@ def test_a_target_whose_code_a_worker_lacks_is_blocked_and_offered_to_the_others
     (first, _) = MachineScheduler.targets(any_env.scheduler, run.uid, status="blocked")
     assert f"no workflow named '{EXPIRY}' is registered" in first["error"]
     any_env.advance(5 * SECOND)
-    any_env.deliver(link_of(run))
+    any_env.deliver(retry_link_id(run))
     assert case.count(run) == {"pending": 2}
     execute_pending(any_env.scheduler)
     assert (run.refresh().target_counts, column(any_env, run, "attempt")) == ({"succeeded": 2}, [1, 1])
@@ -326,7 +315,7 @@ def _waits(env: Env, run: Any, times: int) -> Iterator[timedelta]:
         wait = column(env, run, "retry_at")[0] - env.clock.now()
         yield wait
         env.advance(wait)
-        env.deliver(link_of(run))
+        env.deliver(retry_link_id(run))
         execute_pending(env.scheduler)
 
 

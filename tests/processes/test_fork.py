@@ -11,6 +11,7 @@ from rqsched.chain.settling import lose_run, stop_run
 from rqsched.core.model import Change
 from tests.support.children import in_children
 from tests.support.env import ONCE, Env, job_id, link_id, newest, outcomes, statuses
+from tests.support.narrow import present
 
 
 def test_a_forked_child_fires_and_its_parent_continues(any_env: Env) -> None:
@@ -79,8 +80,7 @@ def test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_anoth
     """The same job was delivered to both; the one that died had drawn a token and lost the race for the claim."""
     run = any_env.fire_next(any_env.create(retry=ONCE))
     job = job_id(run.state)
-    claim = claim_run(any_env.runtime, job)
-    assert claim is not None
+    claim = present(claim_run(any_env.runtime, job))
 
     assert settle(any_env.runtime, job, "its runner died", token="another") is None
     assert run.refresh().status == "running"

@@ -29,6 +29,7 @@ from rqsched.store.database import Database
 from tests.support.children import FORK, in_children
 from tests.support.env import ONCE, Env, job_id
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.processes import wait_until
 
 T = TypeVar("T")
@@ -213,8 +214,7 @@ def test_request_that_is_answered_after_its_horse_had_done_it_changes_nothing(an
     token = new_uid(any_env.runtime.now())
     _ask(horses, {"token": token, "worker": "here:1"})
     job = job_id(run.state)
-    claim = write_claim(any_env.runtime, job, token, "here:1")
-    assert claim is not None
+    claim = present(write_claim(any_env.runtime, job, token, "here:1"))
     late = WorkerSide(any_env.runtime, job)
     late._claim = claim
     at = any_env.runtime.now()

@@ -14,6 +14,7 @@ from rqsched.store import changes, claims
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, add_runs, add_schedule, find_run, run_of, write
+from tests.support.narrow import present
 
 START: dict[str, Any] = {"token": "T" * 26, "worker": "worker-1", "started_at": LATER}
 
@@ -21,8 +22,7 @@ START: dict[str, Any] = {"token": "T" * 26, "worker": "worker-1", "started_at": 
 def test_writing_a_run_keeps_the_heartbeats_recorded_meanwhile(database: Database) -> None:
     run = started_run(database)
     database.transact(lambda connection: claims.record_heartbeat(connection, run.uid, START["token"]))
-    schedule = database.read(lambda connection: changes.find(connection, run.schedule_uid))
-    assert schedule is not None
+    schedule = present(database.read(lambda connection: changes.find(connection, run.schedule_uid)))
     ended = replace(run, status=RunStatus.SUCCEEDED, ended_at=LATER)
     write(database, Change(schedule, replace(schedule, success_count=1), changed_runs=((run, ended),)))
     assert find_run(database, run.uid) == ended
@@ -44,9 +44,7 @@ def start(database: Database, run: Run, **others: Any) -> bool:
 def started_run(database: Database) -> Run:
     run = pending_run(database)
     assert start(database, run)
-    found = find_run(database, run.uid)
-    assert found is not None
-    return found
+    return present(find_run(database, run.uid))
 
 
 def test_the_first_process_to_ask_starts_a_pending_run(database: Database) -> None:

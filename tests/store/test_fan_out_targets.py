@@ -14,6 +14,7 @@ from rqsched.store import fan_out_targets, machine_states, target_attempts
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch
 from tests.store.samples import LATER, NOW
+from tests.support.narrow import present
 from tests.support.plans import Ask, uses
 
 RUN = "01KF0RFJ6VF2Z9DHW5MX7036EE"
@@ -105,8 +106,7 @@ def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database:
 
 def test_a_state_is_replaced_once_also_when_the_answer_was_lost(database: Database) -> None:
     database.transact(lambda c: machine_states.put(c, "Order", {"o-1": "new"}, NOW))
-    known = database.read(lambda c: machine_states.find(c, "Order", "o-1"))
-    assert known is not None
+    known = present(database.read(lambda c: machine_states.find(c, "Order", "o-1")))
 
     def move(state: str) -> bool:
         return database.transact(lambda c: machine_states.replace(c, "Order", "o-1", known, state, LATER))

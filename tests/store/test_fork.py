@@ -10,6 +10,7 @@ from rqsched.store import changes
 from rqsched.store.database import Database
 from tests.store.samples import add_schedule, count, created, write
 from tests.support.children import FORK, in_children
+from tests.support.narrow import present
 from tests.support.sql import backend
 
 
@@ -73,14 +74,12 @@ def test_children_forked_after_use_write_side_by_side(database: Database) -> Non
             database.transact(add_one)
 
     def add_one(connection: sa.Connection) -> None:
-        locked = changes.lock_one(connection, schedule.uid)
-        assert locked is not None
+        locked = present(changes.lock_one(connection, schedule.uid))
         statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
         connection.execute(statement, {"value": locked.run_count + 1, "uid": schedule.uid})
 
     in_children(4, add_ten)
-    found = database.read(lambda connection: changes.find(connection, schedule.uid))
-    assert found is not None
+    found = present(database.read(lambda connection: changes.find(connection, schedule.uid)))
     assert found.run_count == 40
 
 

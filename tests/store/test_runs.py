@@ -12,6 +12,7 @@ from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import changes, metadata, registered_workflows
 from rqsched.store.database import Database
 from tests.store.samples import NOW, add_runs, add_schedule, run_of, write
+from tests.support.narrow import present
 
 
 def open_uids(database: Database, schedule: Schedule, *, with_backfill: bool = False) -> list[str]:
@@ -77,6 +78,5 @@ def test_the_newest_registration_of_a_workflow_wins(database: Database) -> None:
     for queue in ("low", "high"):
         row = {"name": "report", "path": "app.report", "queue": queue, "registered_at": NOW}
         database.transact(partial(registered_workflows.record, rows=[row]))
-    found = database.read(lambda connection: registered_workflows.find(connection, "report"))
-    assert found is not None
+    found = present(database.read(lambda connection: registered_workflows.find(connection, "report")))
     assert (found["queue"], found["registered_at"]) == ("high", NOW)

@@ -22,6 +22,7 @@ from rqsched.store.postgres import BoundedConnection
 from rqsched.store.rows import run_values
 from rqsched.store.tables import runs
 from tests.store.samples import LATER, add_schedule, count, created, run_of, write
+from tests.support.narrow import present
 from tests.support.servers import PostgresServer
 from tests.support.sql import FAILURES_OF_THE_STATEMENT, NO_PATIENCE, OUTAGES, backend, wait_for_a_lock
 
@@ -104,16 +105,14 @@ def test_two_processes_that_add_one_under_the_lock_lose_no_update(database: Data
     patient = Database(other.url)
 
     def add(connection: sa.Connection) -> None:
-        found = changes.lock_one(connection, uid)
-        assert found is not None
+        found = present(changes.lock_one(connection, uid))
         statement = sa.text("UPDATE rqsched_schedules SET run_count = :value WHERE uid = :uid")
         connection.execute(statement, {"value": found.run_count + 1, "uid": uid})
 
     with closing(patient), ThreadPoolExecutor(2) as threads:
         for each in [threads.submit(each.transact, add) for _ in range(20) for each in (database, patient)]:
             each.result()
-    found = database.read(lambda connection: changes.find(connection, uid))
-    assert found is not None
+    found = present(database.read(lambda connection: changes.find(connection, uid)))
     assert found.run_count == 40
 
 

@@ -17,6 +17,7 @@ from rqsched.store.database import Database
 from rqsched.store.rows import run_values
 from rqsched.store.tables import audit_events, runs, schedules
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, created, find, find_run, run_of, spec_text, write
+from tests.support.narrow import present
 
 EVENTS = sa.select(audit_events.c.sequence, audit_events.c.event_type).order_by(audit_events.c.sequence)
 
@@ -112,8 +113,7 @@ def test_instants_of_a_schedule_in_another_timezone_come_back_as_aware_utc_to_th
     schedule = add_schedule(database, spec=spec_text("0 2 * * *", "America/New_York"))
     local = datetime(2026, 7, 1, 2, 0, 0, 654_321, tzinfo=ZoneInfo("America/New_York"))
     write(database, Change(schedule, replace(schedule, next_run_at=local, due_at=local, last_run_at=local)))
-    found = find(database, schedule.uid)
-    assert found is not None
+    found = present(find(database, schedule.uid))
     expected = datetime(2026, 7, 1, 6, 0, 0, 654_321, tzinfo=UTC)
     for instant in (found.next_run_at, found.due_at, found.last_run_at):
         assert instant == expected

@@ -13,6 +13,7 @@ from rqsched.core.fire_decision import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.spec.spec import Spec, SpecLike
+from tests.support.narrow import present
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -67,8 +68,7 @@ def fire(
     schedule: Schedule, *runs: Run, now: datetime | None = None, env: str = "", ran: Iterable[datetime] = ()
 ) -> Change:
     """Fire a schedule, at its due time unless told otherwise."""
-    at = now or schedule.due_at
-    assert at is not None
+    at = present(now or schedule.due_at)
     return decide_fire(schedule, runs, now=at, context=FireContext(env, frozenset(ran)))
 
 

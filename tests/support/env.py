@@ -16,7 +16,7 @@ from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
 
-from rqsched import current_run
+from rqsched import current_run, jobs
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.blocking import block_run
@@ -128,6 +128,11 @@ class Env:
         """A process takes a run's job off its queue and executes the run; what the workflow raises is raised."""
         self.redis.lrem(f"rq:queue:{QUEUE}", 0, run_job_id(run))
         execute(self.runtime, job_id(run.state))
+
+    def perform(self, job_id: str) -> None:
+        """A worker of RQ's performs a job of ours."""
+        with using(self.runtime):
+            jobs.execute(job_id)
 
     def execute_pending(self) -> int:
         """Pending runs are executed without a queue; returns how many."""
@@ -247,6 +252,11 @@ def block(runtime: Runtime, run: RunHandle, reason: str = "no module named 'bill
 def link_id(schedule: ScheduleHandle) -> str:
     """The id of the schedule's main link."""
     return str(LinkId(schedule.uid, schedule.state.n))
+
+
+def retry_link_id(run: RunHandle) -> str:
+    """The id of the link of a run's retry, as its handle has it."""
+    return str(RetryLinkId(run.schedule_uid, run.number, run.attempt))
 
 
 def run_job_id(run: RunHandle) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 
 from statemachine import State, StateMachine
 
-from rqsched import jobs
 from rqsched.api.schedule_handle import RunHandle
-from rqsched.chain.runtime import using
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import run_schedule
+from tests.support.damage import pop
 from tests.support.env import Env
-from tests.support.narrow import present, text
+from tests.support.narrow import present
 
 EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:ApplicationMachine:SEND_REMINDER"
 
@@ -57,9 +56,8 @@ class MachineCase:
 
     def work_one(self) -> str:
         """Take the first job of the queue and execute it; returns its id."""
-        job_id = text(self.env.redis.lpop("rq:queue:default"))
-        with using(self.env.runtime):
-            jobs.execute(job_id)
+        job_id = pop(self.env)
+        self.env.perform(job_id)
         return job_id
 
     def count(self, run: RunHandle) -> dict[str, int]:

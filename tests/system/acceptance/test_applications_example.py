@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rqsched import Scheduler, embedded
+from tests.support.narrow import present
 from tests.support.processes import REPOSITORY, Process, is_gone, process_tree, start, wait_until
 from tests.support.sizes import sized
 
@@ -43,8 +44,7 @@ class Bank:
 
     def everything(self) -> list[psutil.Process]:
         """The processes of the command, and its Valkey."""
-        valkey = embedded.find(self.data)
-        assert valkey is not None
+        valkey = present(embedded.find(self.data))
         return [*process_tree(self.processes[-1].pid), psutil.Process(valkey.pid)]
 
     def rows(self, statement: str) -> list[tuple[object, ...]]:

@@ -6,7 +6,6 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +13,8 @@ from redis import Redis
 
 from rqsched import Every
 from tests.support.cli import Cli
+from tests.support.env import SECOND
+from tests.support.narrow import present
 from tests.support.processes import SOON, rqsched_command, run_to_end
 from tests.support.rights import RIGHTS
 from tests.support.servers import ValkeyServer
@@ -21,7 +22,6 @@ from tests.support.tls import tls_before
 from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
-SECOND = timedelta(seconds=1)
 
 
 @contextmanager
@@ -93,8 +93,7 @@ def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.M
     assert schedule.refresh().run_count == 1
     web = live.start(rqsched_command("web", "--port", "0"))
     web.wait_for_log("Uvicorn running on")
-    found = re.search(r"http://127\.0\.0\.1:\d+", web.log())
-    assert found is not None
+    found = present(re.search(r"http://127\.0\.0\.1:\d+", web.log()))
     with urllib.request.urlopen(f"{found[0]}/readyz", timeout=SOON) as answer:
         assert answer.status == 200
 

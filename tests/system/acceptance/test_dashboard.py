@@ -20,6 +20,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.chain.backfill import BackfillRange
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
+from tests.support.narrow import present
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of
@@ -398,8 +399,7 @@ def test_a_page_whose_server_is_away_says_since_when_and_updates_when_it_is_back
 def test_what_is_opened_stays_open_and_stops_no_update(browser: Browser, pages: LivePages) -> None:
     retry = RetryPolicy(max_retries=1, base=timedelta(seconds=5))
     schedule = pages.live.scheduler.create("fail", FAIL, Every("24h"), kwargs={"log": str(pages.live.log)}, retry=retry)
-    run = schedule.trigger().run
-    assert run is not None
+    run = present(schedule.trigger().run)
     pages.live.start_worker()
     with pages.viewer(browser) as page:
         page.goto(f"/runs/{run.uid}")

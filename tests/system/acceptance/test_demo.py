@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from rqsched import embedded
+from tests.support.narrow import present
 from tests.support.processes import (
     BIN,
     REPOSITORY,
@@ -63,8 +64,7 @@ def shared_dev(shared_data_dir: Path) -> Iterator[Process]:
 
 def everything_started(process: Process, data_dir: Path) -> list[psutil.Process]:
     """Its process tree and its Valkey, which is no child of it."""
-    valkey = embedded.find(data_dir)
-    assert valkey is not None
+    valkey = present(embedded.find(data_dir))
     return [*process_tree(process.pid), psutil.Process(valkey.pid)]
 
 
@@ -117,8 +117,7 @@ def test_what_the_screen_says_to_kill_comes_back(shared_dev: Process, role: str)
 
 
 def test_a_killed_valkey_comes_back(shared_dev: Process, shared_data_dir: Path) -> None:
-    killed = embedded.find(shared_data_dir)
-    assert killed is not None
+    killed = present(embedded.find(shared_data_dir))
 
     os.kill(killed.pid, signal.SIGKILL)
 
@@ -148,8 +147,7 @@ def test_a_signal_ends_everything_it_started(dev: Process, data_dir: Path, end: 
 def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_dir: Path) -> None:
     dev.wait_for_log("sample-machine fired")
     dev.kill_tree()
-    left = embedded.find(data_dir)
-    assert left is not None
+    left = present(embedded.find(data_dir))
     process = psutil.Process(left.pid)
 
     assert start_dev(data_dir, "--seconds", "1").popen.wait(SOON) == 0

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -15,12 +14,12 @@ import pytest
 from rq import Worker
 
 from rqsched import Every
+from tests.support.env import SECOND
 from tests.support.narrow import present
 from tests.support.processes import BIN, SOON, Process, is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SECOND = timedelta(seconds=1)
 BOOT = 5.0 + 15.0
 """The bound of a boot, and what Python may take to start on a busy machine."""
 FLUSH = 20.0

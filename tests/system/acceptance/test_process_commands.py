@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 import psutil
@@ -15,13 +14,13 @@ import pytest
 from redis import Redis
 
 from rqsched import Every
+from tests.support.env import SECOND
 from tests.support.narrow import present
 from tests.support.processes import SOON, Process, process_tree, rqsched_command, run_to_end, wait_until
 from tests.support.servers import ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180), pytest.mark.usefixtures("cold_commands")]
-SECOND = timedelta(seconds=1)
 
 
 def run_twice(live: LiveEnv) -> None:

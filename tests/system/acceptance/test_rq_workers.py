@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from rqsched import Every, RetryPolicy
+from tests.support.env import SECOND
 from tests.support.narrow import present
 from tests.support.processes import SOON, is_gone, kill_all, process_tree, wait_until
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-SECOND = timedelta(seconds=1)
 PROVEN = [pytest.mark.postgres, pytest.mark.proof]
 each_kind = pytest.mark.parametrize("kind", RQ_KINDS)
 each_kind_on_each_database = pytest.mark.parametrize(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rqsched import Every
+from tests.support.env import SECOND
 from tests.support.processes import BIN, rqsched_command, run_to_end, wait_until
 from tests.support.sentinels import Sentinels, sentinels_in
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
-SECOND = timedelta(seconds=1)
 SOON = 120.0
 RQ: list[str | Path] = [BIN / "rq", "worker", "-c", "rqsched.preload"]
 KINDS: dict[str, list[str | Path]] = {

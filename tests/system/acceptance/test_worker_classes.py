@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle
+from tests.support.env import SECOND
 from tests.support.processes import is_gone, wait_until
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
-SECOND = timedelta(seconds=1)
 
 
 PLAIN = ("worker", "-c", "rqsched.preload", "--with-scheduler")

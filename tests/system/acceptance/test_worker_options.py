@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 from rq import Queue, Worker
 from rq.job import JobStatus
 
 from rqsched import Every
+from tests.support.env import SECOND
 from tests.support.processes import SOON, Process, wait_until
 from tests.system.acceptance.chores import FAIL
 from tests.system.acceptance.live import LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-SECOND = timedelta(seconds=1)
 MODELS = {"a fork per run": (), "runners": ("--concurrency", "2"), "isolated": ("--concurrency", "2", "--isolate")}
 each_model = pytest.mark.parametrize("words", MODELS.values(), ids=MODELS.keys())
 

@@ -23,6 +23,7 @@ import pytest
 
 from tests.support.processes import BIN, REPOSITORY, Process, Processes, wait_until
 from tests.support.servers import free_port
+from tests.support.serving import status_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
@@ -113,17 +114,12 @@ class Deployment(Processes):
                 assert process.popen.wait(SOON) == 0, process.log()
             else:
                 self.running[name] = process
-        wait_until(self.answers, timeout=SOON, what=f"an answer\n{self.running['web'].log()}")
+        shown = f"http://127.0.0.1:{self.port}{self.existing.shown}"
+        wait_until(lambda: status_of(shown) == 200, timeout=SOON, what=f"an answer\n{self.running['web'].log()}")
 
     @property
     def site(self) -> Path:
         return self.folder / "site"
-
-    def answers(self) -> bool:
-        try:
-            return self.send({"method": "GET", "url": self.existing.shown}).status_code == 200
-        except httpx.TransportError:
-            return False
 
     def send(self, request: Request) -> httpx.Response:
         with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30) as client:

@@ -22,13 +22,13 @@ from rqsched.testing import ManualClock
 from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, make_workflow
 from tests.support.children import freeze, frozen
+from tests.support.env import MINUTE
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.stories import read_stories
 from tests.system.concurrency.crowd import RUN_LIST, Crowd, come_to_rest, work_off
 
 T = TypeVar("T")
 SCHEDULES = 12
-MINUTE = timedelta(minutes=1)
 
 
 class _Leasing(Transport):

@@ -27,6 +27,7 @@ from rqsched.store import changes, claims, reconcile_queries
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
 from tests.support.children import FORK, freeze, frozen
+from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
@@ -36,7 +37,6 @@ from tests.system.concurrency.crowd import Crowd
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 SOON = 90.0
 """Seconds a busy machine may take for what takes two."""
-SECOND = timedelta(seconds=1)
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
 ENDLESS = dict.fromkeys(LIMITS, "0")
 """Settings of a session that the server never ends."""

@@ -21,11 +21,11 @@ from rqsched.store.database import Database
 from rqsched.store.schema_version import upgrade
 from rqsched.testing import ManualClock
 from tests.support.children import in_children
+from tests.support.env import MINUTE
 from tests.support.invariants import check_invariants
 from tests.system.concurrency.crowd import Crowd
 
 STARTERS = 6
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
 from rqsched.workflows import Registry, Workflow, WorkflowNotFoundError
+from tests.support.narrow import present
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.workflows import NOTIFY, NOTIFY_IN_VAIN, WORK, AttemptFailedError
 
@@ -113,15 +114,13 @@ def running(at: datetime | None = None, **options: Any) -> Callable[[CrashEnv], 
 
 
 def claim(env: CrashEnv) -> None:
-    job = parse_run_job_id(env.job or "")
-    assert job is not None
+    job = present(parse_run_job_id(env.job or ""))
     assert execution.claim_run(env.runtime, job) is not None
 
 
 def execute(env: CrashEnv) -> None:
     """Execute the job a worker has taken."""
-    job = parse_run_job_id(env.job or "")
-    assert job is not None
+    job = present(parse_run_job_id(env.job or ""))
     try:
         execution.execute(env.runtime, job)
     except AttemptFailedError:
@@ -130,8 +129,7 @@ def execute(env: CrashEnv) -> None:
 
 def write_for_horse(env: CrashEnv) -> None:
     """Be the worker of a horse that executes the job, and write for it; the horse outlives it."""
-    job = parse_run_job_id(env.job or "")
-    assert job is not None
+    job = present(parse_run_job_id(env.job or ""))
     worker = WorkerSide(env.runtime, job)
     horse = os.fork()
     if horse == 0:
@@ -308,8 +306,7 @@ def upsert(env: CrashEnv) -> None:
 
 def lose(env: CrashEnv) -> None:
     """The worker saw its own horse die."""
-    job = parse_run_job_id(env.job or "")
-    assert job is not None
+    job = present(parse_run_job_id(env.job or ""))
     settling.lose_run(env.runtime, job, "killed")
 
 
@@ -497,8 +494,7 @@ def both_failed(env: CrashEnv) -> None:
 
 def requeue(env: CrashEnv) -> None:
     """A worker has taken the requeued job of the first run, which has failed."""
-    job = parse_run_job_id(env.job or "")
-    assert job is not None
+    job = present(parse_run_job_id(env.job or ""))
     retrying_on_request.retry_requeued(env.runtime, job)
 
 

@@ -21,6 +21,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RqschedError
 from rqsched.store import tables
 from tests.support.invariants import check_invariants, i8_executions
+from tests.support.narrow import present
 from tests.system.worlds.declarations import declaration
 from tests.system.worlds.faults import Crash, Faults, swallowed_errors
 from tests.system.worlds.rest import check_rest, watched_links
@@ -204,8 +205,7 @@ class World:
             return None
         run = self.horses.pop(self.random.randrange(len(self.horses))).claim.run
         if self.random.random() < 0.5:  # else its worker died with it, and nobody has seen it
-            job = parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}")
-            assert job is not None
+            job = present(parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}"))
             settling.lose_run(actor.scheduler.runtime, job, "its work horse died")
         return f"run {run.number} of {run.schedule_uid}"
 
