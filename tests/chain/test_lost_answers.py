@@ -12,13 +12,7 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
 from tests.support.env import MINUTE, Env, job_id, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.invariants import check_invariants
-from tests.support.sql import SilentDatabase, silent_database
-
-
-@pytest.fixture
-def database(env: Env) -> SilentDatabase:
-    """The database of `env`."""
-    return silent_database(env.runtime)
+from tests.support.sql import SilentDatabase
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +22,8 @@ def _invariants(env: Env) -> Iterator[None]:
     check_invariants(env.runtime)
 
 
-def test_a_schedule_is_created_once(env: Env, database: SilentDatabase) -> None:
-    database.lose(2)
+def test_a_schedule_is_created_once(env: Env, silent: SilentDatabase) -> None:
+    silent.lose(2)
 
     schedule = env.create()
 
@@ -37,9 +31,9 @@ def test_a_schedule_is_created_once(env: Env, database: SilentDatabase) -> None:
     assert list(env.armed()) == [link_id(schedule)]
 
 
-def test_a_trigger_starts_one_run(env: Env, database: SilentDatabase) -> None:
+def test_a_trigger_starts_one_run(env: Env, silent: SilentDatabase) -> None:
     schedule = env.create()
-    database.lose()
+    silent.lose()
     told = env.told()
 
     result = schedule.trigger()
@@ -50,10 +44,10 @@ def test_a_trigger_starts_one_run(env: Env, database: SilentDatabase) -> None:
     assert told == [TRIGGERED]
 
 
-def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, database: SilentDatabase) -> None:
+def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, silent: SilentDatabase) -> None:
     schedule = env.create()
     run = env.fire_next(schedule)
-    database.lose()
+    silent.lose()
 
     claim = claim_run(env.runtime, job_id(run.state))
 
@@ -61,10 +55,10 @@ def test_a_claim_whose_answer_was_lost_is_recognised_when_repeated(env: Env, dat
     assert env.run_row(run.uid).token == claim.token
 
 
-def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, database: SilentDatabase) -> None:
+def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, silent: SilentDatabase) -> None:
     schedule = env.create()
     env.advance()
-    database.lose()
+    silent.lose()
 
     assert outcomes(env.deliver(schedule)) == ["stale"]
 
@@ -73,11 +67,9 @@ def test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows(env: Env, dat
     assert env.state(schedule).n == 1
 
 
-def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
-    env: Env, database: SilentDatabase
-) -> None:
+def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(env: Env, silent: SilentDatabase) -> None:
     def fail() -> None:
-        database.lose()
+        silent.lose()
         raise ValueError("not today")
 
     env.register("fail", fail)
@@ -90,9 +82,9 @@ def test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed(
     assert str(retry_of(run.state).id) in env.armed()
 
 
-def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, database: SilentDatabase) -> None:
+def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: Env, silent: SilentDatabase) -> None:
     def fail() -> None:
-        database.lose(meanwhile=retry_and_flush)
+        silent.lose(meanwhile=retry_and_flush)
         raise ValueError("not today")
 
     def retry_and_flush() -> None:
@@ -111,10 +103,10 @@ def test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes(env: En
     assert env.queued() == [run_job_id(run)]
 
 
-def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, database: SilentDatabase) -> None:
+def test_a_success_whose_answer_was_lost_starts_the_waiting_run(env: Env, silent: SilentDatabase) -> None:
     def once() -> None:
         if newest(schedule).status == "buffered":
-            database.lose()
+            silent.lose()
 
     env.register("once", once)
     schedule = env.create(workflow="once", overlap="buffer_one")

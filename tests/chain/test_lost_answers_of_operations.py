@@ -14,7 +14,7 @@ from rqsched.core.ids import new_uid
 from tests.support.env import HOUR, MINUTE, ONCE, Env, block, link_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.sql import SilentDatabase, silent_database
+from tests.support.sql import SilentDatabase
 
 pytestmark = pytest.mark.postgres
 
@@ -22,11 +22,6 @@ pytestmark = pytest.mark.postgres
 @pytest.fixture
 def env(postgres_env: Env) -> Env:
     return postgres_env
-
-
-@pytest.fixture
-def database(env: Env) -> SilentDatabase:
-    return silent_database(env.runtime)
 
 
 @pytest.fixture
@@ -48,10 +43,10 @@ def recorded(schedule: ScheduleHandle) -> list[str]:
     ids=["pause", "update", "delete"],
 )
 def test_operation_is_recorded_and_told_once(
-    env: Env, database: SilentDatabase, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
+    env: Env, silent: SilentDatabase, told: list[str], operate: Callable[[ScheduleHandle], object], event: str
 ) -> None:
     schedule = env.create()
-    database.lose()
+    silent.lose()
 
     operate(schedule)
 
@@ -61,9 +56,9 @@ def test_operation_is_recorded_and_told_once(
 
 @pytest.mark.parametrize("key", [None, "order-7"])
 def test_create_makes_one_schedule_whose_link_is_armed(
-    env: Env, database: SilentDatabase, told: list[str], key: str | None
+    env: Env, silent: SilentDatabase, told: list[str], key: str | None
 ) -> None:
-    database.lose()
+    silent.lose()
 
     schedule = env.create(idempotency_key=key)
 
@@ -74,9 +69,9 @@ def test_create_makes_one_schedule_whose_link_is_armed(
 
 @pytest.mark.parametrize("key", [None, "order-7"])
 def test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_create(
-    env: Env, key: str | None
+    env: Env, silent: SilentDatabase, key: str | None
 ) -> None:
-    database.lose(meanwhile=lambda: env.scheduler.get("report").pause())
+    silent.lose(meanwhile=lambda: env.scheduler.get("report").pause())
 
     schedule = env.create(idempotency_key=key)
 
@@ -87,10 +82,10 @@ def test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_c
 
 
 def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(
-    env: Env, database: SilentDatabase, told: list[str]
+    env: Env, silent: SilentDatabase, told: list[str]
 ) -> None:
     wanted = [Declaration(name, "note", MINUTE) for name in ("first", "second")]
-    database.lose(meanwhile=lambda: env.scheduler.get("first").pause())
+    silent.lose(meanwhile=lambda: env.scheduler.get("first").pause())
 
     assert env.scheduler.sync(wanted).created == ["first", "second"]
     assert env.scheduler.get("first").status == "paused"
@@ -98,21 +93,21 @@ def test_sync_of_a_schedule_that_was_paused_meanwhile_creates_each_once(
     check_invariants(env.runtime)
 
 
-def test_upsert_that_creates_says_so(env: Env, database: SilentDatabase, told: list[str]) -> None:
-    database.lose()
+def test_upsert_that_creates_says_so(env: Env, silent: SilentDatabase, told: list[str]) -> None:
+    silent.lose()
 
     assert env.scheduler.upsert("report", "note", MINUTE)[1] == "created"
     assert told == [audit.CREATED]
 
 
-def test_resume_enqueues_the_run_that_waits(env: Env, database: SilentDatabase, told: list[str]) -> None:
+def test_resume_enqueues_the_run_that_waits(env: Env, silent: SilentDatabase, told: list[str]) -> None:
     schedule = env.create(overlap="buffer_all")
     first = present(schedule.trigger().run)
     schedule.trigger()
     schedule.pause()
     first.cancel()
     assert statuses(schedule) == ["cancelled", "buffered"]
-    database.lose()
+    silent.lose()
 
     schedule.resume()
 
@@ -121,18 +116,20 @@ def test_resume_enqueues_the_run_that_waits(env: Env, database: SilentDatabase, 
     check_invariants(env.runtime)
 
 
-def test_retry_of_a_blocked_run_is_recorded_once(env: Env, database: SilentDatabase, told: list[str]) -> None:
+def test_retry_of_a_blocked_run_is_recorded_once(env: Env, silent: SilentDatabase, told: list[str]) -> None:
     schedule = env.create()
     run = block(env.runtime, present(schedule.trigger().run))
     delivery = run.state.delivery
-    database.lose()
+    silent.lose()
 
     assert run.retry().state.delivery == delivery + 1
     assert recorded(schedule).count(audit.RUN_RETRY_REQUESTED) == told.count(audit.RUN_RETRY_REQUESTED) == 1
     check_invariants(env.runtime)
 
 
-def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(env: Env) -> None:
+def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(
+    env: Env, silent: SilentDatabase
+) -> None:
     def fail() -> None:
         raise ValueError("not today")
 
@@ -143,7 +140,7 @@ def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(e
     env.register("fail", fail)
     schedule = env.create(workflow="fail", retry=ONCE)
     run = env.run_next(schedule)
-    database.lose(meanwhile=execute_again)
+    silent.lose(meanwhile=execute_again)
 
     run.retry()
 
@@ -152,11 +149,11 @@ def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(e
     check_invariants(env.runtime)
 
 
-def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
+def test_chunk_of_a_backfill_is_reported(env: Env, silent: SilentDatabase) -> None:
     schedule = env.create(overlap="allow_all")
     now = env.advance(HOUR)
     opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    database.lose()
+    silent.lose()
 
     [(backfill, rows)] = iterate(env.runtime, opened)
 
@@ -166,11 +163,11 @@ def test_chunk_of_a_backfill_is_reported(env: Env) -> None:
     check_invariants(env.runtime)
 
 
-def test_stop_of_a_backfill_is_told_once(env: Env, database: SilentDatabase, told: list[str]) -> None:
+def test_stop_of_a_backfill_is_told_once(env: Env, silent: SilentDatabase, told: list[str]) -> None:
     schedule = env.create()
     now = env.advance(HOUR)
     opened = open_backfill(env.runtime, schedule.state, BackfillRange(now - 3 * MINUTE, now), new_uid(now))
-    database.lose()
+    silent.lose()
 
     assert cancel(env.runtime, opened.uid).status == "stopped"
     assert told.count(audit.BACKFILL_STOPPED) == 1

@@ -37,7 +37,11 @@ def test_the_documentations_example_runs(make_web: MakeWeb, capsys: pytest.Captu
     token = "a-secret-of-twenty-four-chars"
     web = make_web(tokens=one_token(token, namespaces=["billing"]))
     web.env.register("invoice-sync", lambda region: region)
-    (code,) = [one.code for one in snippets_of(page_of("http.md")) if "from rqsched.client import" in one.code]
+    (code,) = [
+        one.code
+        for one in snippets_of((REPOSITORY / "docs" / "http.md").read_text())
+        if "from rqsched.client import" in one.code
+    ]
 
     with served(web.app, lifespan="on") as url:
         exec(code.replace("http://127.0.0.1:8000", url).replace('token="..."', f'token="{token}"'), {})
@@ -45,10 +49,6 @@ def test_the_documentations_example_runs(make_web: MakeWeb, capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == [
         "2026-01-16 02:00:00+00:00", "1 ScheduleCreated", "2 SchedulePaused", "3 ScheduleResumed",
     ]  # fmt: skip
-
-
-def page_of(name: str) -> str:
-    return (REPOSITORY / "docs" / name).read_text()
 
 
 @pytest.fixture

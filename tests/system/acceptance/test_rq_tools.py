@@ -42,10 +42,6 @@ def run_nightly(live: LiveEnv, workflow: str, **kwargs: Any) -> RunHandle:
     return live.run_now("nightly", workflow, kwargs=kwargs, retry=ONCE)
 
 
-def fetch(live: LiveEnv, run: RunHandle) -> Job:
-    return Job.fetch(run_job_id(run.refresh()), connection=live.redis)
-
-
 @each_kind
 def test_a_run_is_shown_by_name_and_tells_its_progress_in_its_jobs_meta(
     live: LiveEnv, told: Path, options: list[str]
@@ -55,7 +51,7 @@ def test_a_run_is_shown_by_name_and_tells_its_progress_in_its_jobs_meta(
     live.wait_for_execution(run)
 
     worker.wait_for_log("nightly: acceptance.progress")
-    job = fetch(live, run)
+    job = Job.fetch(run_job_id(run.refresh()), connection=live.redis)
     assert (job.meta["schedule"], job.meta["run"], job.meta["done"]) == ("nightly", run.uid, "half")
     assert job.func_name == "rqsched.jobs.workflow.acceptance.progress"
     shown = run_to_end([BIN / "rq", "info", "--raw", "--url", live.environment["RQSCHED_REDIS_URL"]], {}).stdout
