@@ -160,6 +160,6 @@ def test_a_link_under_a_plain_worker_waits_for_the_lock(postgres_env: Env) -> No
         thread.start()
         wait_for_a_lock(postgres_env.runtime.database)
         assert fired == []
-    thread.join(10)
+    thread.join(60)
 
     assert fired == ["fired"]

@@ -239,7 +239,7 @@ def looping(dispatcher: Dispatcher) -> Iterator[None]:
         yield
     finally:
         dispatcher.stop()
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -286,7 +286,7 @@ def test_a_loop_that_is_stopped_finishes_its_batch(env: Env) -> None:
     env.advance()
 
     with looping(dispatcher):
-        assert heard.wait(10)
+        assert heard.wait(60)
 
     assert [statuses(schedule) for schedule in schedules] == [["pending"]] * 3
     assert sorted(env.armed()) == sorted(link_id(schedule.refresh()) for schedule in schedules)

@@ -43,7 +43,7 @@ def test_it_writes_and_ends_as_one_started_from_nothing(
     with warm.cold():
         started = _start(tmp_path / "started", environment, *words)
 
-    assert [forked.popen.wait(30), started.popen.wait(30)] == [code, code]
+    assert [forked.wait(), started.wait()] == [code, code]
     assert forked.log() == started.log()
     assert (_is_forked(forked), _is_forked(started)) == (warm.CAN_FORK, False)
 
@@ -57,7 +57,7 @@ def test_it_hears_signals_and_leads_a_session_of_its_own(
         assert os.getsid(worker.pid) == worker.pid
         assert worker.is_running
         worker.signal(signal.SIGTERM)
-        assert worker.popen.wait(30) == 0
+        assert worker.wait() == 0
     finally:
         worker.kill_tree()
     assert not worker.is_running
@@ -72,7 +72,7 @@ def test_one_whose_environment_differs_otherwise_is_started_from_nothing(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     listing = _start(tmp_path, {**environment, "TZ": "Asia/Tokyo"}, "list")
-    assert listing.popen.wait(30) == 0
+    assert listing.wait() == 0
     assert not _is_forked(listing)
 
 
@@ -85,9 +85,9 @@ def test_without_the_process_that_commands_are_forked_from_they_are_started_from
     assert _is_forked(worker)
     psutil.Process(worker.pid).parent().kill()
 
-    assert worker.popen.wait(30) == -signal.SIGKILL
+    assert worker.wait() == -signal.SIGKILL
     listing = _start(tmp_path, environment, "list")
-    assert listing.popen.wait(30) == 0
+    assert listing.wait() == 0
     assert not _is_forked(listing)
 
 
@@ -117,5 +117,5 @@ def test_after_an_answer_that_was_not_awaited_no_other_is_taken_for_it(
         _start(tmp_path, environment, "list")
 
     listing = _start(tmp_path, environment, "describe", "nope")
-    assert listing.popen.wait(30) == 3
+    assert listing.wait() == 3
     assert not _is_forked(listing)

@@ -124,13 +124,13 @@ class Project(Processes):
     def manage(self, *words: str, code: int = 0, **differs: str) -> str:
         """Run a command of manage.py to its end; returns what it wrote."""
         process = self.run("python", "manage.py", *words, **differs)
-        assert process.popen.wait(120) == code, process.log()
+        assert process.wait(timeout=120) == code, process.log()
         return process.log()
 
     def python(self, script: str) -> str:
         """Run a script with Django set up to its end; returns what it wrote."""
         process = self.run("python", "-c", f"import json\nimport django\ndjango.setup()\n{script}")
-        assert process.popen.wait(120) == 0, process.log()
+        assert process.wait(timeout=120) == 0, process.log()
         return process.log()
 
 

@@ -71,7 +71,7 @@ def test_check_says_what_is_wrong_and_repeats_no_secret(project: Project) -> Non
     process = project.run(
         "python", "-c", CHECK, CASES=json.dumps({case: settings for case, (settings, _) in WRONG.items()})
     )
-    assert process.popen.wait(120) == 0, process.log()
+    assert process.wait(timeout=120) == 0, process.log()
     told = json.loads(process.log())
     silent = {
         case: told[case]

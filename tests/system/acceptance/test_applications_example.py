@@ -85,7 +85,7 @@ def test_applications_are_reminded_of_expire_and_are_billed_while_one_looks(bank
     wait_until(has_moved, timeout=SOON, what="a reminder, a warning, an expiry and an invoice", interval=0.5)
     started = bank.everything()
     command.signal(signal.SIGINT)
-    assert command.popen.wait(60) == 0, command.log()
+    assert command.wait() == 0, command.log()
     assert "Traceback" not in command.log()
     assert [process for process in started if not is_gone(process)] == []
     _check_letters(bank)

@@ -150,7 +150,7 @@ def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_
     left = present(embedded.find(data_dir))
     process = psutil.Process(left.pid)
 
-    assert start_dev(data_dir, "--seconds", "1").popen.wait(SOON) == 0
+    assert start_dev(data_dir, "--seconds", "1").wait() == 0
 
     assert is_gone(process)
     assert embedded.find(data_dir) is None

@@ -77,7 +77,7 @@ def create_schedules(live: LiveEnv) -> None:
 
 def live_for(process: Process, seconds: float) -> None:
     with suppress(subprocess.TimeoutExpired):
-        process.popen.wait(seconds)
+        process.wait(timeout=seconds)
         pytest.fail(f"it ended by itself:\n{process.log()}")
 
 

@@ -64,5 +64,5 @@ def test_a_worker_with_another_database_alone_fails_a_run_in_rqs_registry_and_do
     assert "Set RQSCHED_DATABASE_URL of this worker" in worker.log()
     assert job.startswith(f"run-{run.uid}")
     doctor = live.start(rqsched_command("doctor", "-o", "json"))
-    assert doctor.popen.wait(60) == 1
+    assert doctor.wait() == 1
     assert "workers with another database were given jobs of this one" in doctor.log()

@@ -111,7 +111,7 @@ class Deployment(Processes):
                 continue
             process = self.start(["env", *shlex.split(command)], cwd=self.site, **settings)
             if name == "release":
-                assert process.popen.wait(SOON) == 0, process.log()
+                assert process.wait(timeout=SOON) == 0, process.log()
             else:
                 self.running[name] = process
         shown = f"http://127.0.0.1:{self.port}{self.existing.shown}"
