@@ -233,7 +233,7 @@ def wait_for_runs(project: Project, worker: Process, count: int) -> list[RunHand
         def succeeded() -> bool:
             return len([run for run in schedule.runs().items if run.status == "succeeded"]) >= count
 
-        wait_until(succeeded, timeout=SOON, interval=0.2, what=f"{count} runs\n{worker.log()}")
+        wait_until(succeeded, timeout=SOON, interval=0.2, what=lambda: f"{count} runs\n{worker.log()}")
         return schedule.runs().items
 
 
@@ -355,7 +355,7 @@ def test_the_dashboard_is_behind_djangos_own_login(project: Project, kind: str) 
     port = free_port()
     server = project.run(*SERVERS[kind], str(port))
     login = f"http://127.0.0.1:{port}/admin/login/"
-    wait_until(lambda: status_of(login) == 200, timeout=SOON, what=f"the site\n{server.log()}")
+    wait_until(lambda: status_of(login) == 200, timeout=SOON, what=lambda: f"the site\n{server.log()}")
     nobody, root, ada, bob = Visitor(port), *(Visitor(port).log_in(name) for name in ("root", "ada", "bob"))
 
     assert nobody.client.get("/jobs/schedules").headers["location"] == "/admin/login/?next=/jobs/schedules"

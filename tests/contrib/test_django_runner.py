@@ -79,7 +79,7 @@ def test_tests_end_and_no_worker_of_development_takes_their_runs(
     url = ["--url", redis_url] if kind == "rq worker" else []
     worker = on_postgres.run(*WORKER[kind], *url)
     with Redis.from_url(redis_url) as redis:
-        wait_until(lambda: redis.scard("rq:workers:default"), timeout=SOON, what=f"the worker\n{worker.log()}")
+        wait_until(lambda: redis.scard("rq:workers:default"), timeout=SOON, what=lambda: f"the worker\n{worker.log()}")
 
         told = on_postgres.manage("test", "visits", "--noinput", *options, RQSCHED_REDIS_URL=redis_url)
 
@@ -119,7 +119,7 @@ def test_what_a_killed_test_run_left_is_removed_by_the_next(project: Project) ->
     )
     project.write("visits/tests.py", waiting)
     killed = project.run("python", "manage.py", "test", "visits", "--noinput")
-    wait_until(lambda: servers_of_tests(project), timeout=SOON, what=f"a Valkey\n{killed.log()}")
+    wait_until(lambda: servers_of_tests(project), timeout=SOON, what=lambda: f"a Valkey\n{killed.log()}")
     (left,) = servers_of_tests(project)
     killed.kill_tree()
     assert left.is_running()

@@ -28,14 +28,21 @@ SOON = 60.0
 
 
 def wait_until(
-    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.02, what: str = "the condition"
+    predicate: Callable[[], T],
+    *,
+    timeout: float = 30.0,
+    interval: float = 0.02,
+    what: str | Callable[[], str] = "the condition",
 ) -> T:
-    """Return the first truthy answer of `predicate`; fail after `timeout` seconds. The suite's only waiting."""
+    """Return the first truthy answer of `predicate`; fail after `timeout` seconds. The suite's only waiting.
+
+    `what` is what did not hold then; a function is called then, to show a log as it is at the end.
+    """
     attempts = Retrying(retry=retry_if_not_result(bool), stop=stop_after_delay(timeout), wait=wait_fixed(interval))
     try:
         return attempts(predicate)
     except RetryError as error:
-        raise AssertionError(f"{what} did not hold within {timeout} s") from error
+        raise AssertionError(f"{what if isinstance(what, str) else what()} did not hold within {timeout} s") from error
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Process:
             found = self.child(role)
             return found if found is not None and found.pid != other_than else None
 
-        return present(wait_until(find, timeout=SOON, what=f"a child {role}, not {other_than}:\n{self.log()}"))
+        return present(wait_until(find, timeout=SOON, what=lambda: f"a child {role}, not {other_than}:\n{self.log()}"))
 
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
@@ -79,7 +86,9 @@ class Process:
         return self.popen.wait(timeout)
 
     def wait_for_log(self, text: str, *, timeout: float = SOON) -> None:
-        wait_until(lambda: text in self.log(), timeout=timeout, what=f"{text!r} in {self.log_path}:\n{self.log()}")
+        wait_until(
+            lambda: text in self.log(), timeout=timeout, what=lambda: f"{text!r} in {self.log_path}:\n{self.log()}"
+        )
 
     def terminate(self, *, timeout: float = 10.0) -> int:
         """Ask it to end (SIGTERM), wait, kill what is left of its tree; return its exit code."""

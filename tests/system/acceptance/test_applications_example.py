@@ -73,7 +73,7 @@ def shown(process: Process) -> list[dict[str, float]]:
 
 def test_applications_are_reminded_of_expire_and_are_billed_while_one_looks(bank: Bank) -> None:
     command = bank.begin()
-    wait_until(lambda: shown(command), timeout=SOON, what=f"a first line\n{command.log()}")
+    wait_until(lambda: shown(command), timeout=SOON, what=lambda: f"a first line\n{command.log()}")
     first = shown(command)[0]
     assert sum(first[state] for state in COLUMNS[:6]) == APPLICATIONS
     assert (first["granted"], first["expired"], first["repaid"], first["invoices"]) == (APPLICATIONS / 2, 0, 0, 0)
@@ -113,13 +113,13 @@ def _check_sweeps(bank: Bank) -> None:
 
 def test_the_same_command_continues_with_the_same_data(bank: Bank) -> None:
     first = bank.begin()
-    wait_until(lambda: shown(first), timeout=SOON, what=f"a first line\n{first.log()}")
+    wait_until(lambda: shown(first), timeout=SOON, what=lambda: f"a first line\n{first.log()}")
     first.kill_tree()
     known = bank.rows("SELECT count(*) FROM applications")
 
     second = bank.begin()
-    wait_until(lambda: shown(second), timeout=SOON, what=f"a first line\n{second.log()}")
+    wait_until(lambda: shown(second), timeout=SOON, what=lambda: f"a first line\n{second.log()}")
 
     total = sum(shown(second)[0][state] for state in COLUMNS[:6])
     assert [(total,)] == known
-    wait_until(lambda: shown(second)[-1]["expired"], timeout=SOON, what=f"what has become due\n{second.log()}")
+    wait_until(lambda: shown(second)[-1]["expired"], timeout=SOON, what=lambda: f"what has become due\n{second.log()}")

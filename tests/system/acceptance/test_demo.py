@@ -102,7 +102,9 @@ def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data
 def wait_for_further_runs(process: Process) -> None:
     seen = process.log().count("attempt 1: succeeded")
     wait_until(
-        lambda: process.log().count("attempt 1: succeeded") > seen + 1, timeout=SOON, what=f"runs\n{process.log()}"
+        lambda: process.log().count("attempt 1: succeeded") > seen + 1,
+        timeout=SOON,
+        what=lambda: f"runs\n{process.log()}",
     )
 
 

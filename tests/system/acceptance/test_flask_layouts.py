@@ -100,12 +100,12 @@ def test_every_process_of_a_layout_has_the_same_imports(layout: Layout, imports:
     layout.serve(BIN / "flask", "--app", application, "run", "--port", str(layout.port))
     worker = layout.start(rqsched_command("worker"), cwd=layout.folder)
     layout.remind(1)
-    wait_until(lambda: layout.mail(1), timeout=SOON, what=f"a mail\n{worker.log()}")
+    wait_until(lambda: layout.mail(1), timeout=SOON, what=lambda: f"a mail\n{worker.log()}")
     worker.terminate()
     queues = rq_worker_command(layout.environment["RQSCHED_REDIS_URL"], "rqsched", "default")
     plain = layout.start(queues, cwd=layout.folder)
     layout.remind(2)
-    wait_until(lambda: layout.mail(2), timeout=SOON, what=f"a mail\n{plain.log()}")
+    wait_until(lambda: layout.mail(2), timeout=SOON, what=lambda: f"a mail\n{plain.log()}")
 
     assert layout.mail(1) == "a mail to user 1 from shop@example.org"
     assert "1 unchanged" in layout.run("sync", "--prune")

@@ -37,7 +37,7 @@ def port(live: LiveEnv) -> int:
 def start_web(live: LiveEnv, port: int, *options: str) -> Process:
     web = live.start([*LIMIT, *rqsched_command("web", "--port", str(port), *options)])
     scheme = "https" if "--tls-cert" in options else "http"
-    wait_until(lambda: is_healthy(port, scheme), timeout=60, what=f"rqsched web:\n{web.log()}")
+    wait_until(lambda: is_healthy(port, scheme), timeout=60, what=lambda: f"rqsched web:\n{web.log()}")
     return web
 
 
@@ -166,12 +166,12 @@ def test_accept_errors_are_logged_once_and_end_with_their_cause(live: LiveEnv, p
     script = tmp_path / "exhausted.py"
     script.write_text(textwrap.dedent(EXHAUSTED))
     web = live.start([*LIMIT, sys.executable, script, str(port)])
-    wait_until(lambda: is_healthy(port), timeout=60, what=f"the server:\n{web.log()}")
+    wait_until(lambda: is_healthy(port), timeout=60, what=lambda: f"the server:\n{web.log()}")
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as client, ExitStack() as stack:
         assert client.get("/take").text == "taken"
         for _ in range(20):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SOON))
-        wait_until(lambda: "descriptor" in web.log(), what=f"a line of it:\n{web.log()}")
+        wait_until(lambda: "descriptor" in web.log(), what=lambda: f"a line of it:\n{web.log()}")
         for _ in range(20):
             assert client.get("/healthz").status_code == 200
         assert client.get("/give").text == "given"

@@ -34,7 +34,9 @@ def url(own_valkey: ValkeyServer, sqlite_url: str, tmp_path: Path) -> Iterator[s
     command = rqsched_command("web", "--port", str(port))
     with running(command, log_path=tmp_path / "web.log", env=environment) as web:
         wait_until(
-            lambda: status_of(f"{address}/readyz", timeout=SOON) == 200, timeout=60, what=f"rqsched web:\n{web.log()}"
+            lambda: status_of(f"{address}/readyz", timeout=SOON) == 200,
+            timeout=60,
+            what=lambda: f"rqsched web:\n{web.log()}",
         )
         yield address
 

@@ -108,7 +108,9 @@ def port(live: LiveEnv) -> int:
     port = free_port()
     web = live.start(rqsched_command("web", "--port", str(port)))
     wait_until(
-        lambda: status_of(f"http://127.0.0.1:{port}/readyz") == 200, timeout=30, what=f"rqsched web:\n{web.log()}"
+        lambda: status_of(f"http://127.0.0.1:{port}/readyz") == 200,
+        timeout=30,
+        what=lambda: f"rqsched web:\n{web.log()}",
     )
     return port
 

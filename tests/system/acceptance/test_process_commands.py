@@ -60,7 +60,7 @@ def test_a_worker_logs_each_run_as_json_and_nothing_else_but_json(make_live: Mak
     """Its database is a new file, whose migrations are no news."""
     live = make_live(empty_sqlite_url)
     worker = live.start(rqsched_command("worker", "--log-format", "json"))
-    wait_until(lambda: "dispatcher started" in worker.log(), timeout=SOON, what=f"a start: {worker.log()}")
+    wait_until(lambda: "dispatcher started" in worker.log(), timeout=SOON, what=lambda: f"a start: {worker.log()}")
     run_twice(live)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0

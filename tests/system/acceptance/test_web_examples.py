@@ -99,7 +99,7 @@ class ExampleApp(Processes):
         wait_until(
             lambda: status_of(f"http://127.0.0.1:{self.port}/") == 404,
             timeout=SOON,
-            what=f"an answer of {self.example.folder}:\n{web.log()}",
+            what=lambda: f"an answer of {self.example.folder}:\n{web.log()}",
         )
         return web
 
@@ -159,7 +159,7 @@ def test_what_a_web_request_creates_is_fired_by_a_worker(app: ExampleApp) -> Non
     wait_until(
         lambda: any(run["status"] == "succeeded" for run in app.runs(path)),
         timeout=SOON,
-        what=f"a run\n{worker.log()}",
+        what=lambda: f"a run\n{worker.log()}",
     )
 
     assert any(app.example.effect[1] in text for text in app.effects())

@@ -102,7 +102,9 @@ def serve(live: LiveEnv, application: Served) -> Process:
     served = live.start(application.command(port), PYTHONPATH=str(live.folder), HOME=str(live.folder))
 
     wait_until(
-        lambda: 0 < status_of(f"http://127.0.0.1:{port}/") < 500, timeout=SOON, what=f"an answer\n{served.log()}"
+        lambda: 0 < status_of(f"http://127.0.0.1:{port}/") < 500,
+        timeout=SOON,
+        what=lambda: f"an answer\n{served.log()}",
     )
     return served
 
@@ -114,7 +116,7 @@ def wait_until_all_fired(schedules: list[ScheduleHandle], *, within: float, serv
         lambda: all(schedule.refresh().run_count > count for schedule, count in counts),
         timeout=within,
         interval=0.2,
-        what=f"a fire of each of {counts}\n{served.log()}",
+        what=lambda: f"a fire of each of {counts}\n{served.log()}",
     )
 
 

@@ -45,7 +45,7 @@ def ping(live: LiveEnv) -> dict[str, Any]:
 
 def wait_until_ready(live: LiveEnv, web: Process) -> list[int]:
     """The pids of the children, once every event loop turns."""
-    wait_until(lambda: ping(live).get("is_ready"), timeout=SOON, what=f"all children\n{web.log()}")
+    wait_until(lambda: ping(live).get("is_ready"), timeout=SOON, what=lambda: f"all children\n{web.log()}")
     return [child["pid"] for child in ping(live)["children"]]
 
 
@@ -65,7 +65,7 @@ def test_a_peer_on_loopback_does_not_escape_the_limit_of_unknown_tokens(live: Li
     live.environment["FORWARDED_ALLOW_IPS"] = "*"  # uvicorn's own setting
     web = start_web(live, port, workers=1)
     url = f"http://127.0.0.1:{port}{LIST}"
-    wait_until(lambda: is_listening(port), timeout=SOON, what=f"the server\n{web.log()}")
+    wait_until(lambda: is_listening(port), timeout=SOON, what=lambda: f"the server\n{web.log()}")
     with httpx.Client(timeout=SOON, headers={"Authorization": "Bearer wrong-0123456789ab"}) as client:
         statuses = [client.get(url, headers={"X-Forwarded-For": f"1.1.1.{n}"}).status_code for n in range(60)]
     assert statuses[:20] == [401] * 20
@@ -93,7 +93,7 @@ def test_one_of_the_processes_recovers_at_boot(live: LiveEnv, port: int, redis: 
     web = start_web(live, port, workers=3)
     wait_until_ready(live, web)
 
-    wait_until(lambda: passes(redis), timeout=SOON, what=f"a pass\n{web.log()}")
+    wait_until(lambda: passes(redis), timeout=SOON, what=lambda: f"a pass\n{web.log()}")
 
     web.signal(signal.SIGTERM)
     assert web.wait() == 0

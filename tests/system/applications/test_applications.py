@@ -115,7 +115,9 @@ class Deployment(Processes):
             else:
                 self.running[name] = process
         shown = f"http://127.0.0.1:{self.port}{self.existing.shown}"
-        wait_until(lambda: status_of(shown) == 200, timeout=SOON, what=f"an answer\n{self.running['web'].log()}")
+        wait_until(
+            lambda: status_of(shown) == 200, timeout=SOON, what=lambda: f"an answer\n{self.running['web'].log()}"
+        )
 
     @property
     def site(self) -> Path:
@@ -129,7 +131,7 @@ class Deployment(Processes):
         def look() -> bool:
             return is_there(self.send({"method": "GET", "url": self.existing.shown}).json())
 
-        wait_until(look, timeout=SOON, interval=0.2, what=f"its work\n{self.running['worker'].log()}")
+        wait_until(look, timeout=SOON, interval=0.2, what=lambda: f"its work\n{self.running['worker'].log()}")
 
     def work_of_its_own(self) -> None:
         """The application's own job is enqueued and its work is shown."""
