@@ -59,6 +59,11 @@ def wait_for_a_lock(database: Database) -> None:
     wait_until(lambda: database.read(lambda connection: connection.scalar(waiting)), what="somebody at a lock")
 
 
+def do_not_sync(engine: sa.Engine) -> None:
+    """Let SQLite leave the disk to the system: what crashes in a test are processes, not the machine."""
+    sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+
+
 def backend(connection: Connection) -> int:
     """The process of the server that serves a connection (PostgreSQL)."""
     return int(connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one())

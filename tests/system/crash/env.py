@@ -30,6 +30,7 @@ from rqsched.store.tables import deliveries, metadata
 from rqsched.testing import ManualClock
 from rqsched.transport import redis_keys
 from tests.support.invariants import check_invariants, i8_executions
+from tests.support.sql import do_not_sync
 from tests.support.stories import Story, read_stories
 from tests.system.crash.workflows import AttemptFailedError, executed, notified, take_notes
 
@@ -49,7 +50,7 @@ class CrashEnv:
         self.runtime = self.scheduler.runtime
         self.runtime.database.patience = Patience(first=timedelta(milliseconds=1))
         if self.runtime.database.dialect.name == "sqlite":
-            sa.event.listen(self.runtime.database.engine, "connect", _do_not_sync)
+            do_not_sync(self.runtime.database.engine)
         self.redis = self.runtime.transport.redis
         self.log = folder / "executed"
         self.notes = folder / "notified"
@@ -71,7 +72,7 @@ class CrashEnv:
         """The engine of an application in the same database, with a connection that is open."""
         engine = sa.create_engine(self.runtime.database.url)
         if self.runtime.database.dialect.name == "sqlite":
-            sa.event.listen(engine, "connect", _do_not_sync)
+            do_not_sync(engine)
         engine.connect().close()
         self.watch_engine(engine)
         yield engine
@@ -292,11 +293,6 @@ def _jobs(run: Run) -> Iterator[RunJobId]:
 
 def _retry_links(run: Run) -> Iterator[RetryLinkId]:
     yield from (RetryLinkId(run.schedule_uid, run.number, attempt) for attempt in range(1, run.attempt + 1))
-
-
-def _do_not_sync(connection: Any, entry: object) -> None:
-    # Processes crash here, not the machine.
-    connection.execute("PRAGMA synchronous=OFF")
 
 
 _UID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.IGNORECASE)

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-import sqlalchemy as sa
-
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.reconcile import Recovered
@@ -22,6 +20,7 @@ from rqsched.store.database import Database, Patience
 from rqsched.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow
+from tests.support.sql import do_not_sync
 from tests.system.worlds.faults import Faults, FaultyDatabase
 from tests.system.worlds.network import Network, NetworkTransport
 
@@ -72,7 +71,7 @@ class Stage:
         self.database = FaultyDatabase(
             self.url, patience=Patience(total=timedelta(seconds=30), first=timedelta(microseconds=1))
         )
-        sa.event.listen(self.database.engine, "connect", _do_not_sync)
+        do_not_sync(self.database.engine)
         self._settings = Settings(database_url=self.url, redis_url="redis://127.0.0.1:1/0")
         self._registry = Registry()
         self._registry.add(make_workflow(WORKFLOW, lambda: None))
@@ -106,11 +105,6 @@ class Stage:
 
     def close(self) -> None:
         self.database.close()
-
-
-def _do_not_sync(connection: object, entry: object) -> None:
-    # A world's crashes are those of processes, not of the machine.
-    connection.execute("PRAGMA synchronous=OFF")  # type: ignore[attr-defined]
 
 
 @contextmanager
