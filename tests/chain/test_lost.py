@@ -15,8 +15,8 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.store import claims
 from rqsched.store.tables import runs
-from tests.support.damage import HOUR, repaired, started
-from tests.support.env import MINUTE, ONCE, SECOND, Env, statuses
+from tests.support.damage import repaired, started
+from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, statuses
 from tests.support.narrow import present
 
 

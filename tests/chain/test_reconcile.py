@@ -16,8 +16,8 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.spec.members import Once
 from rqsched.store.tables import runs
 from rqsched.transport.transport import retry_of
-from tests.support.damage import HOUR, forget, pop, repaired, set_columns, settled
-from tests.support.env import MINUTE, SECOND, Env, MakeEnv, events, job_id, link_id, newest, run_job_id, statuses
+from tests.support.damage import forget, pop, repaired, set_columns, settled
+from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, events, job_id, link_id, newest, run_job_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present, text
 from tests.support.servers import ValkeyServer

@@ -16,8 +16,8 @@ from rqsched.core import audit
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import metadata, reconcile_queries, registered_workflows
 from rqsched.store.tables import backfills
-from tests.support.damage import HOUR, forget, repaired, set_columns, settled, started
-from tests.support.env import MINUTE, SECOND, Env, MakeEnv, events, link_id, statuses
+from tests.support.damage import forget, repaired, set_columns, settled, started
+from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, events, link_id, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.servers import ValkeyServer

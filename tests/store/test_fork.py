@@ -40,13 +40,13 @@ def test_a_forked_child_and_its_parent_both_read_and_write(database: Database) -
 def test_each_forked_child_has_connections_of_its_own(postgres_url: str) -> None:
     database = Database(postgres_url)
 
-    def backend() -> int:
+    def served_by() -> int:
         return database.read(backend)
 
-    before = backend()
-    backends = in_children(3, backend)
+    before = served_by()
+    backends = in_children(3, served_by)
     assert len({before, *backends}) == 4
-    assert backend() == before
+    assert served_by() == before
     database.close()
 
 

@@ -20,8 +20,9 @@ from rqsched import current_run, jobs
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.blocking import block_run
+from rqsched.chain.claim import Claim
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.execution import Claim, claim_run, execute
+from rqsched.chain.execution import claim_run, execute
 from rqsched.chain.firing import Fired, fire
 from rqsched.chain.reconcile import Recovered, recover
 from rqsched.chain.runtime import Runtime, using

@@ -19,7 +19,7 @@ from rqsched.processes.vital_signs import ask_all
 from rqsched.spec.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present
-from tests.support.processes import BIN, SOON, Process, Processes, is_gone, wait_until
+from tests.support.processes import BIN, REPOSITORY, SOON, Process, Processes, is_gone, wait_until
 from tests.support.stories import Story, read_stories
 from tests.system.acceptance.chores import HOLD, NOTE, Execution, read_executions
 
@@ -65,8 +65,8 @@ class LiveEnv(Processes):
 
     def start_rq(self, *words: str, queues: Sequence[str] = ("rqsched", "default"), **differs: str) -> Process:
         """Start a command of RQ's, told its Redis by RQ's own option."""
-        command = [BIN / "rq", *words, "--url", self.environment["RQSCHED_REDIS_URL"], *queues]
-        return self.start(command, **differs)
+        url = self.environment["RQSCHED_REDIS_URL"]
+        return self.start([BIN / "rq", *words, "--url", url, *queues], cwd=REPOSITORY, **differs)
 
     def beside_rq(self, name: str) -> list[psutil.Process]:
         """The keepers or the dispatchers (`rqsched-keeper`, `rqsched-dispatcher`) beside workers of RQ's."""
