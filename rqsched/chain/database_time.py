@@ -16,7 +16,7 @@ class DatabaseTime(Clock):
     """Measures this host's clock against the database's.
 
     A wall clock that is set changes nothing but the moment of the next measurement, which is never made inside a
-    transaction. SQLite has no clock of its own: there it is the host's wall clock.
+    transaction. It is for a database with a server: SQLite has no clock of its own, and is left to the host's.
     """
 
     def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:
@@ -28,8 +28,6 @@ class DatabaseTime(Clock):
 
     def now(self) -> datetime:
         """Return the present instant; raises BackendUnavailableError when it was never measured and SQL is away."""
-        if not self._database.dialect.has_server:
-            return self._host.now()
         clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
             self._measure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -213,29 +213,25 @@ def _beat(runtime: Runtime, claim: Claim) -> bool:
     return True
 
 
-def _dump_result(result: Any) -> str | None:
-    if result is None:
-        return None
-    text = _dump(result)
-    return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
-
-
 def recorded(result: Any) -> Any:
     """Return the JSON-native value that SQL has of a workflow's result: every serializer of RQ writes it."""
     text = _dump_result(result)
     return None if text is None else json.loads(text)
 
 
-def _dump(result: Any) -> str:
+def _dump_result(result: Any) -> str | None:
     """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
-    try:
-        return dumps(result)
-    except (TypeError, ValueError, RecursionError):
-        pass
-    try:
-        return dumps(repr(result))
-    except Exception:  # noqa: BLE001 - the workflow's own code
-        return dumps(f"<{type(result).__name__}>")
+    if result is None:
+        return None
+    text = None
+    with suppress(TypeError, ValueError, RecursionError):
+        text = dumps(result)
+    if text is None:
+        try:
+            text = dumps(repr(result))
+        except Exception:  # noqa: BLE001 - the workflow's own code
+            text = dumps(f"<{type(result).__name__}>")
+    return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
 
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:

@@ -20,9 +20,10 @@ _BAD = frozenset({RunStatus.FAILED, RunStatus.RETRYING, RunStatus.LOST})
 
 def log_start(schedule: Schedule, run: Run) -> None:
     """Log that an attempt began."""
-    text = "run started: %s, run %s, attempt %d (%s)"
+    text = "run started: %s/%s, run %s, attempt %d (%s)"
     fields = {"action": "run_started", **_fields(schedule, run)}
-    _log.info(text, _name(schedule), run.uid, run.attempt, run.workflow, extra=fields)
+    named = schedule.namespace, schedule.schedule_id, run.uid, run.attempt, run.workflow
+    _log.info(text, *named, extra=fields)
 
 
 Ended = Callable[[Schedule, Run], Any]
@@ -55,7 +56,8 @@ def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
 
 def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
     fields = {"action": "run_ended", **_fields(schedule, before), "outcome": after.status.value}
-    told = f"run {after.status.value}: {_name(schedule)}, run {before.uid}, attempt {before.attempt}"
+    named = f"{schedule.namespace}/{schedule.schedule_id}, run {before.uid}, attempt {before.attempt}"
+    told = f"run {after.status.value}: {named}"
     ended_at = after.ended_at or schedule.updated_at
     if before.status is RunStatus.RUNNING and before.started_at is not None:
         fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
@@ -74,7 +76,3 @@ def _fields(schedule: Schedule, run: Run) -> dict[str, Any]:
         "attempt": run.attempt,
         "workflow": run.workflow,
     }
-
-
-def _name(schedule: Schedule) -> str:
-    return f"{schedule.namespace}/{schedule.schedule_id}"

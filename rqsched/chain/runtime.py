@@ -66,10 +66,12 @@ class Runtime:
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
-        self.time = DatabaseTime(self.database, host or SystemClock(), refresh=settings.clock_refresh)
-        """What `now` returns unless a clock was given."""
+        host = host or SystemClock()
+        self.time = DatabaseTime(self.database, host, refresh=settings.clock_refresh)
+        """What `now` returns unless a clock was given, or the database has none."""
         self._clock = clock
-        self.now: Callable[[], datetime] = (clock or self.time).now
+        usual = self.time if self.database.dialect.has_server else host
+        self.now: Callable[[], datetime] = (clock or usual).now
         """Returns the database's time as this process knows it (`DatabaseTime`), or that of the clock that was given.
         """
         self.redis_url = urls.redis_url

@@ -131,23 +131,12 @@ class Configured(NamedTuple):
 
 def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
     """Return what a Change owes: messages about its events, and pings about the runs that end in it."""
-    if not (change.events or change.changed_runs) or _wants_nothing(change.after, configured):
-        return []
     return [*_messages(change, configured), *_pings(change, configured)]
 
 
 def deliveries_of_start(schedule: Schedule, run: Run, configured: Configured, now: datetime) -> list[Delivery]:
     """Return what the start of an attempt owes: pings that say so."""
-    if _wants_nothing(schedule, configured):
-        return []
     return list(_pings_of(schedule, run, STARTED, configured, now))
-
-
-def _wants_nothing(schedule: Schedule, configured: Configured) -> bool:
-    definition = schedule.definition
-    defaults = definition.parsed_defaults
-    is_plain = definition.notifications == "{}" and not ("on_failure" in defaults or "on_recovery" in defaults)
-    return is_plain and configured.webhook is None and configured.heartbeat is None and not configured.sentry
 
 
 def _messages(change: Change, configured: Configured) -> Iterator[Delivery]:

@@ -129,11 +129,6 @@ def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int,
     return OverlapDecision("buffer", blocking=blocking)
 
 
-def may_end_others(schedule: Schedule, overlap: OverlapPolicy | None = None) -> bool:
-    """Return whether a request, under the schedule's policy or another, may end the runs that are unfinished."""
-    return (overlap or schedule.policies.overlap) in REPLACING
-
-
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
     """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
@@ -180,8 +175,8 @@ def drain(builder: ChangeBuilder) -> None:
     A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
     deleted and keeps its runs.
     """
-    is_any_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
-    run = _next_waiting(builder) if is_any_waiting and not builder.unfinished() else None
+    has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
+    run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
     if run is not None and run.is_asked:  # it was counted when it started first
         again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
         builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
-from rqsched.core.overlap import may_end_others
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.store import one_change
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.rows import (
@@ -172,8 +172,6 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
         *([runs.c.kind != RunKind.BACKFILL.value] if schedule.buffer_depth else []),
         *([runs.c.kind == RunKind.BACKFILL.value] if schedule.backfill_waiting else []),
     ]
-    if not kinds:
-        return []
     waiting = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
     )
@@ -200,7 +198,7 @@ def open_runs_for_start(
     """
     read = open_runs(connection, locked, with_backfill=with_backfill)
     found = {schedule.uid: read[schedule.uid] for schedule in locked}
-    ending = {one.uid: found.pop(one.uid) for one in locked if may_end_others(one, overlap)}
+    ending = {one.uid: found.pop(one.uid) for one in locked if (overlap or one.policies.overlap) in REPLACING}
     return found | lock_open_runs(connection, ending, skip_locked=skip_locked) if ending else found
 
 
@@ -263,7 +261,8 @@ def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tup
     mine = next((run for run in found if run.uid == run_uid and run.status is RunStatus.RUNNING), None)
     if mine is None:
         return None
-    return schedule, mine, [run for run in found if run is not mine] + _first_waiting(connection, schedule)
+    waiting = _first_waiting(connection, schedule) if schedule.buffer_depth or schedule.backfill_waiting else []
+    return schedule, mine, [run for run in found if run is not mine] + waiting
 
 
 UNFINISHED_WITH = SELECT_RUNS.where(
@@ -368,8 +367,12 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     insert_rows(connection, schedules, schedule_columns([change.after for change in changes if change.before is None]))
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
-    _write_drops(connection, changes)
-    _write_dead_letters(connection, changes)
+    for change in changes:
+        if change.drops_buffer or change.drops_retries:
+            _write_drops(connection, change)
+        if change.dead_letters:
+            kept = sa.update(runs).where(runs.c.uid.in_(change.dead_letters))
+            connection.execute(kept.values(dead_letter_at=change.after.updated_at))
     insert_rows(connection, audit_events, event_columns(changes))
 
 
@@ -388,27 +391,15 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     pairs = [pair for change in changes for pair in change.changed_runs]
     names = sorted({name for before, after in pairs for name in run_differences(before, after)})
     # In order of uid, as they are locked; two Changes of one run keep their order.
-    moved = sorted((after for before, after in pairs if before != after), key=lambda run: run.uid)
+    moved = sorted((after for before, after in pairs if before != after), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *names]))
 
 
-def _write_drops(connection: Connection, changes: Sequence[Change]) -> None:
-    for change in changes:
-        drops = ("buffered", change.drops_buffer), ("retrying", change.drops_retries)
-        statuses = [name for name, is_dropped in drops if is_dropped]
-        if statuses:
-            connection.execute(
-                sa.update(runs)
-                .where(runs.c.schedule_uid == change.after.uid, runs.c.status.in_(statuses))
-                .values(status="cancelled", ended_at=change.after.updated_at, retry_at=None, error=_DROPPED)
-            )
-
-
-def _write_dead_letters(connection: Connection, changes: Sequence[Change]) -> None:
-    for change in changes:
-        if change.dead_letters:
-            kept = sa.update(runs).where(runs.c.uid.in_(change.dead_letters))
-            connection.execute(kept.values(dead_letter_at=change.after.updated_at))
+def _write_drops(connection: Connection, change: Change) -> None:
+    drops = (RunStatus.BUFFERED, change.drops_buffer), (RunStatus.RETRYING, change.drops_retries)
+    is_dropped = runs.c.status.in_([status.value for status, is_dropped in drops if is_dropped])
+    values = {"status": "cancelled", "ended_at": change.after.updated_at, "retry_at": None, "error": _DROPPED}
+    connection.execute(sa.update(runs).where(runs.c.schedule_uid == change.after.uid, is_dropped).values(**values))
 
 
 _DROPPED = "dropped: the schedule ended before it could start"

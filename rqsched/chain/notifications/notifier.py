@@ -57,27 +57,23 @@ class Notifier:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._configured = configured_by(parts.settings)
+        self._configured = configured = configured_by(parts.settings)
+        self.tells_every_start = configured.heartbeat is not None or configured.sentry
+        """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
 
     def write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write Changes and what they owe, in the caller's transaction."""
         store.write(connection, changes)
-        owed = [delivery for change in changes for delivery in deliveries_of(change, self._configured)]
-        if owed:
+        if owed := self._deliveries(changes):
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
-
-    @property
-    def tells_every_start(self) -> bool:
-        """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
-        return self._configured.heartbeat is not None or self._configured.sentry
 
     def owes_start(self, schedule: Schedule, run: Run, now: datetime) -> bool:
         """Return whether anybody is told that an attempt starts."""
-        return bool(deliveries_of_start(schedule, run, self._configured, now))
+        return self._tells_of(schedule) and bool(deliveries_of_start(schedule, run, self._configured, now))
 
     def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
         """Write what the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
-        owed = deliveries_of_start(schedule, run, self._configured, now)
+        owed = deliveries_of_start(schedule, run, self._configured, now) if self._tells_of(schedule) else []
         if owed:
             deliveries.record(connection, owed)
         return [delivery.uid for delivery in owed]
@@ -96,7 +92,18 @@ class Notifier:
 
     def owed(self, changes: Iterable[Change]) -> list[str]:
         """Return the uids of what Changes owe."""
-        return [one.uid for change in changes for one in deliveries_of(change, self._configured)]
+        return [delivery.uid for delivery in self._deliveries(changes)]
+
+    def _deliveries(self, changes: Iterable[Change]) -> list[Delivery]:
+        told = [change for change in changes if self._tells_of(change.after)]
+        return [delivery for change in told for delivery in deliveries_of(change, self._configured)]
+
+    def _tells_of(self, schedule: Schedule) -> bool:
+        """Return whether somebody may be told of a schedule: by its options, its workflow's or the settings."""
+        definition, configured = schedule.definition, self._configured
+        if definition.notifications != "{}" or configured.webhook is not None or self.tells_every_start:
+            return True
+        return "on_failure" in definition.parsed_defaults or "on_recovery" in definition.parsed_defaults
 
     def dispatch(self, uids: Sequence[str], now: datetime) -> None:
         """Put deliveries on their queues; what cannot be put there now reconcile enqueues."""

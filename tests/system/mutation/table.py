@@ -448,8 +448,8 @@ FOLLOWING = (
     _edit(
         "the end of a run drains nothing",
         "core/overlap.py",
-        "    run = _next_waiting(builder) if is_any_waiting",
-        "    run = None if is_any_waiting",
+        "    run = _next_waiting(builder) if has_waiting",
+        "    run = None if has_waiting",
         _CHAIN + "drain.py::test_a_waiting_run_starts_when_the_run_ahead_ends[sqlite]",
         _ALONE.format("a run ends and the next is drained"),
     ),
