@@ -131,19 +131,23 @@ class Configured(NamedTuple):
 
 def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
     """Return what a Change owes: messages about its events, and pings about the runs that end in it."""
-    return [*_messages(change, configured), *_pings(change, configured)]
+    owed, first = list[Delivery](), change.after.event_sequence - len(change.events) + 1
+    for sequence, event in enumerate(change.events, first):
+        for kind, destination in _receivers(change, event, configured):
+            owed.append(_message(change, event, sequence, kind, destination, configured))
+    for before, run in change.changed_runs:
+        said = _ENDS.get(run.status)
+        if said is not None and before.status is not run.status:
+            owed += _pings_of(change.after, run, said, configured, change.after.updated_at)
+    return owed
+
+
+_ENDS = {RunStatus.SUCCEEDED: SUCCEEDED, RunStatus.FAILED: FAILED, RunStatus.LOST: FAILED}
 
 
 def deliveries_of_start(schedule: Schedule, run: Run, configured: Configured, now: datetime) -> list[Delivery]:
     """Return what the start of an attempt owes: pings that say so."""
     return list(_pings_of(schedule, run, STARTED, configured, now))
-
-
-def _messages(change: Change, configured: Configured) -> Iterator[Delivery]:
-    first = change.after.event_sequence - len(change.events) + 1
-    for index, event in enumerate(change.events):
-        for kind, destination in _receivers(change, event, configured):
-            yield _message(change, event, first + index, kind, destination, configured)
 
 
 def _receivers(change: Change, event: Event, configured: Configured) -> Iterator[tuple[DeliveryKind, str]]:
@@ -187,32 +191,24 @@ def _named(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-_ENDS = {RunStatus.SUCCEEDED: SUCCEEDED, RunStatus.FAILED: FAILED, RunStatus.LOST: FAILED}
-
-
-def _pings(change: Change, configured: Configured) -> Iterator[Delivery]:
-    for before, run in change.changed_runs:
-        said = _ENDS.get(run.status)
-        if said is not None and before.status is not run.status:
-            yield from _pings_of(change.after, run, said, configured, change.after.updated_at)
-
-
 def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
     """Yield the pings about a run; a backfilled one says nothing about whether the schedule works now."""
     if run.kind is RunKind.BACKFILL:
         return
     wanted = schedule.definition.parsed_notifications
+    duration = run.started_at and round((now - run.started_at).total_seconds(), 3)
     for kind, destination in _monitors(schedule, wanted, configured):
         uid = derived_uid(now, run.uid, run.attempt, said, kind.value, destination)
         data = {
             "workflow_run_id": run.uid,
             "attempt": run.attempt,
             "error": error_line(run.error)[:MAX_ERROR] if said == FAILED else None,
-            "duration_seconds": _duration(run, now) if said != STARTED else None,
+            "duration_seconds": duration if said != STARTED else None,
             "monitor": _monitor_config(schedule) if kind is DeliveryKind.SENTRY else None,
             **_named(schedule),
         }
-        message = {"id": uid, "event": said, "recorded_at": iso_utc(now), "data": _without_none(data)}
+        known = {name: value for name, value in data.items() if value is not None}
+        message = {"id": uid, "event": said, "recorded_at": iso_utc(now), "data": known}
         yield _delivery(uid, schedule, run, kind, destination, said, message, configured, now)
 
 
@@ -227,14 +223,6 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
 
 
 _PLAIN_CRON = re.compile(r"[0-9*/,-]+( [0-9*/,-]+){4}")
-
-
-def _without_none(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if value is not None}
-
-
-def _duration(run: Run, now: datetime) -> float | None:
-    return None if run.started_at is None else round((now - run.started_at).total_seconds(), 3)
 
 
 def _monitors(schedule: Schedule, wanted: Notifications, configured: Configured) -> Iterator[tuple[DeliveryKind, str]]:

@@ -41,7 +41,12 @@ class Retention:
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
-        words = [*([] if self.age is None else [_days(self.age)]), *([] if self.runs is None else [str(self.runs)])]
+        words = []
+        if self.age is not None:
+            is_whole = self.age == timedelta(days=self.age.days)
+            words.append(f"{self.age.days}d" if is_whole else format_duration(self.age))
+        if self.runs is not None:
+            words.append(str(self.runs))
         return " ".join(words) or "0"
 
     @staticmethod
@@ -72,7 +77,3 @@ def _count(word: str) -> int:
     if not 1 <= int(word[:20]) <= MOST_RUNS:
         raise InvalidPolicyError("retention", f"a number of runs is from 1 to 2**53, not {word}; {HOW_TO_SAY}")
     return int(word)
-
-
-def _days(age: timedelta) -> str:
-    return f"{age.days}d" if age == timedelta(days=age.days) else format_duration(age)
