@@ -3,7 +3,7 @@
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues
 and, where dispatchers take from it, the wake list. ARGV begin with the prefix of job hashes, now and the oldest live
 start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and two
-scores (Unix seconds): of the most overdue entry of the scheduled set that still counts as live, and the latest to which
+scores (Unix seconds): of the oldest entry of the scheduled set that still counts as live, and the latest to which
 a job that is due may have been put off.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 _LIVENESS = """
 local scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local most_overdue, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
+local oldest_live, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- The list is first in, first out: an entry older than its head was popped. Only where jobs are pushed in front
 -- (exact) may that be wrong, and the list is searched.
@@ -29,11 +29,11 @@ end
 local function is_live(id, due)
   local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
-  -- What is overdue there beyond the grace nobody promotes: it is put on the list, which every worker serves. What is
+  -- What is late there beyond the grace nobody promotes: it is put on the list, which every worker serves. What is
   -- there later than its time or any put-off of ours is of a time that SQL does not know any more.
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or '')
   local latest = math.max(tonumber(due) or 0, latest_put_off)
-  if score and score >= most_overdue and score <= latest then return true end
+  if score and score >= oldest_live and score <= latest then return true end
   if has[2] == 'queued' then return is_on_list(id, has[3]) end
   return has[2] == 'started' and has[4] and has[4] > started_after
 end

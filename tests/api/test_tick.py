@@ -73,7 +73,7 @@ def test_a_tick_takes_another_time(any_env: Env) -> None:
     assert any_env.clock.now() == NOON
 
 
-def test_after_an_outage_one_run_starts_for_the_overdue_time_and_the_cadence_continues(any_env: Env) -> None:
+def test_after_an_outage_one_run_starts_for_the_late_occurrence_and_the_cadence_continues(any_env: Env) -> None:
     schedule = any_env.create()
 
     rows = any_env.tick(10 * MINUTE + SECOND)

@@ -29,7 +29,7 @@ def test_a_future_link_waits_in_the_scheduled_set_at_its_sub_second_score(env: E
     assert env.job(link.id).get_status() is JobStatus.SCHEDULED
 
 
-@pytest.mark.parametrize("after", [timedelta(0), -MINUTE], ids=["due now", "overdue"])
+@pytest.mark.parametrize("after", [timedelta(0), -MINUTE], ids=["due now", "late"])
 def test_a_due_link_goes_on_the_list(env: Env, after: timedelta) -> None:
     link = arm(env, after=after)
 
@@ -154,12 +154,12 @@ def leased(env: Env, link: Arm) -> None:
     lease(env)
 
 
-def overdue_within_the_grace(env: Env, link: Arm) -> None:
+def late_within_the_grace(env: Env, link: Arm) -> None:
     put(env, link._replace(due_at=env.clock.now() + SECOND))
     env.clock.advance(5 * SECOND)
 
 
-ALIVE = [in_the_set, head_of_list, listed, just_started, leased, overdue_within_the_grace]
+ALIVE = [in_the_set, head_of_list, listed, just_started, leased, late_within_the_grace]
 
 
 @pytest.mark.parametrize("bring_to_life", ALIVE)
@@ -240,7 +240,7 @@ def lost_from_the_set(env: Env, link: Arm) -> None:
     env.redis.zrem(env.transport.scheduled_key, str(link.id))
 
 
-def overdue_beyond_the_grace(env: Env, link: Arm) -> None:
+def late_beyond_the_grace(env: Env, link: Arm) -> None:
     """Nobody promotes what waits there: RQ's scheduler lost its process, and no dispatcher runs."""
     put(env, link._replace(due_at=env.clock.now() + SECOND))
     env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
@@ -252,7 +252,7 @@ def armed_before_sql_went_back(env: Env, link: Arm) -> None:
 
 
 DEAD = [
-    overdue_beyond_the_grace,
+    late_beyond_the_grace,
     armed_before_sql_went_back,
     finished,
     failed,

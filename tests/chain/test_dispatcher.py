@@ -44,7 +44,7 @@ def test_run_once_with_nothing_due_takes_nothing(env: Env) -> None:
     assert env.dispatch() == 0
 
 
-def test_run_once_also_takes_overdue_links_from_the_list(env: Env) -> None:
+def test_run_once_also_takes_late_links_from_the_list(env: Env) -> None:
     schedule = env.create()
     env.advance(10 * MINUTE)
     env.redis.flushall()
@@ -161,7 +161,7 @@ def test_the_link_of_a_dispatcher_that_died_after_its_commit_is_dropped_by_the_n
 
 def test_a_leased_entry_of_the_list_returns_as_a_due_link(env: Env) -> None:
     """Nothing that was popped is ever out of Redis: whoever promoted it, it is in the set while it is worked on."""
-    link = Arm(LinkId(derived_uid(env.clock.now(), "overdue"), 1), env.clock.now())
+    link = Arm(LinkId(derived_uid(env.clock.now(), "late"), 1), env.clock.now())
     env.transport.arm([link], now=env.clock.now())
 
     assert lease(env) == [str(link.id)]

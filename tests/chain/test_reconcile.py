@@ -41,7 +41,7 @@ def test_a_pass_over_an_empty_database_does_nothing(env: Env) -> None:
     assert asdict(env.recover()) == asdict(Recovered())
 
 
-def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_env: Env) -> None:
+def test_a_late_schedule_without_a_link_is_armed_after_the_grace(any_env: Env) -> None:
     schedule = any_env.create()
     settled(any_env)
     forget(any_env, link_id(schedule))
@@ -56,7 +56,7 @@ def test_an_overdue_schedule_without_a_link_is_armed_after_the_grace(any_env: En
 
 
 def test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace(any_env: Env) -> None:
-    """Plain workers whose scheduler died: the link is there, overdue, and a worker serves the list alone."""
+    """Plain workers whose scheduler died: the link is there, late, and a worker serves the list alone."""
     schedule = any_env.create()
     settled(any_env)
     any_env.advance(MINUTE + 5 * SECOND)

@@ -33,9 +33,9 @@ def test_pause_and_resume_say_what_the_schedule_is_now(cli: Cli, handle: Schedul
 def test_resume_takes_its_catch_up(cli: Cli) -> None:
     past = cli.past().create("late", HELLO, Every("40m"))
     past.pause()
-    overdue = past.state.paused_next_run_at
+    was_next = past.state.paused_next_run_at
     cli("resume", "late", "--catch-up", "once")
-    assert cli.scheduler.get("late").next_run_at == overdue
+    assert cli.scheduler.get("late").next_run_at == was_next
 
 
 def test_restart_revives_what_is_done(cli: Cli) -> None:

@@ -122,7 +122,7 @@ def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
     ("left", "told"),
     [
         pytest.param(timedelta(0), "due", id="now"),
-        pytest.param(-timedelta(hours=1), "due", id="overdue"),
+        pytest.param(-timedelta(hours=1), "due", id="late"),
         pytest.param(timedelta(milliseconds=400), "1s", id="less than a second"),
         pytest.param(timedelta(minutes=90, seconds=5), "1h30m5s", id="within a day"),
         pytest.param(timedelta(days=5, hours=1, minutes=59), "5d1h", id="days and hours"),

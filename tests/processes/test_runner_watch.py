@@ -111,12 +111,12 @@ def test_a_runner_whose_job_takes_far_too_long_is_killed(runner: ForkProcess) ->
 
 def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkProcess) -> None:
     """It writes the end of its attempt by then, for which it has longer."""
-    overdue = job_of(runner, kill_at=time.monotonic() - 1)
+    overrun = job_of(runner, kill_at=time.monotonic() - 1)
 
     class Noted(Slot):
         """What the runner notes, each time that it is looked at."""
 
-        notes = iter([overdue, replace(overdue, kill_at=time.monotonic() + 600)])
+        notes = iter([overrun, replace(overrun, kill_at=time.monotonic() + 600)])
 
         @property  # type: ignore[misc]  # nothing is noted here by hand
         def job(self) -> RunnerJob | None:
@@ -124,7 +124,7 @@ def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkPr
 
     slot = Noted("here")
     look(slot, runner)
-    os.kill(overdue.pid, signal.SIGTERM)
+    os.kill(overrun.pid, signal.SIGTERM)
 
     runner.join(30)
     assert runner.exitcode == -signal.SIGTERM

@@ -67,7 +67,7 @@ class Cli:
         return [handle.schedule_id for handle in self.scheduler.iter()]
 
     def past(self, hours: float = 1) -> Scheduler:
-        """A scheduler whose clock stands in the past: what it creates is overdue now."""
+        """A scheduler whose clock stands in the past: what it creates is late now."""
         clock = ManualClock(datetime.now(UTC) - timedelta(hours=hours))
         return Scheduler(settings=self.scheduler.settings, clock=clock)
 

@@ -260,9 +260,9 @@ def _is_armed(runtime: Runtime, arm: Arm) -> bool:
 
 def i7_live_deliveries(runtime: Runtime, story: Story) -> Iterator[str]:
     """After a reconcile pass, each pending run beyond the grace has its job on a queue."""
-    overdue = runtime.now() - runtime.settings.grace
+    before = runtime.now() - runtime.settings.grace
     for run in story.runs:
-        is_late = run.queued_at is not None and run.queued_at <= overdue
+        is_late = run.queued_at is not None and run.queued_at <= before
         if run.status is RunStatus.PENDING and run.executor == "rq" and is_late and not _is_queued(runtime, run):
             yield f"I7: {job_id_of(run)} is pending since {run.queued_at} and on no queue"
 

@@ -103,7 +103,7 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
     """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
-    yield from _end_overdue(runtime, now)
+    yield from _end_lost_and_blocked(runtime, now)
     given_up = runtime.database.transact(lambda connection: target_attempts.give_up(connection, now))
     yield Recovered(checked=given_up, targets=given_up)
     while promoted := promote(runtime):
@@ -121,7 +121,7 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
         yield Recovered(checked=len(uids), targets=ended, failed=failed)
 
 
-def _end_overdue(runtime: Runtime, now: datetime) -> Iterator[Recovered]:
+def _end_lost_and_blocked(runtime: Runtime, now: datetime) -> Iterator[Recovered]:
     """Decide about targets whose process vanished, and about those that were blocked for too long."""
     timeout = runtime.settings.blocked_timeout
 

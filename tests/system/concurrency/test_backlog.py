@@ -1,4 +1,4 @@
-"""Many overdue links, several dispatchers at once, and a recover in the middle of it."""
+"""Many late links, several dispatchers at once, and a recover in the middle of it."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def retry_due(env: CrashEnv) -> None:
     env.clock.advance(timedelta(seconds=6))
 
 
-def overdue(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[CrashEnv], None]:
+def late(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[CrashEnv], None]:
     """Occurrences have passed and nothing fired them."""
 
     def prepare(env: CrashEnv) -> None:
@@ -327,9 +327,9 @@ OVERLAPS = [
 OWNER = [
     Flow("create", nothing, made()),
     Flow("upsert creates", nothing, upsert),
-    Flow("upsert updates what is overdue", overdue(), upsert),
+    Flow("upsert updates what is late", late(), upsert),
     Flow("upsert resumes", paused, upsert),
-    Flow("update the timing of what is overdue", overdue(), of_report(lambda h: h.update(spec=Cron("*/7 * * * *")))),
+    Flow("update the timing of what is late", late(), of_report(lambda h: h.update(spec=Cron("*/7 * * * *")))),
     Flow("update the overlap policy", waiting(), of_report(lambda h: h.update(overlap="allow_all"))),
     Flow("pause", crowded, of_report(lambda h: h.pause("away"))),
     Flow("resume", paused, of_report(lambda h: h.resume())),
@@ -350,15 +350,15 @@ OWNER = [
 ]
 CHAIN = [
     Flow("fire under a plain rq worker", taken_by_rq, fire_plainly),
-    Flow("fire after three days", overdue(START + timedelta(days=3)), dispatch),
-    Flow("fire all of three", overdue(START + timedelta(minutes=15), missed="all", overlap="buffer_all"), dispatch),
+    Flow("fire after three days", late(START + timedelta(days=3)), dispatch),
+    Flow("fire all of three", late(START + timedelta(minutes=15), missed="all", overlap="buffer_all"), dispatch),
     Flow(
         "fire all of three, of which max_runs allows two",
-        overdue(START + timedelta(minutes=15), missed="all", overlap="allow_all", max_runs=2),
+        late(START + timedelta(minutes=15), missed="all", overlap="allow_all", max_runs=2),
         dispatch,
     ),
-    Flow("fire the last of max_runs", overdue(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
-    Flow("tick", overdue(), lambda env: env.scheduler.tick()),
+    Flow("fire the last of max_runs", late(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
+    Flow("tick", late(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),
 ]
 

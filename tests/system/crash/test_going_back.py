@@ -24,7 +24,7 @@ from tests.support.invariants import SOON, check_invariants
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.env import CrashEnv
-from tests.system.crash.flows import FIRST, FLOWS, START, Flow, execute, fire, made, of_report, overdue, popped, report
+from tests.system.crash.flows import FIRST, FLOWS, START, Flow, execute, fire, late, made, of_report, popped, report
 from tests.system.crash.workflows import executed, fenced
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -55,7 +55,7 @@ def fail_with_a_long_backoff(env: CrashEnv) -> None:
 
 FAR_AHEAD = [
     Flow("update to yearly", made(), fire_and_move_to_next_year),
-    Flow("update to yearly what is overdue", overdue(), YEARLY),
+    Flow("update to yearly what is late", late(), YEARLY),
     Flow("update to yearly and pause", made(), move_to_next_year_and_pause),
     Flow("a retry is put off to next week", popped(fails=1), fail_with_a_long_backoff),
 ]

@@ -593,16 +593,16 @@ RECONCILE = (
         "chain/reconcile/passes.py",
         "        schedules.arm_links(runtime, everything=everything),\n",
         "",
-        _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
+        _CHAIN + "reconcile.py::test_a_late_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
         _CRASH.format("create"),
         _WORLDS.format(0),
     ),
     _edit(
-        "reconcile leaves overdue rows alone",
+        "reconcile leaves late rows alone",
         "chain/reconcile/schedules.py",
         "if everything or due_at > now or due_at <= fired_soon]",
         "if everything or due_at > now]",
-        _CHAIN + "reconcile.py::test_an_overdue_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
+        _CHAIN + "reconcile.py::test_a_late_schedule_without_a_link_is_armed_after_the_grace[sqlite]",
     ),
     _edit(
         "reconcile arms no retries",
@@ -666,9 +666,9 @@ RECONCILE = (
     _edit(
         "a link that nobody promotes counts as live",
         "transport/lua.py",
-        "score >= most_overdue and ",
+        "score >= oldest_live and ",
         "",
-        _CHAIN + "arming.py::test_a_dead_link_under_the_same_id_is_replaced[overdue_beyond_the_grace]",
+        _CHAIN + "arming.py::test_a_dead_link_under_the_same_id_is_replaced[late_beyond_the_grace]",
         _CHAIN + "reconcile.py::test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace[sqlite]",
     ),
     _edit(

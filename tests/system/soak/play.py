@@ -86,11 +86,11 @@ def _calm_down(running: Workers, scheduler: Scheduler) -> None:
 
 
 def _all_fire(running: Workers, scheduler: Scheduler) -> bool:
-    """Whether nothing is overdue: every schedule, also one whose link was lost, has been found and fired."""
+    """Whether nothing is late: every schedule, also one whose link was lost, has been found and fired."""
     running.start_missing()
     now = scheduler.runtime.now()
-    overdue = sa.select(sa.func.count()).where(tables.schedules.c.due_at < now)
-    return scheduler.runtime.database.read(lambda connection: connection.execute(overdue).scalar_one()) == 0
+    late = sa.select(sa.func.count()).where(tables.schedules.c.due_at < now)
+    return scheduler.runtime.database.read(lambda connection: connection.execute(late).scalar_one()) == 0
 
 
 def _has_ended(running: Workers, scheduler: Scheduler) -> bool:

@@ -38,7 +38,7 @@ class Report:
     lost: int = 0
     """Occurrences without any outcome."""
     longest_gap_seconds: float = 0.0
-    """The longest time an occurrence was overdue before its outcome was recorded."""
+    """The longest time an occurrence was late before its outcome was recorded."""
     runs: dict[str, int] = field(default_factory=dict)
     """Runs by their last status."""
     attempts: int = 0

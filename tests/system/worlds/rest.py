@@ -33,12 +33,12 @@ def check_rest(runtime: Runtime, network: Network) -> None:
 
 def _fires_on(story: Story, runtime: Runtime, network: Network) -> Iterator[str]:
     now, due_at = runtime.now(), story.schedule.due_at
-    overdue = now - runtime.settings.grace
-    if due_at is not None and due_at <= overdue:
+    before = now - runtime.settings.grace
+    if due_at is not None and due_at <= before:
         yield f"I3: due at {due_at}, and now is {now}"
     retries = [retry_of(run) for run in story.runs if run.status is RunStatus.RETRYING]
     for arm in [*link_of(story.schedule), *retries]:
-        if arm.due_at <= overdue:
+        if arm.due_at <= before:
             yield f"I3: {arm.id} was due at {arm.due_at}, and now is {now}"
         elif now < arm.due_at <= now + SOON - timedelta(seconds=1) and not network.is_armed(str(arm.id)):
             yield f"I3: {arm.id} is due at {arm.due_at} and not armed"
