@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from rqsched.spec.members import MemberLike
     from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
     from rqsched.spec.timeline import Count
-    from rqsched.store.backfills import Backfill
     from rqsched.store.caller_transaction import ConnectionLike, SessionLike
     from rqsched.timing import Timing, When
     from rqsched.workflows import Registry, RunContext, current_run, workflow
@@ -64,7 +63,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "AuditRecord",
-    "Backfill",
     "BackfillProgress",
     "BackfillRange",
     "BackfillRow",
@@ -125,7 +123,6 @@ __all__ = [
 _HOMES = {
     "Answer": "core.results",
     "AuditRecord": "core.audit",
-    "Backfill": "store.backfills",
     "BackfillProgress": "api.description",
     "BackfillRange": "chain.backfill",
     "BackfillRow": "core.results",

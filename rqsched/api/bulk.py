@@ -66,7 +66,7 @@ class Listing(Protocol):
     runtime: Runtime
     """Where they are counted."""
 
-    def iter(self, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
+    def iter(self, *, namespace: str | None, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
         """Read all that match."""
         ...
 
@@ -78,6 +78,7 @@ def run_bulk(
     dry_run: bool,
     bound: int,
     progress: Callable[[BulkRow], None] | None,
+    namespace: str | None,
     **filters: Unpack[ListFilters],
 ) -> Sequence[BulkRow]:
     """Do it to every schedule that matches; raises InvalidLimitError, with nothing done, when there are too many."""
@@ -87,15 +88,15 @@ def run_bulk(
     require_note(bulk.note)
     if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= _MOST:
         raise InvalidLimitError("bound", f"must be a whole number from 1 to {_MOST}")
-    asked: ListFilters = {**filters, "namespace": filters.get("namespace") or scheduler.settings.namespace}
-    if not asked.get("status"):
-        asked["status"] = OPERATIONS[bulk.operation]
-    wanted = to_filters(asked["namespace"] or "", **asked)
+    if not filters.get("status"):
+        filters["status"] = OPERATIONS[bulk.operation]
+    where = namespace or scheduler.settings.namespace
+    wanted = to_filters(where, **filters)
     count = scheduler.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
     if count > bound:
         raise InvalidLimitError("bound", f"{count} schedules match, more than {bound}; name fewer, or raise it")
     # All are found before any is changed: what is paused matches no more.
-    found = list(scheduler.iter(**asked))[:bound]
+    found = list(scheduler.iter(namespace=where, **filters))[:bound]
     if dry_run:
         return [BulkRow(handle.schedule_id, f"would_{bulk.operation}") for handle in found]
     rows = []
@@ -113,6 +114,7 @@ class BulkOperations:
         self: Any,
         operation: str,
         *,
+        namespace: str | None = None,
         reason: str | None = None,
         note: str | None = None,
         catch_up: CatchUp | str | None = None,
@@ -142,4 +144,4 @@ class BulkOperations:
             idempotency_key,
             context,
         )
-        return run_bulk(self, wanted, dry_run=dry_run, bound=bound, progress=progress, **filters)
+        return run_bulk(self, wanted, dry_run=dry_run, bound=bound, progress=progress, namespace=namespace, **filters)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack, cast
 
 from rqsched.core.option_table import Options, require_id, require_note
-from rqsched.core.schedule_options import define
+from rqsched.core.schedule_options import define, require_known
 from rqsched.errors import InvalidInputError
 from rqsched.spec.duration import SpanLike
 from rqsched.spec.spec import Cron, Every
@@ -82,6 +82,7 @@ class Declarations:
         routing = {key: options[key] for key in _ROUTING if key in options}
         own = {key: options[key] for key in ("note", "paused") if key in options}
         others = {key: options[key] for key in options if key not in {*routing, *own}}
+        require_known(others, Declaring.cron)
         spec, merged = unfold(when, others)
         define(None, {**merged, **routing}, workflow="checked", spec=spec)
         require_note(own.get("note"))
@@ -112,7 +113,7 @@ class Declaring:
         self,
         expression: str,
         *,
-        id: str | None = None,  # noqa: A002 - as users say it
+        schedule_id: str | None = None,
         name: str | None = None,
         **options: Unpack[DeclarationOptions],
     ) -> Callable[[F], F]:
@@ -123,32 +124,33 @@ class Declaring:
         >>> scheduler.sync().created
         ['tidy_up']
 
-        `id` and `name` default to the function's name; queue, connection and timeout are the workflow's defaults.
+        `schedule_id` and `name` default to the function's name; queue, connection and timeout are the workflow's
+        defaults.
         """
-        return self.declarations.on(Cron(expression), id, name, options)
+        return self.declarations.on(Cron(expression), schedule_id, name, options)
 
     def every(
         self,
         interval: SpanLike,
         *,
         offset: SpanLike | None = None,
-        id: str | None = None,  # noqa: A002 - as users say it
+        schedule_id: str | None = None,
         name: str | None = None,
         **options: Unpack[DeclarationOptions],
     ) -> Callable[[F], F]:
         """Register a workflow and declare its schedule at an interval; see `cron`."""
-        return self.declarations.on(Every(interval, offset=offset), id, name, options)
+        return self.declarations.on(Every(interval, offset=offset), schedule_id, name, options)
 
     def on_timing(
         self,
         timing: Timing,
         *,
-        id: str | None = None,  # noqa: A002 - as users say it
+        schedule_id: str | None = None,
         name: str | None = None,
         **options: Unpack[DeclarationOptions],
     ) -> Callable[[F], F]:
         """Register a workflow and declare its schedule with a fluent timing; see `cron` and `Timing`."""
-        return self.declarations.on(timing, id, name, options)
+        return self.declarations.on(timing, schedule_id, name, options)
 
 
 def require_distinct(declarations: Iterable[Declaration]) -> None:

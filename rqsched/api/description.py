@@ -454,7 +454,10 @@ class BackfillProgress:
     updated_at: datetime | None = None
     """When its progress was last recorded; None for a dry run."""
     rows: list[BackfillRow] = field(default_factory=list)
-    """One per occurrence, where the call that returns it handled all of them; otherwise empty, and the counts tell."""
+    """One for each occurrence that this call, or this step of `iter_backfill`, handled.
+
+    Empty where the progress is only read, and from a request over HTTP that leaves a part for later: the counts tell.
+    """
 
     @property
     def is_done(self) -> bool:

@@ -21,12 +21,14 @@ from rqsched.store.schedule_queries import Filters
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
+_MOST_MEMBERS = 64
+"""Of an object that is searched for; each is a condition, and SQLite takes a thousand of them in a statement."""
 _NO_MATCH = ("none",)
 """A status that no schedule has."""
 
 
 class ListFilters(TypedDict, total=False):
-    """Which schedules `list` and `iter` show; everything given must match."""
+    """Which schedules `list`, `iter`, `count` and `bulk` concern; everything given must match."""
 
     status: str | Sequence[str] | None
     """One status or several; without it every schedule that is not deleted."""
@@ -34,8 +36,6 @@ class ListFilters(TypedDict, total=False):
     """How the newest run ended: `succeeded`, `failed` or `lost`, one or several."""
     workflow: str | None
     """The name of the workflow."""
-    namespace: str | None
-    """Default: RQSCHED_NAMESPACE."""
     labels: Mapping[str, str] | None
     """Labels the schedule has, perhaps among others."""
     search_attributes: Mapping[str, Any] | None
@@ -62,26 +62,26 @@ class ListFilters(TypedDict, total=False):
 
 
 def to_filters(
-    where: str,
-    /,
+    namespace: str,
     *,
     status: str | Sequence[str] | None = None,
     outcome: str | Sequence[str] | None = None,
-    namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
     search_attributes: Mapping[str, Any] | None = None,
     query: str | None = None,
     **others: Any,
 ) -> Filters:
-    """Return the filters of one namespace (`where`, whatever was named); raises InvalidInputError."""
-    del namespace
+    """Return the filters of one namespace; raises InvalidInputError."""
+    for name, members in (("labels", labels or {}), ("search_attributes", search_attributes or {})):
+        _require_few(name, members)
+        json_text(name, dict(members), MEMO_BYTES)
     statuses, outcomes = _words("status", status, ScheduleStatus), _words("outcome", outcome, LastOutcome)
     for name in ("created_since", "created_until", "next_since", "next_until"):
         instant = others.get(name)
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
     filters = Filters(
-        namespace=where,
+        namespace=namespace,
         statuses=statuses,
         outcomes=outcomes,
         labels=labels or {},
@@ -108,7 +108,13 @@ def narrowed(filters: Filters, query: str, statuses_of: Callable[[str], tuple[st
     """
     for name, value in _terms(query):
         filters = _with(filters, name, value, statuses_of)
+    _require_few("query", filters.search_attributes)
     return filters
+
+
+def _require_few(field: str, members: Mapping[str, Any]) -> None:
+    if len(members) > _MOST_MEMBERS:
+        raise InvalidInputError(field, f"names {len(members)} values to search for; name at most {_MOST_MEMBERS}")
 
 
 def _terms(query: str) -> Iterator[tuple[str, Any]]:

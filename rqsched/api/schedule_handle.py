@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import starmap
 from typing import Any, Unpack
 
 from rqsched.api.build_description import describe, describe_backfill, describe_delivery, describe_preview, upcoming
@@ -43,7 +45,6 @@ from rqsched.spec.spec import Spec, SpecLike
 from rqsched.spec.timeline import require_utc
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
-from rqsched.store.backfills import Backfill
 from rqsched.timing import When, unfold
 
 __all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]
@@ -413,19 +414,19 @@ class ScheduleHandle(ScheduleView):
             chunks = self.preview_backfill(wanted)
             return describe_preview(self._schedule, wanted, chunks)
         rows: list[BackfillRow] = []
-        for done, chunk in self.iter_backfill(wanted):  # a range without occurrences is a chunk, too
-            rows += chunk
+        for step in self.iter_backfill(wanted):  # a range without occurrences is a step, too
+            rows += step.rows
             if progress is not None:
-                progress(describe_backfill(done))
+                progress(step)
         self.refresh()
-        return describe_backfill(done, rows)
+        return replace(step, rows=rows)
 
     def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
         """Say what a backfill would do, chunk by chunk, in bounded memory; writes nothing."""
         return backfill.preview(self._runtime, self.refresh().state, wanted)
 
-    def iter_backfill(self, wanted: BackfillRange) -> Generator[tuple[Backfill, list[BackfillRow]]]:
-        """Fire a range chunk by chunk, in bounded memory: yields the progress and what the chunk did.
+    def iter_backfill(self, wanted: BackfillRange) -> Generator[BackfillProgress]:
+        """Fire a range chunk by chunk, in bounded memory: yields the progress after each, with the rows of the chunk.
 
         Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.
         """
@@ -433,9 +434,9 @@ class ScheduleHandle(ScheduleView):
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         opened = backfill.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
-        yield from backfill.iterate(self._runtime, opened)
+        yield from starmap(describe_backfill, backfill.iterate(self._runtime, opened))
 
-    def resume_backfill(self, uid: str) -> Generator[tuple[Backfill, list[BackfillRow]]]:
+    def resume_backfill(self, uid: str) -> Generator[BackfillProgress]:
         """Continue, as `iter_backfill` does, an interrupted backfill of this schedule.
 
         Nothing is fired twice, not even when another process continues it at the same time. Raises
@@ -444,4 +445,4 @@ class ScheduleHandle(ScheduleView):
         found = backfill.get_backfill(self._runtime, uid)
         if found.schedule_uid != self.uid:
             raise BackfillNotFoundError(uid)
-        yield from backfill.iterate(self._runtime, found)
+        yield from starmap(describe_backfill, backfill.iterate(self._runtime, found))

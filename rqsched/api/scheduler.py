@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rq import get_current_job
 
@@ -64,10 +64,6 @@ if TYPE_CHECKING:
     from rqsched.chain.reconcile import Recovered
 
 _log = logging.getLogger(__name__)
-
-Subscriber: TypeAlias = signals.Subscriber
-History: TypeAlias = list[AuditRecord]
-Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Scheduler(BulkOperations, Syncing, Declaring):
@@ -339,9 +335,9 @@ class Scheduler(BulkOperations, Syncing, Declaring):
     def list(
         self,
         *,
+        namespace: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-        newest_first: bool = False,
         sort: str = "created",
         **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
@@ -351,30 +347,31 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         ['nightly']
 
         Args:
+            namespace: Default: RQSCHED_NAMESPACE.
             limit: The size of the page, 1 to 500.
             cursor: `next_cursor` of the page before.
-            newest_first: The same as `sort="-created"`.
             sort: `created`, `next` (those that fire), `id`; with `-` the other way round.
         """
         schedule_queries.require_limit(limit)
         schedule_queries.require_sort(sort)
-        wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
-        named = "-created" if newest_first else sort
-        page = schedule_queries.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=named)
+        wanted = to_filters(self._namespace(namespace), **filters)
+        page = schedule_queries.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=sort)
         return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
 
-    def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
+    def iter(
+        self, *, namespace: str | None = None, sort: str = "created", **filters: Unpack[ListFilters]
+    ) -> Iterator[ScheduleHandle]:
         """Read all schedules that `list` with these filters and this order shows, page by page."""
-        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
+        return pages(lambda cursor: self.list(namespace=namespace, limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
-    def count(self, **filters: Unpack[ListFilters]) -> int:
+    def count(self, *, namespace: str | None = None, **filters: Unpack[ListFilters]) -> int:
         """Count the schedules that `list` shows with these filters."""
-        wanted = to_filters(self._namespace(filters.get("namespace")), **filters)
+        wanted = to_filters(self._namespace(namespace), **filters)
         return self.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
 
     def history(
         self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
-    ) -> History:
+    ) -> Sequence[AuditRecord]:
         """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
         return self.newest(schedule_id, namespace=namespace).history(limit, after_sequence)
 
@@ -509,7 +506,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         if not is_working and not is_importing_workflows():
             self._recovering.begin()
 
-    def tick(self, *, limit: int = 100, now: datetime | None = None) -> Rows:
+    def tick(self, *, limit: int = 100, now: datetime | None = None) -> Sequence[dict[str, Any]]:
         """Fire what is due in this process, without waiting for a worker; return one row per outcome.
 
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
@@ -520,7 +517,7 @@ class Scheduler(BulkOperations, Syncing, Declaring):
 
         return fire_due.tick(self.runtime, limit=schedule_queries.require_limit(limit, 10_000), now=now)
 
-    def on(self, name: str, subscriber: Subscriber) -> None:
+    def on(self, name: str, subscriber: signals.Subscriber) -> None:
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
 
         Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises

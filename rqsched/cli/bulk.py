@@ -230,9 +230,9 @@ def _fired(handle: ScheduleHandle, wanted: BackfillRange) -> Iterator[BackfillRo
     """Yield what the backfill does, chunk by chunk, while a bar follows it."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
-        for done, rows in handle.iter_backfill(wanted):
-            advance(len(rows))
-            yield from rows
+        for done in handle.iter_backfill(wanted):
+            advance(len(done.rows))
+            yield from done.rows
             if done.reason:
                 notice(f"The backfill stopped: {done.reason}.")
 

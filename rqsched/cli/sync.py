@@ -30,8 +30,8 @@ from rqsched.spec.spec import Cron, Every, Once, Spec
 app = typer.Typer(add_completion=False)
 _log = logging.getLogger(__name__)
 
-_CALLED_ELSEWHERE = {"id": "schedule_id", "every": "interval"}
-"""What decorators and flags call a key."""
+_CALLED_ELSEWHERE = {"every": "interval"}
+"""What Python and flags call a key."""
 _WHEN = ("cron", "interval", "once", "spec", "offset", "from_completion", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "note", "paused", "cron_seconds", *_WHEN)
 _ENTRIES = "schedules"

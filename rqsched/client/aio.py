@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import httpx
 import tenacity
@@ -32,6 +32,7 @@ from rqsched.patience import looks
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
+    from rqsched.api.list_filters import ListFilters
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -204,9 +205,9 @@ class AsyncClient:
                 error = caught
             await asyncio.sleep(stream.pause_after(error))
 
-    def iter(self, **filters: Any) -> AsyncIterator[AsyncScheduleHandle]:
-        """Read all schedules that `list` shows with these filters, page by page."""
-        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
+    def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> AsyncIterator[AsyncScheduleHandle]:
+        """Read all schedules that `list` with these filters and this order shows, page by page."""
+        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
 
 class AsyncRunHandle(RunView):

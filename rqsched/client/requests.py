@@ -20,6 +20,7 @@ from rqsched.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
+    from rqsched.api.list_filters import ListFilters
     from rqsched.core.option_table import Options
     from rqsched.spec.spec import SpecLike
 
@@ -77,24 +78,27 @@ def instant(field: str, value: datetime) -> str:
     return iso_utc(value)
 
 
-def list_params(filters: Mapping[str, Any]) -> dict[str, Any]:
+def list_params(filters: ListFilters, **more: Any) -> dict[str, Any]:
     """Return the query that lists schedules."""
-    labels = [f"{name}:{value}" for name, value in (filters.get("labels") or {}).items()]
-    params: dict[str, Any] = {"label": labels}
-    for name, value in given(filters).items():
-        if isinstance(value, datetime):
-            params[name] = instant(name, value)
-        elif name != "labels":
-            params["q" if name == "text" else name] = str(value).lower() if isinstance(value, bool) else value
-    return params
+    params = _filters(filters)
+    labels = [f"{name}:{value}" for name, value in params.pop("labels", {}).items()]
+    if "search_attributes" in params:
+        params["search_attributes"] = json.dumps(params["search_attributes"])
+    return params | {"label": labels} | given(more)
 
 
-def bulk_body(fields: Mapping[str, Any]) -> dict[str, Any]:
+def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
     """Return the body of a bulk operation; `status` and `outcome` are lists there."""
-    body = given(fields)
+    body = _filters(filters)
     for name in body.keys() & {"status", "outcome"}:
         body[name] = [body[name]] if isinstance(body[name], str) else list(body[name])
-    return body | ({"q": body.pop("text")} if "text" in body else {})
+    return body | given(more)
+
+
+def _filters(filters: ListFilters) -> dict[str, Any]:
+    """Return the filters by the names that the server has for them."""
+    named = {"q" if name == "text" else name: value for name, value in filters.items() if value is not None}
+    return {name: instant(name, value) if isinstance(value, datetime) else value for name, value in named.items()}
 
 
 def event_params(after: str | None, since: datetime | None, event_types: Sequence[str]) -> dict[str, Any]:

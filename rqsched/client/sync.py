@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx
 import tenacity
@@ -30,11 +30,11 @@ from rqsched.patience import looks
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
+    from rqsched.api.list_filters import ListFilters
     from rqsched.core.option_table import Options
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
-History: TypeAlias = list[AuditRecord]
 
 
 class Client:
@@ -133,47 +133,34 @@ class Client:
         """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
         return ScheduleHandle(self, schedule_id)
 
-    def history(self, schedule_id: str, *, limit: int = 100, after_sequence: int = 0) -> History:
+    def history(self, schedule_id: str, *, limit: int = 100, after_sequence: int = 0) -> Sequence[AuditRecord]:
         """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
         return self.handle(schedule_id).history(limit, after_sequence)
 
     def list(
         self,
         *,
-        status: str | Sequence[str] | None = None,
-        outcome: str | Sequence[str] | None = None,
-        workflow: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        owner: str | None = None,
-        text: str | None = None,
-        overdue: bool | None = None,
-        created_since: datetime | None = None,
-        created_until: datetime | None = None,
-        next_since: datetime | None = None,
-        next_until: datetime | None = None,
-        sort: str = "created",
         limit: int = 100,
         cursor: str | None = None,
+        sort: str = "created",
+        **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
-        """Read a page (1 to 500) of schedules in the order they were created, or `sort`: created, next, id; - reverses.
+        """Read a page (1 to 500) of schedules in the order they were created; see ListFilters for what may be asked.
 
-        Where schedules are large a page has fewer than `limit`, and a `next_cursor`.
+        `sort` is `created`, `next` (those that fire) or `id`; with `-` the other way round. Where schedules are large a
+        page has fewer than `limit`, and a `next_cursor`.
         """
-        filters: dict[str, Any] = {"status": status, "outcome": outcome, "workflow": workflow, "labels": labels}
-        filters |= {"owner": owner, "text": text, "overdue": overdue}
-        filters |= {"created_since": created_since, "created_until": created_until}
-        filters |= {"next_since": next_since, "next_until": next_until}
-        params = requests.list_params({**filters, "sort": sort, "limit": limit, "cursor": cursor})
+        params = requests.list_params(filters, sort=sort, limit=limit, cursor=cursor)
         request = get(path_of("schedules"), responses.page(Description), params)
         return self.send(request.then(lambda page: page.map(self._handle)))
 
-    def iter(self, **filters: Any) -> Iterator[ScheduleHandle]:
-        """Read all schedules that `list` shows with these filters, page by page."""
-        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, **filters))
+    def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
+        """Read all schedules that `list` with these filters and this order shows, page by page."""
+        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
-    def count(self, /, **filters: Any) -> int:
+    def count(self, **filters: Unpack[ListFilters]) -> int:
         """Count the schedules that `list` shows with these filters."""
-        params = requests.list_params({**filters, "limit": 1, "total": True})
+        params = requests.list_params(filters, limit=1, total=True)
         return self.send(get(path_of("schedules"), lambda response: int(response.json()["total"]), params))
 
     def batch_delete(self, schedule_ids: Sequence[str]) -> None:
@@ -219,7 +206,6 @@ class Client:
     def bulk(
         self,
         operation: str,
-        /,
         *,
         reason: str | None = None,
         note: str | None = None,
@@ -228,7 +214,7 @@ class Client:
         idempotency_key: str | None = None,
         dry_run: bool = False,
         bound: int = 500,
-        **filters: Any,
+        **filters: Unpack[ListFilters],
     ) -> Sequence[BulkRow]:
         """Pause, resume or trigger every schedule that `list` shows with these filters; returns a row for each.
 
@@ -236,10 +222,10 @@ class Client:
         nothing done, when more than `bound` (at most 1000) match.
         """
         more = {"catch_up": catch_up, "overlap": overlap, "idempotency_key": idempotency_key}
-        body = {"reason": reason, "note": note, "dry_run": dry_run, "bound": bound, **more, **filters}
+        body = requests.bulk_body(filters, reason=reason, note=note, dry_run=dry_run, bound=bound, **more)
         is_repeatable = operation != "trigger" or idempotency_key is not None  # pausing twice does nothing
         path, read = path_of("bulk", operation), responses.listed(BulkRow)
-        return self.send(Request("POST", path, read, requests.bulk_body(body), is_repeatable=is_repeatable))
+        return self.send(Request("POST", path, read, body, is_repeatable=is_repeatable))
 
     def events(
         self,

@@ -81,8 +81,8 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     if "dry_run" in visit.form:
         count = sum(len(rows) for rows in handle.preview_backfill(wanted))
         return f"{count} occurrence(s) lie in that range. Nothing was started."
-    done, _ = next(iter(handle.iter_backfill(wanted)))
-    if not done.is_done:
+    done = next(iter(handle.iter_backfill(wanted)))
+    if done.uid is not None and not done.is_done:
         backfill.continue_later(visit.scheduler.runtime, done.uid)
         return f"{done.attempted} done so far; it continues, and its progress is shown below."
     return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."

@@ -198,7 +198,6 @@ def list_schedules(
     *,
     limit: int,
     cursor: str | None,
-    newest_first: bool = False,
     sort: str = "created",
     offset: int = 0,
     most: int | None = None,
@@ -206,10 +205,9 @@ def list_schedules(
     is_slim: bool = False,
 ) -> Page[Schedule]:
     """Read a page of schedules; see `search_schedules`. With `most_looked_at` it may be short, or empty."""
-    named = "-created" if newest_first else sort
-    after = read_cursor(cursor, is_text=SORTS[named][0] is schedules.c.schedule_id) if cursor is not None else None
+    after = read_cursor(cursor, is_text=SORTS[sort][0] is schedules.c.schedule_id) if cursor is not None else None
     found = search_schedules(
-        connection, filters, sort=named, after=after, limit=limit, offset=offset, most=most,
+        connection, filters, sort=sort, after=after, limit=limit, offset=offset, most=most,
         most_looked_at=most_looked_at, is_slim=is_slim,
     )  # fmt: skip
     return Page(found.items, None if found.following is None else write_cursor(*found.following))
@@ -579,7 +577,7 @@ def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[st
 def dead(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
     """Read the dead schedules of a namespace, or of all, the newest first."""
     filters = Filters(namespace=namespace, statuses=(ScheduleStatus.DEAD.value,))
-    return list_schedules(connection, filters, limit=limit, cursor=None, newest_first=True).items
+    return list_schedules(connection, filters, limit=limit, cursor=None, sort="-created").items
 
 
 def failing(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:

@@ -209,10 +209,11 @@ def begun(env: Env, **options: Any) -> tuple[Any, str]:
     """A backfill whose process ends after its first chunk."""
     schedule = env.create(spec=MINUTELY, **options)
     steps = schedule.iter_backfill(BackfillRange(NOON - LONG, NOON))
-    backfill, rows = next(steps)
-    assert (len(rows), backfill.status) == (CHUNK, "running")
+    done = next(steps)
+    assert (len(done.rows), done.status) == (CHUNK, "running")
+    assert done.uid is not None
     steps.close()
-    return schedule, backfill.uid
+    return schedule, done.uid
 
 
 def test_after_a_crash_reconcile_continues_a_backfill_after_its_last_commit(any_env: Env) -> None:
@@ -241,10 +242,10 @@ def test_two_processes_that_resume_a_crashed_backfill_share_the_rest(env: Env) -
     schedule, uid = begun(env)
     mine, theirs = schedule.resume_backfill(uid), schedule.resume_backfill(uid)
 
-    rows = next(mine)[1] + next(theirs)[1]
+    rows = next(mine).rows + next(theirs).rows
 
     assert len(rows) == len({row.occurrence_at for row in rows}) == CHUNK + 10
-    assert [rows for steps in (mine, theirs) for _, rows in steps if rows] == [], "nothing is left"
+    assert [step.rows for steps in (mine, theirs) for step in steps if step.rows] == [], "nothing is left"
     with pytest.raises(BackfillNotFoundError):
         list(env.create("other").resume_backfill(uid))
 
@@ -266,9 +267,9 @@ def test_deleting_the_schedule_stops_its_backfill(env: Env) -> None:
     next(steps)
     schedule.delete()
 
-    done, rows = next(steps)
+    done = next(steps)
 
-    assert (done.status, done.reason, rows) == ("stopped", "deleted", [])
+    assert (done.status, done.reason, done.rows) == ("stopped", "deleted", [])
     with pytest.raises(ScheduleNotFoundError):
         schedule.backfill(NOON - HOUR, NOON)
 
@@ -333,7 +334,7 @@ def test_the_pause_between_chunks_is_longer_than_a_waiting_lock_sleeps() -> None
 
 
 def by_its_owner(schedule: ScheduleHandle, uid: str, env: Env) -> None:
-    assert [done.attempted for done, _ in schedule.resume_backfill(uid)] == [2 * CHUNK, 2 * CHUNK + 10]
+    assert [done.attempted for done in schedule.resume_backfill(uid)] == [2 * CHUNK, 2 * CHUNK + 10]
 
 
 def by_recover(schedule: ScheduleHandle, uid: str, env: Env) -> None:

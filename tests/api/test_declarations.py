@@ -21,7 +21,7 @@ def test_a_decorator_registers_and_declares_and_sync_applies(any_env: Env) -> No
     def invoice_sync(region: str) -> str:
         return f"synced {region}"
 
-    @scheduler.every("30m", id="half-hourly", name="tidy-up", overlap="allow")
+    @scheduler.every("30m", schedule_id="half-hourly", name="tidy-up", overlap="allow")
     async def tidy() -> str:
         return "tidied"
 
@@ -52,11 +52,11 @@ def test_the_decorated_function_stays_what_it_is(env: Env) -> None:
 
 
 def test_an_interval_keeps_its_anchor_over_restarts(any_env: Env) -> None:
-    any_env.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_env.scheduler.every("10m", schedule_id="beat")(lambda_workflow)
     any_env.scheduler.sync()
     any_env.advance(7 * MINUTE)
 
-    any_env.scheduler.every("10m", id="beat")(lambda_workflow)
+    any_env.scheduler.every("10m", schedule_id="beat")(lambda_workflow)
     any_env.scheduler.sync()
 
     assert any_env.scheduler.get("beat").next_run_at == NOON + 10 * MINUTE
@@ -66,13 +66,13 @@ def lambda_workflow() -> None: ...
 
 
 def test_an_aligned_interval_is_declared_with_an_offset(env: Env) -> None:
-    env.scheduler.every("1h", offset="5m", id="aligned")(lambda_workflow)
+    env.scheduler.every("1h", offset="5m", schedule_id="aligned")(lambda_workflow)
     env.scheduler.sync()
     assert env.scheduler.get("aligned").next_run_at == NOON + 5 * MINUTE
 
 
 def test_a_schedule_may_be_declared_paused(env: Env) -> None:
-    env.scheduler.every("1m", id="sleeping", paused=True)(lambda_workflow)
+    env.scheduler.every("1m", schedule_id="sleeping", paused=True)(lambda_workflow)
     env.scheduler.sync()
     assert env.scheduler.get("sleeping").status == "paused"
 
@@ -80,7 +80,7 @@ def test_a_schedule_may_be_declared_paused(env: Env) -> None:
 WRONG: dict[str, dict[str, Any]] = {
     "option": {"colour": "red"},
     "value": {"max_runs": 0},
-    "id": {"id": "no id"},
+    "id": {"schedule_id": "no id"},
     "name": {"name": "no name"},
     "note": {"note": 5},
     "queue": {"queue": "no queue"},
@@ -93,6 +93,11 @@ def test_an_invalid_declaration_is_refused_at_the_decorated_function(env: Env, o
         env.scheduler.every("1m", **options)(lambda_workflow)
     assert env.scheduler.declarations.all() == []
     assert env.runtime.workflows.get("lambda_workflow") is None
+
+
+def test_a_decorator_names_the_argument_that_is_meant(env: Env) -> None:
+    with pytest.raises(TypeError, match="id: is not an option; did you mean schedule_id"):
+        env.scheduler.every("1m", id="hourly")  # type: ignore[call-arg]  # what it was called
 
 
 def test_an_invalid_timing_is_refused_at_the_decorated_function(env: Env) -> None:

@@ -35,7 +35,7 @@ def test_list_filters_by_everything_given(any_env: Env) -> None:
     def ids(**filters: Any) -> str:
         return "".join(found.schedule_id for found in any_env.scheduler.list(**filters).items)
 
-    assert (ids(), ids(newest_first=True), ids(status="deleted"), ids(status=["paused", "deleted"])) == (
+    assert (ids(), ids(sort="-created"), ids(status="deleted"), ids(status=["paused", "deleted"])) == (
         "abc", "cba", "d", "cd",
     )  # fmt: skip
     assert (ids(workflow="other"), ids(owner="ann"), ids(owner="bob"), ids(text="A")) == ("b", "a", "", "a")

@@ -21,7 +21,7 @@ scheduler = Scheduler.from_env()
 {at_import}
 
 
-@scheduler.cron("0 3 * * *", id="tidy-up", name="tidy-up")
+@scheduler.cron("0 3 * * *", schedule_id="tidy-up", name="tidy-up")
 def tidy_up() -> None: ...
 """
 JOBS = """
@@ -64,9 +64,9 @@ def test_schedulers_of_the_process_share_what_is_declared_and_those_of_their_own
 
     def nightly() -> None: ...
 
-    mine.cron("0 3 * * *", id="nightly")(nightly)
-    other.cron("0 4 * * *", id="nightly", note="of the other")(nightly)
-    registered.cron("0 5 * * *", id="early")(nightly)
+    mine.cron("0 3 * * *", schedule_id="nightly")(nightly)
+    other.cron("0 4 * * *", schedule_id="nightly", note="of the other")(nightly)
+    registered.cron("0 5 * * *", schedule_id="early")(nightly)
 
     assert plain.sync().created == ["nightly"]
     assert mine.sync().unchanged == ["nightly"]

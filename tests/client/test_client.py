@@ -7,17 +7,18 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from rqsched import Cron, Every, OverlapPolicy, RetryPolicy, errors
+from rqsched import Cron, Declaration, Every, ListFilters, Options, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.http import error_of
 from rqsched.http import Limits
 from tests.support.client import InProcess, asynchronous, client_of
-from tests.support.env import MINUTE, SECOND, block
+from tests.support.env import HOUR, MINUTE, NOON, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.web import MakeWeb, Web, one_token
@@ -147,6 +148,68 @@ def test_lists_are_paged_counted_and_filtered(client: Client, web: Web) -> None:
     client.batch_delete(["s0", "s1", "nope"])
     assert client.count() == 1
     assert [found["name"] for found in client.workflows()] == ["note"]
+
+
+BETWEEN = NOON + 90 * SECOND
+FILTERS: dict[str, Any] = {
+    "status": "active",
+    "outcome": ["succeeded", "failed"],
+    "workflow": "note",
+    "labels": {"team": "billing"},
+    "search_attributes": {"region": "eu", "tier": 1},
+    "owner": "ann",
+    "managed_by": "sync",
+    "text": "CLAR",
+    "overdue": True,
+    "created_since": BETWEEN,
+    "created_until": BETWEEN,
+    "next_since": BETWEEN + HOUR,
+    "next_until": BETWEEN + HOUR,
+    "query": 'WorkflowType = "note" AND tier = 1',
+}
+"""One value for each filter, which lets one or two of the schedules below through."""
+
+
+def test_each_filter_of_the_scheduler_means_the_same_over_http(any_web: Web) -> None:
+    env, client = any_web.env, client_of(any_web)
+    attributes = {"region": "eu", "tier": 1, 'a"b:c': [None]}
+    options: Options = {"labels": {"team": "billing"}, "search_attributes": attributes, "owner": "ann"}
+    client.sync([Declaration("declared", "note", Every("1h"), options)])
+    client.get("declared").trigger()
+    env.work()
+    env.advance(MINUTE)
+    env.register("other", lambda: None)
+    client.create("silent", "other", Every("1h"), expect_success_within=SECOND, search_attributes={"tier": "1"})
+    env.advance(MINUTE)
+    client.create("resting", "other", Every("1h"), paused=True)
+    env.recover()
+
+    assert FILTERS.keys() == ListFilters.__annotations__.keys()
+    for name, value in FILTERS.items():
+        asked: Any = {name: value}
+        near, far = ([one.schedule_id for one in which.list(**asked).items] for which in (env.scheduler, client))
+        assert 0 < len(near) < 3, name
+        assert (far, client.count(**asked)) == (near, len(near)), name
+        assert client.bulk("pause", dry_run=True, **asked) == env.scheduler.bulk("pause", dry_run=True, **asked), name
+    assert [one.schedule_id for one in client.list(search_attributes={'a"b:c': [None]}).items] == ["declared"]
+
+
+REFUSED_FILTERS: dict[str, Any] = {
+    "a query that says nothing": {"query": "region"},
+    "a status in a query": {"query": 'Status = "asleep"'},
+    "a number that JSON lacks": {"search_attributes": {"a": float("nan")}},
+    "a naive instant": {"next_since": datetime(2026, 1, 15)},  # noqa: DTZ001
+    "more than a thousand equalities": {"search_attributes": {str(n): "x" for n in range(1_100)}},
+}
+
+
+@pytest.mark.parametrize("filters", REFUSED_FILTERS.values(), ids=REFUSED_FILTERS.keys())
+def test_what_cannot_be_asked_is_refused_in_process_and_over_http(any_web: Web, filters: Any) -> None:
+    for which in (any_web.env.scheduler, client_of(any_web)):
+        for ask in (which.list, which.count, partial(which.bulk, "pause")):
+            with pytest.raises(errors.InvalidInputError) as refused:
+                ask(**filters)
+            assert refused.value.field == next(iter(filters))
 
 
 def test_a_backfill_returns_the_progress_that_the_scheduler_returns(client: Client, web: Web) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from tests.contract.sources import modules
 PUBLIC_NAMES = {
     "Answer",
     "AuditRecord",
-    "Backfill",
     "BackfillProgress",
     "BackfillRange",
     "BackfillRow",
@@ -87,18 +86,22 @@ IN_PUBLIC_MODULES = {"Clock", "Workflow"}
 """Those of `rqsched.clock` and `rqsched.workflows`."""
 
 
-def test_every_class_of_ours_that_a_public_signature_names_is_exported() -> None:
+def test_every_type_of_ours_that_a_public_signature_names_is_exported() -> None:
     kinds = [getattr(module, name) for module in (rqsched, client) for name in module.__all__]
     kinds += [aio.AsyncScheduler, aio.AsyncScheduleHandle, aio.AsyncRunHandle]
     named = {word for kind in kinds if inspect.isclass(kind) for word in _words_of_signatures(kind)}
-    ours = {
-        statement.name
-        for path in modules().values()
-        for statement in ast.parse(path.read_text()).body
-        if isinstance(statement, ast.ClassDef)
-    }
+    statements = [statement for path in modules().values() for statement in ast.parse(path.read_text()).body]
+    ours = {name for statement in statements for name in _type_in(statement)}
     exported = PUBLIC_NAMES | {*client.__all__, *aio.__all__} | OF_SURFACES | IN_PUBLIC_MODULES
     assert (named & ours) - exported == set()
+
+
+def _type_in(statement: ast.stmt) -> Iterator[str]:
+    match statement:
+        case ast.ClassDef(name=name):
+            yield name
+        case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+            yield name
 
 
 def _words_of_signatures(kind: type) -> set[str]:
@@ -211,11 +214,8 @@ OVER_HTTP: dict[type, set[str]] = {
     RunHandle: set(),
 }
 """What needs a server: streams, and handles that have read nothing yet."""
-NOT_OVER_HTTP = {"connection", "context", "filters", "keep", "namespace", "newest_first", "progress", "session", "sort"}
-"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where.
-
-The client's `list` names each filter.
-"""
+NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
+"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
 
 
 @pytest.mark.parametrize(
@@ -248,15 +248,18 @@ OTHER_DEFAULTS = {"sync(declarations)"}
     ("near", "far"),
     [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)],
 )
-def test_client_has_the_defaults_of_the_scheduler(near: type, far: type) -> None:
+def test_client_takes_its_parameters_as_the_scheduler_does(near: type, far: type) -> None:
     names = {name for name in dir(near) if not name.startswith("_") and hasattr(far, name)}
-    differing = {
-        f"{name}({parameter})"
+    shared = [
+        (f"{name}({parameter})", _parameters(near, name)[parameter], _parameters(far, name)[parameter])
         for name in names
         for parameter in set(_parameters(near, name)) & set(_parameters(far, name))
-        if _parameters(near, name)[parameter].default != _parameters(far, name)[parameter].default
-    }
-    assert differing - OTHER_DEFAULTS == set()
+    ]
+    assert {said for said, here, there in shared if here.default != there.default} - OTHER_DEFAULTS == set()
+    assert {said for said, here, there in shared if here.kind != there.kind} == set()
+    filters = {said: (here.annotation, there.annotation) for said, here, there in shared if said.endswith("(filters)")}
+    assert set(filters) == {f"{name}(filters)" for name in ("bulk", "count", "iter", "list") if near is Scheduler}
+    assert set(filters.values()) <= {("Unpack[ListFilters]", "Unpack[ListFilters]")}
 
 
 @pytest.mark.parametrize(

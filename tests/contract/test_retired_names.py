@@ -115,7 +115,9 @@ _OF_OTHER_DOCUMENTS = {
 }
 _OF_PIPELIT = {"total_repeats": "max_successes"}
 IN_FOLDER = {
-    "rqsched/api": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
+    "rqsched/api": _OF_OTHER_DOCUMENTS
+    | _OF_PIPELIT
+    | {"id": "schedule_id", "newest_first": 'sort="-created"', "Rows": "Sequence", "History": "Sequence"},
     "rqsched/cli": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
     "rqsched/client": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
     "rqsched/http/native": _OF_OTHER_DOCUMENTS,

@@ -82,7 +82,7 @@ def test_the_start_repairs_what_redis_lost(env: Env) -> None:
 
 
 def test_with_sync_the_declared_schedules_are_there_before_the_first_request(env: Env) -> None:
-    @env.scheduler.every("1h", id="declared", name="declared")
+    @env.scheduler.every("1h", schedule_id="declared", name="declared")
     def declared() -> None: ...
 
     (shown,) = send(make_app(lifespan=lifespan(env.scheduler, sync=True)), ("GET", "/declared"))
@@ -121,7 +121,7 @@ def test_with_sync_what_the_application_itself_declares_is_there(
     monkeypatch.setenv("RQSCHED_IMPORTS", "no_such_module")
     with Scheduler.from_env() as scheduler:
 
-        @scheduler.every("1h", id="own", name="own")
+        @scheduler.every("1h", schedule_id="own", name="own")
         def own() -> None: ...
 
         (shown,) = send(make_app(lifespan=lifespan(sync=True)), ("GET", "/own"))

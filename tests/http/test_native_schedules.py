@@ -273,6 +273,17 @@ def test_filters_narrow_the_list(any_web: Web) -> None:
     assert ids(web, owner="ann") == ["a"]
     assert ids(web, q="B") == ["b"]
     assert ids(web, namespace="elsewhere") == ["d"]
+    assert ids(web, query='WorkflowType = "other"') == ["b"]
+    assert ids(web, managed_by="sync") == []
+
+
+@pytest.mark.parametrize("text", ["region", "[1]", '"a"', "{", "[" * 3_000, '{"a": NaN}', '{"a": 1e999}'])
+def test_search_attributes_of_a_list_are_a_json_object(web: Web, text: str) -> None:
+    web.create("a", search_attributes={"region": "eu"})
+    assert ids(web, search_attributes='{"region": "eu"}') == ["a"]
+    assert ids(web, search_attributes='{"region": ["eu"]}') == []
+    refused = web.get(SCHEDULES, params={"search_attributes": text})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "search_attributes")
 
 
 def test_pages_follow_each_other_and_the_total_is_counted_only_when_asked_for(any_web: Web) -> None:

@@ -130,6 +130,12 @@ ShownFields = Annotated[
     Literal["full", "summary"],
     Query(description="summary leaves out what may be large: arguments, memo, search attributes, attempts, results."),
 ]
+MAX_QUERY = 4_000
+ListQuery = Annotated[str, Field(max_length=MAX_QUERY)]
+QUERY_HELP = (
+    'An AND of equalities, such as WorkflowType = "invoice-sync" AND region = "eu": ScheduleId, Status, WorkflowType, '
+    "TaskQueue, Note and search attributes."
+)
 Cursor = Annotated[str | None, Query(max_length=500, description="The next_cursor of the previous page.")]
 IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, description="The same key returns the same response.")
@@ -416,9 +422,16 @@ class BulkRequest(RequestBody):
     )
     workflow: Name | None = Field(default=None, description="Only of this workflow.")
     owner: Name | None = Field(default=None, description="Only of this owner.")
+    managed_by: Name | None = Field(default=None, description="sync: only those that a sync made.")
     labels: Labels | None = Field(default=None, description="Only with these labels.")
+    search_attributes: JsonObject | None = Field(default=None, description="Only with these search attributes.")
     q: Name | None = Field(default=None, description="A part of the id, in any case.")
     overdue: bool | None = Field(default=None, description="Without a success for as long as expected, or not.")
+    created_since: Instant | None = Field(default=None, description="Created then or later.")
+    created_until: Instant | None = Field(default=None, description="Created before.")
+    next_since: Instant | None = Field(default=None, description="Fires next then or later.")
+    next_until: Instant | None = Field(default=None, description="Fires next before.")
+    query: ListQuery | None = Field(default=None, description=QUERY_HELP)
     reason: Note | None = Field(default=None, description="Why, for the audit events of a pause.")
     note: Note | None = Field(default=None, description="For the next operator; pause and resume leave it.")
     catch_up: Name | None = Field(default=None, description="Where resume continues: next, once or from_now.")

@@ -6,12 +6,13 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from rqsched.api.build_description import describe_backfill, describe_preview, describe_run
+from rqsched.api.build_description import describe_preview, describe_run
 from rqsched.api.run_handle import RunHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
@@ -275,12 +276,12 @@ def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillR
     if body.dry_run:
         chunks = handle.preview_backfill(wanted)
         return Json(describe_preview(handle.state, wanted, chunks, backfill.CHUNK))
-    first, rows = next(iter(handle.iter_backfill(wanted)))
-    if first.is_done:
-        return Json(describe_backfill(first, rows))
+    first = next(iter(handle.iter_backfill(wanted)))
+    if first.is_done or first.uid is None:
+        return Json(first)
     backfill.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
-    return Json(describe_backfill(first), 202, {"Location": location})
+    return Json(replace(first, rows=[]), 202, {"Location": location})
 
 
 @router.get("/backfills/", response_model=BackfillsResponse, tags=["backfills"])

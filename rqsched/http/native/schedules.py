@@ -5,16 +5,18 @@ And of many at once: one operation on every schedule that matches a filter, and 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from rqsched.api import declarations
+from rqsched.api.list_filters import to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, option_checks
 from rqsched.chain.creating import Named
@@ -30,6 +32,8 @@ from rqsched.http.errors import MalformedError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
     ID,
+    MAX_QUERY,
+    QUERY_HELP,
     BatchDeleteRequest,
     BulkRequest,
     CreateRequest,
@@ -39,6 +43,7 @@ from rqsched.http.native.requests import (
     IfMatch,
     Instant,
     Limit,
+    ListQuery,
     Note,
     NoteRequest,
     PauseRequest,
@@ -65,7 +70,7 @@ from rqsched.store import idempotency, schedule_queries
 from rqsched.store.database import Connection
 from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.run_queries import LatestRun, latest_runs
-from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters
+from rqsched.store.schedule_queries import MOST_LOOKED_AT
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(route_class=StrictRoute, tags=["schedules"])
@@ -84,13 +89,19 @@ def list_schedules(
     workflow: Annotated[str | None, Query(max_length=255)] = None,
     workflow_id: Annotated[str | None, Query(max_length=255, description="The same as workflow.")] = None,
     label: Annotated[list[str] | None, Query(description="name:value; all must match.")] = None,
+    search_attributes: Annotated[
+        str | None,
+        Query(max_length=MAX_QUERY, description='Those it has, among others, as a JSON object: {"region": "eu"}.'),
+    ] = None,
     owner: Annotated[str | None, Query(max_length=255)] = None,
+    managed_by: Annotated[str | None, Query(max_length=255, description="sync: those that a sync made.")] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
     created_since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
     created_until: Annotated[Instant | None, Query(description="Created before.")] = None,
     next_since: Annotated[Instant | None, Query(description="Fires next then or later.")] = None,
     next_until: Annotated[Instant | None, Query(description="Fires next before.")] = None,
+    query: Annotated[ListQuery | None, Query(description=QUERY_HELP)] = None,
     sort: Annotated[Sort, Query(description="next shows those that fire; - turns it round.")] = "created",
     fields: ShownFields = "full",
     limit: Limit = 100,
@@ -98,19 +109,22 @@ def list_schedules(
     total: Annotated[bool, Query(description="Also return the total count.")] = False,
 ) -> Response:
     """List schedules, in the order they were created unless `sort` says otherwise."""
-    filters = Filters(
-        namespace=call.namespace,
-        statuses=statuses_of(status, ScheduleStatus),
-        outcomes=statuses_of(outcome, LastOutcome, "outcome"),
+    filters = to_filters(
+        call.namespace,
+        status=statuses_of(status, ScheduleStatus),
+        outcome=statuses_of(outcome, LastOutcome, "outcome"),
         workflow=workflow or workflow_id,
-        owner=owner,
         labels=dict(_label(text) for text in label or ()),
+        search_attributes=_attributes(search_attributes),
+        owner=owner,
+        managed_by=managed_by,
         text=q,
         overdue=overdue,
         created_since=created_since,
         created_until=created_until,
         next_since=next_since,
         next_until=next_until,
+        query=query,
     )
     is_slim = fields != "full"
 
@@ -133,6 +147,16 @@ def _label(text: str) -> tuple[str, str]:
     if not (name and separator):
         raise InvalidInputError("label", f"{text!r} is refused; write name:value")
     return name, value
+
+
+def _attributes(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInputError("search_attributes", 'is not a JSON object; write {"region": "eu"}')
+    return found
 
 
 @router.post("/schedules/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
@@ -366,8 +390,15 @@ def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Re
         workflow=body.workflow,
         owner=body.owner,
         labels=body.labels,
+        search_attributes=body.search_attributes,
+        managed_by=body.managed_by,
         text=body.q,
         overdue=body.overdue,
+        created_since=body.created_since,
+        created_until=body.created_until,
+        next_since=body.next_since,
+        next_until=body.next_until,
+        query=body.query,
     )
     return Json({"matched": len(rows), "counts": Counter(row.outcome for row in rows), "items": rows})
 

@@ -29,7 +29,7 @@ def test_a_hundred_thousand_occurrences_are_backfilled_in_bounded_memory(
         schedule = scheduler.create("minutely", "builtins.len", Cron("* * * * *"))
         steps = schedule.iter_backfill(BackfillRange(clock.now() - COUNT * minutes, clock.now(), bound=COUNT))
         memory = psutil.Process().memory_info
-        grown = {done.attempted: memory().rss for done, _ in steps}
+        grown = {done.attempted: memory().rss for done in steps}
         counted = sa.select(sa.func.count(), sa.func.count(runs.c.occurrence_at.distinct()))
         rows, instants = scheduler.runtime.database.read(lambda c: tuple(c.execute(counted).one()))
 
