@@ -221,7 +221,7 @@ def provide(source: Source) -> None:
     """Take settings from the application where neither an argument nor the environment says anything.
 
     `source` returns values by the names of the fields below, None for what it does not know. It is called whenever
-    settings are read, in this process and its forks; only the newest source counts. What it raises, reading raises.
+    settings are read, in this process and its forks, and what it raises is raised there. A new source replaces the old.
     """
     _sources[:] = [source]
 
@@ -231,7 +231,7 @@ def _provided() -> dict[str, Any]:
 
 
 def export() -> None:
-    """Put what the application provides into the environment, for processes that are started anew, not forked."""
+    """Write what the application provides into the environment, for child processes that are not forks."""
     for name, value in _provided().items():
         os.environ.setdefault(f"{_PREFIX}{name.upper()}", _as_text(value))
 
@@ -258,8 +258,8 @@ class Settings(BaseSettings):
     )
 
     database_url: str | None = Field(default=None, repr=False)
-    """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset, as `redis_url` is then: SQLite in
-    `data_dir`. PostgreSQL may have several hosts, as libpq writes them: `//USER@A:5432,B:5432/DATABASE`."""
+    """SQLAlchemy URL of PostgreSQL (through psycopg 3) or SQLite. Unset: SQLite in `data_dir`, and `redis_url` must be
+    unset, too. PostgreSQL may have several hosts, as libpq writes them: `//USER@A:5432,B:5432/DATABASE`."""
 
     database_pooler: Literal["transaction"] | None = None
     """What stands before PostgreSQL: `transaction` is a pooler that lends a session for one transaction only, as
@@ -277,13 +277,13 @@ class Settings(BaseSettings):
     """Modules to import so that their workflows register: separated by commas or spaces, or a JSON list."""
 
     control_queue: Name = "rqsched"
-    """The queue of links. Its own, so that a long run never delays a fire."""
+    """The queue that carries links and nothing else, so that a long run never delays a fire."""
 
     default_queue: Name = "default"
     """The queue of runs whose schedule and workflow name none."""
 
     serializer: SerializerName = "pickle"
-    """How RQ writes jobs: pickle, json or a dotted path. Workers must read with the same one."""
+    """How RQ writes jobs: pickle, json or a dotted path. Workers must use the same one."""
 
     queue_serializers: Annotated[dict[Name, SerializerName], NoDecode, BeforeValidator(_as_json_object)] = Field(
         default_factory=dict
@@ -322,7 +322,7 @@ class Settings(BaseSettings):
     """The environment this process runs in (production, staging); schedules may be limited to some."""
 
     tokens: SecretStr | None = None
-    """Bearer tokens of the HTTP surfaces, as a JSON list; what an entry holds is checked where they are used."""
+    """Bearer tokens of the HTTP surfaces, as a JSON list; each entry is checked when a server starts."""
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, such as `127.0.0.1,
@@ -332,7 +332,7 @@ class Settings(BaseSettings):
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
 
     webhook_secret: SecretStr | None = None
-    """The key of the signatures of webhooks; without it none is sent."""
+    """The key that signs webhooks; without it no webhook is sent."""
 
     heartbeat_url: str | None = Field(default=None, repr=False)
     """Pinged when a run starts, succeeds and fails; `{namespace}` and `{schedule_id}` stand for the schedule's."""
@@ -372,10 +372,10 @@ class Settings(BaseSettings):
     """How long a run whose workflow no worker can find is offered to others before it fails."""
 
     completion_outage: Seconds = timedelta(minutes=10)
-    """How long an ended run retries to record its outcome while SQL is away."""
+    """How long a process tries to record the end of a run while SQL is away."""
 
     reconcile_interval: Seconds = timedelta(seconds=15)
-    """How often a worker compares SQL with Redis. A dead worker's run is lost after three of them."""
+    """How often a worker compares SQL with Redis. A run whose worker died is lost after three of these intervals."""
 
     ojs_visibility: Seconds = timedelta(minutes=10)
     """How long an external worker holds a job without a heartbeat, when its request does not say (Open Job Spec)."""
@@ -394,7 +394,7 @@ class Settings(BaseSettings):
     queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other one."""
 
     lease: Seconds = timedelta(seconds=2)
-    """After this long the links a dead dispatcher had taken are due again."""
+    """How long a dispatcher holds the links that it has taken: when it dies, they are due again after this time."""
 
     clock_refresh: Seconds = timedelta(minutes=1)
     """How often a process measures its clock against the database's."""
@@ -403,18 +403,18 @@ class Settings(BaseSettings):
     """How many links a dispatcher fires in one transaction; SQLite takes 50 at most."""
 
     target_chunk: int = Field(default=500, ge=1, le=10_000)
-    """How many targets of a fan-out are put on their queue at a time; the next ones follow when these were taken."""
+    """How many targets of a fan-out are put on their queue at a time; the next follow when these have been taken."""
 
     retention: Annotated[str, AfterValidator(_checked_retention)] = "90d 1000"
     """How much history each schedule keeps, unless it says so itself: an age, a number of runs, or both; 0 keeps all.
 
-    What ended longer ago goes, and so do runs beyond the newest so many. Always kept: the last run, the last success,
-    what is unfinished and what ended within a day.
+    Runs that ended longer ago are deleted, and so are runs beyond the newest of that number. Always kept: the last run,
+    the last success, what is unfinished and what ended within a day.
     """
 
     quotas: Annotated[dict[str, Quota], NoDecode, BeforeValidator(_as_quotas)] = Field(default_factory=dict)
     """How many schedules a namespace may hold, and how many bytes they may declare, by namespace: `{"*": {"schedules":
-    1000, "bytes": "10MiB"}, "acme": {"schedules": 50}}`. `*` is every other one; by default there is no limit."""
+    1000, "bytes": "10MiB"}, "acme": {"schedules": 50}}`. `*` stands for all others; by default there is no limit."""
 
     def __init__(self, **overrides: Any) -> None:
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -503,16 +503,16 @@ class Settings(BaseSettings):
             )
         if self.redis_url is not None and self.database_url is None:
             raise ValueError(
-                "RQSCHED_REDIS_URL is set but RQSCHED_DATABASE_URL is unset; set it too. A database of its own, in "
-                f"{self.data_dir}, would know none of the schedules and runs in that Redis. Without both, rqsched "
-                "brings its own"
+                "RQSCHED_REDIS_URL is set but RQSCHED_DATABASE_URL is unset; set it too. A new database in "
+                f"{self.data_dir} would know none of the schedules and runs of that Redis. With neither set, rqsched "
+                "uses SQLite and an embedded Valkey"
             )
         if self.database_pooler is not None and self.is_sqlite:
-            raise ValueError("RQSCHED_DATABASE_POOLER is for PostgreSQL, and RQSCHED_DATABASE_URL names none; unset it")
+            raise ValueError("RQSCHED_DATABASE_POOLER is set, but RQSCHED_DATABASE_URL is not PostgreSQL's; unset it")
         if self.default_queue == self.control_queue:
             raise ValueError(
-                "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; give runs one of their own: the "
-                "dispatcher takes everything on the control queue for a link"
+                "RQSCHED_DEFAULT_QUEUE and RQSCHED_CONTROL_QUEUE are the same queue; name another queue for runs: the "
+                "dispatcher takes every job on the control queue for a link"
             )
         if self.notification_queue == self.control_queue:
             raise ValueError("RQSCHED_NOTIFICATION_QUEUE is the control queue, which carries links only; name another")
@@ -521,7 +521,7 @@ class Settings(BaseSettings):
                 "RQSCHED_WEBHOOK_URL is set but RQSCHED_WEBHOOK_SECRET is not; webhooks are signed: set it"
             )
         if self.heartbeat_interval >= self.reconcile_interval:
-            raise ValueError("RQSCHED_HEARTBEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, else runs look lost")
+            raise ValueError("RQSCHED_HEARTBEAT_INTERVAL must be below RQSCHED_RECONCILE_INTERVAL, or runs look lost")
         return self
 
     @property

@@ -63,7 +63,7 @@ class EmbeddedValkey(NamedTuple):
 
 
 def resolve_urls(settings: Settings) -> Urls:
-    """Return URLs at which both servers answer: those of the settings, the embedded default for what is unset.
+    """Return the URLs of two servers that answer: those of the settings, and the embedded default where one is unset.
 
     Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
     call it at once. Raises ConfigError when Valkey is needed but not installed.
@@ -72,16 +72,16 @@ def resolve_urls(settings: Settings) -> Urls:
 
 
 def database_url(settings: Settings) -> str:
-    """Return the URL of SQL, starting nothing: the settings', or SQLite in the data folder, which is created."""
+    """Return the URL of SQL: that of the settings, or SQLite in the data folder, which is created. Starts nothing."""
     return settings.database_url or f"sqlite:///{_folder(settings.data_dir) / 'rqsched.db'}"
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:
-    """Return the Valkey that serves `data_dir`: the one that already runs, else one started now and left running.
+    """Return the Valkey that serves `data_dir`. If none runs, one is started and stays when this process ends.
 
     Any number of processes may attach at once; one starts the server, the others wait and share it. Writes are on
-    disk within a second, so a power cut loses a second of Redis, which SQL rebuilds. Raises ConfigError when Valkey
-    is not installed and RedisUnavailableError when it does not come up.
+    disk within a second: a power cut loses a second of them, which reconcile restores from SQL. Raises ConfigError when
+    Valkey is not installed and RedisUnavailableError when it does not come up.
     """
     folder = _folder(data_dir)
     with _locked(folder / "valkey.lock"):
@@ -92,7 +92,7 @@ def attach(data_dir: Path) -> EmbeddedValkey:
 
 
 def find(data_dir: Path) -> EmbeddedValkey | None:
-    """Return the Valkey that serves `data_dir`, or None when none runs. Starts nothing.
+    """Return the Valkey that serves `data_dir`, or None if none runs. Starts nothing.
 
     Raises RedisUnavailableError when one runs but does not answer.
     """
@@ -105,7 +105,7 @@ def find(data_dir: Path) -> EmbeddedValkey | None:
 
 
 def stop(data_dir: Path) -> bool:
-    """Stop the Valkey of `data_dir`, with all its data on disk; return whether one ran.
+    """Stop the Valkey of `data_dir` once its data is on disk; return whether one ran.
 
     Idempotent. Attached processes lose the connection; the next `attach` starts a new server on the same data.
     """
@@ -133,7 +133,7 @@ def _folder(data_dir: Path) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The kernel releases the lock of a killed process, so it blocks no other.
+    # The kernel releases the lock when a process is killed, so no other waits for it for ever.
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -143,8 +143,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _claimed(folder: Path) -> Iterator[int]:
     """Yield a descriptor that holds the folder's claim; raise BlockingIOError while a server holds it.
 
-    A server inherits the descriptor, and with it the claim, for as long as it lives. So two servers never write
-    one folder, even when the socket of the first was swept from the temporary folder.
+    A server inherits the descriptor, and with it the claim, for as long as it lives. So two servers never write to
+    one folder, even when the first one's socket was deleted from the temporary folder.
     """
     with (folder / "valkey.claim").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ def _socket_path(folder: Path) -> Path:
     inside = folder / "valkey" / "valkey.sock"
     if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
         return inside
-    # The kernel takes 107 bytes at most: a deep folder's socket lives under a short name of its own.
+    # The kernel takes 107 bytes at most: the socket of a deep folder gets a short path in the temporary folder.
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}-{digest}" / "valkey.sock"
 
@@ -235,7 +235,7 @@ def _binary() -> Path:
 
 
 def _wait_until_ready(folder: Path) -> EmbeddedValkey:
-    # A server that loads its data reports its pid but serves nothing yet, so it is pinged.
+    # A server that still loads its data reports its pid already: only a ping says that it serves.
     attempts = Retrying(
         retry=retry_if_exception_type(RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
     )

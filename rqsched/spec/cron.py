@@ -1,9 +1,9 @@
 """Cron expressions: the Open Job Spec dialect, the instants an expression yields in a zone, and the gaps of the zone.
 
-An expression is parsed once, by our own small grammar, into sorted integer sets and a `DayRule`. Times of day and
-daylight saving are ours (docs/cron.md). croniter walks the days, over naive ones only and in spellings of ours that it
-reads correctly (`tests/contract/test_croniter.py`); a month is walked once and remembered. The file knows no schedule,
-no clock and no SQL.
+An expression is parsed once, by a small grammar of our own, into sorted integer sets and a `DayRule`. Times of day and
+daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions rewritten in a form
+that it reads correctly (`tests/contract/test_croniter.py`); the days of a month are found once and cached. This file
+knows no schedule, no clock and no SQL.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MONTH = _Field("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC
 _WEEKDAY = _Field("day of week", 0, 6, "SUN MON TUE WED THU FRI SAT")
 
 _ANY = {"*", "?"}
-"""A day field so written leaves the days to the other one; `?` is how Quartz says it."""
+"""A day field with this text leaves the days to the other day field; `?` is what Quartz writes."""
 _ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?")
 _MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
 _NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
@@ -72,7 +72,7 @@ _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """Which days an expression names: the union of up to a few walks that croniter makes."""
+    """Which days an expression names: the union of a few walks, each made by croniter."""
 
     walks: tuple[str, ...]
     """croniter expressions, each at midnight."""
@@ -80,7 +80,7 @@ class DayRule:
     """A further walk whose days move to the nearest weekday of their month (`15W`, `LW`)."""
 
     def on_or_after(self, day: date) -> date | None:
-        """Return the first matching day from `day` on, None when there is none within 50 years."""
+        """Return the first matching day, `day` itself or later; None if there is none within 50 years."""
         if self is EVERY_DAY:
             return day
         days = _days_of_month(self, day.replace(day=1))
@@ -91,7 +91,7 @@ class DayRule:
         return _days_of_month(self, month)[0] if month else None
 
     def on_or_before(self, day: date) -> date | None:
-        """Return the last matching day up to `day`, None when there is none within 50 years."""
+        """Return the last matching day, `day` itself or earlier; None if there is none within 50 years."""
         if self is EVERY_DAY:
             return day
         days = _days_of_month(self, day.replace(day=1))
@@ -102,7 +102,7 @@ class DayRule:
         return _days_of_month(self, month)[-1] if month else None
 
     def count(self, first: date, stop: date) -> int:
-        """Return how many days in [first, stop) match, a month at a time."""
+        """Return how many days in [first, stop) match; counts a month at a time."""
         if self is EVERY_DAY:
             return max((stop - first).days, 0)
         total, day = 0, self.on_or_after(first)
@@ -119,19 +119,19 @@ class DayRule:
 
 
 EVERY_DAY = DayRule(("0 0 * * *",))
-"""Every day there is; it needs no walking."""
+"""Every day; it needs no walk."""
 
 
 class Gap(NamedTuple):
-    """A reading of the local clock that an expression names and a change of offset skipped.
+    """A local time that an expression names and that never came, because a change of offset skipped it.
 
     `core/occurrences.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
     """
 
     occurrence_at: datetime
-    """Aware UTC: the instant at which the reading would have been shown, had the clock not changed."""
+    """Aware UTC: the instant at which the clock would have shown the reading, without the change."""
     reading: datetime
-    """Naive local: what the clock would have shown."""
+    """The skipped local time, naive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class CronExpression:
 
     @property
     def is_every_hour(self) -> bool:
-        """All 24 hours are named, so it fires at every real hour: both passes of an autumn overlap."""
+        """Whether it names all 24 hours: then it fires in every real hour, in both passes of a repeated one."""
         return len(self.hours) == 24
 
     def ascending(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
@@ -170,7 +170,7 @@ class CronExpression:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
     def count(self, after: datetime, until: datetime, zone: ZoneInfo) -> int:
-        """Return how many instants lie in (after, until]: whole days at once, so a long outage costs no more."""
+        """Return how many instants lie in (after, until]; whole days are counted at once, so a long span is quick."""
         begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
         total = 0
         for span in spans_from(zone, begin):
@@ -186,7 +186,7 @@ class CronExpression:
     def gaps(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
         """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
 
-        An expression of all 24 hours counts real hours, of which none is missing, and has no gaps.
+        An expression of all 24 hours fires in every real hour and has no gaps.
         """
         if self.is_every_hour:
             return
@@ -203,7 +203,7 @@ class CronExpression:
                     yield Gap(occurrence_at, reading)
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive local readings in [start, end) that it names, whether a clock shows them or not."""
+        """Yield the naive local readings in [start, end) that it names, also those that no clock shows."""
         day = self.days.on_or_after(start.date()) if start < end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)
@@ -292,7 +292,7 @@ def _fields(text: str) -> list[str]:
 def _expanded(text: str) -> str:
     alias = text.strip(" \t").lower()
     if alias.startswith("@reboot"):
-        raise _refusal("@reboot is refused, as a schedule has no boot; use an interval such as '@every 1h'")
+        raise _refusal("@reboot is refused, because a schedule has no boot; use an interval such as '@every 1h'")
     if alias.startswith("@") and alias not in ALIASES:
         raise _refusal(f"{text!r} is not an alias; write one of {', '.join(ALIASES)} or '@every 1h30m'")
     return ALIASES.get(alias, text)
@@ -301,8 +301,7 @@ def _expanded(text: str) -> str:
 def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
     months = _values(_MONTH, month)
     month_text = "*" if len(months) == 12 else ",".join(map(str, months))
-    # A day field restricts the days unless it is written `*` or `?`, also when it names them all; two that restrict
-    # are a union.
+    # A day field restricts the days unless it is `*` or `?`, even if it names every day; two that restrict are a union.
     walks, nearest, is_any_day = list[str](), "", monthday in _ANY and weekday in _ANY
     if monthday not in _ANY:
         plain, nearest = _monthdays(monthday)
@@ -318,7 +317,7 @@ def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
 
 
 def _monthdays(text: str) -> tuple[set[str], str]:
-    """Return the plain days, and the days before W as a list."""
+    """Return the plain days, and the days that `W` follows as a comma-separated list."""
     plain, nearest = set[str](), set[str]()
     for item in _items(_MONTHDAY, text):
         match = _MONTHDAY_ITEM.fullmatch(item)
@@ -331,7 +330,7 @@ def _monthdays(text: str) -> tuple[set[str], str]:
 
 
 def _weekdays(text: str) -> tuple[set[int], set[str]]:
-    """Return the plain days, and those of one week in the month as croniter writes them."""
+    """Return the plain days, and the others (`5#2`, `5L`) in croniter's spelling."""
     plain, special = set[int](), set[str]()
     for item in _items(_WEEKDAY, text):
         if nth := _NTH_WEEKDAY.fullmatch(item):
@@ -374,7 +373,7 @@ def _why_unreadable(field: _Field, item: str) -> str:
     if item == "?":
         return f"'?' stands for a whole day field, not for a {field.name}; write *"
     if re.fullmatch(r"[HR](\(.*\))?(/.*)?", item):
-        return f"{item!r} is refused in the {field.name} field, as its meaning is random; name a value"
+        return f"{item!r} is refused in the {field.name} field, because it means a random value; name one"
     if item == "L":
         return f"'L' alone is refused in the {field.name} field; write 5L for the last Friday, or L as the day of month"
     return f"{item!r} is not a valid {field.name}; write a value, a range a-b, a list a,b or a step */n"
@@ -393,7 +392,7 @@ def _days_of_month(rule: DayRule, first: date) -> tuple[date, ...]:
 
 
 def _walk_month(expression: str, first: date) -> Iterator[date]:
-    # A walker is mutable and not thread-safe, so it never outlives the month it walks.
+    # A walker is mutable and not thread-safe, so each month gets one of its own.
     walker = croniter(expression, datetime.combine(first - _DAY, time.min))
     day = _step(walker, forward=True)
     while day and (day.year, day.month) == (first.year, first.month):

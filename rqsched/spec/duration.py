@@ -1,8 +1,8 @@
 """Durations: text to exact `timedelta` and back.
 
-Two spellings: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A number is
-seconds. A day is 86 400 s and a week seven days, exactly. Months and years have no fixed length and belong in a cron
-expression, so they are refused (no library is strict here: isodate reads P1M as nothing, pydantic as 30 days).
+Two spellings are read: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A
+number is seconds. A day is exactly 86 400 s and a week seven days. Months and years have no fixed length, so they are
+refused: they belong in a cron expression. No library is as strict: isodate reads P1M as nothing, pydantic as 30 days.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOW = "write units such as 30d, 10m or 1h30m, or ISO 8601 such as PT30M or P1DT
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the exact length of `text`, which is at least one second.
+    """Return the exact length that `text` says, at least one second.
 
     >>> parse_duration("PT1H30M") == parse_duration("1h30m")
     True
@@ -44,7 +44,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_span(text: str) -> timedelta:
-    """Return the exact length of `text`, which may be zero or under a second (an offset, a jitter)."""
+    """Return the exact length that `text` says; it may be zero or under a second (an offset, a jitter)."""
     if not isinstance(text, str):
         raise InvalidDurationError("duration", f"{type(text).__name__} is not a length; {_HOW}")
     shown = text[:_LONGEST_TEXT]
@@ -66,7 +66,7 @@ def parse_span(text: str) -> timedelta:
 
 
 def require_interval(value: SpanLike) -> timedelta:
-    """Return `value` as a length of at least one second."""
+    """Return `value` as a length; raises InvalidDurationError under one second."""
     length = to_span(value)
     if length < SHORTEST:
         raise InvalidDurationError("duration", f"{length} is too short; an interval is at least one second (PT1S)")
@@ -74,9 +74,9 @@ def require_interval(value: SpanLike) -> timedelta:
 
 
 def to_span(value: SpanLike, field: str = "duration") -> timedelta:
-    """Return a timedelta as it is, text as `parse_span` reads it, and a number as seconds.
+    """Return a length as a timedelta: text is read by `parse_span`, a number is seconds.
 
-    Raises InvalidDurationError, which names `field`, for everything else.
+    Raises InvalidDurationError, which names `field`, for anything else.
     """
     try:
         if isinstance(value, timedelta):
@@ -90,7 +90,7 @@ def to_span(value: SpanLike, field: str = "duration") -> timedelta:
 
 
 def is_duration(text: str) -> bool:
-    """Return whether text is meant as a length, as `10m`, `P1M` and `1h 30m` are; it may be refused as one."""
+    """Return whether text looks like a length, valid or not: `10m`, `P1M`, `1h 30m`."""
     return re.match(r"P[0-9T]|[0-9]+(\.[0-9]+)?(w|d|h|ms?|s)", text) is not None
 
 

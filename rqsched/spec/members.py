@@ -1,7 +1,7 @@
 """Members: the parts of a spec, as values: `Cron`, `Every` and `Once`.
 
-All are frozen, comparable timelines of their own. A member that counts from the registration waits for its `anchor`;
-evaluated before it has one, it counts from the instant asked about.
+Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor`
+there; evaluated before that, it counts from the instant that is asked about.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Cron(Timeline):
     >>> Cron("0 2 * * *", timezone="America/New_York")
     Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
 
-    RQ's own cron and croniter write six fields with the seconds last: `seconds="last"` reads them so. Without it
-    an expression that would mean something else there raises a warning; `seconds="first"` is explicit and does not.
+    RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without it
+    an expression that would mean something else there is warned about; `seconds="first"` avoids the warning.
 
-    Raises InvalidCronError or InvalidTimezoneError, which say what to write instead. Alone it is read in its own
-    timezone, UTC by default; in a Spec, in its own or else in the Spec's.
+    It is read in its own timezone; without one, in that of its Spec, else in UTC. Raises InvalidCronError or
+    InvalidTimezoneError, which say what to write instead.
     """
 
     expression: str
@@ -43,12 +43,12 @@ class Cron(Timeline):
     timezone: str | None = None
     """An IANA area name; None takes the Spec's."""
     anchor: datetime | None = None
-    """Where the steps of `@every` count from; None until it is registered. Other expressions have none."""
+    """The instant from which the steps of `@every` count; None until it is registered, and for other expressions."""
     seconds: InitVar[Literal["first", "last"] | None] = None
-    """Where six fields have their seconds: `first` or `last`; None reads first and warns where it matters."""
+    """Which of six fields is the seconds: `first` or `last`; None reads the first, and warns where that matters."""
 
     def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
-        """Refuse what could not be evaluated."""
+        """Refuse what cannot be evaluated."""
         if seconds not in {None, "first", "last"}:
             raise InvalidSpecError("seconds", f"{seconds!r} is not a place; write 'first' or 'last'")
         fields = self.expression.split() if isinstance(self.expression, str) else []
@@ -78,7 +78,7 @@ class Cron(Timeline):
 
     @property
     def is_anchored(self) -> bool:
-        """Its instants do not depend on when it is registered."""
+        """Whether its instants do not depend on when it is registered."""
         return self.every is None or self.anchor is not None
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
@@ -98,20 +98,20 @@ class Cron(Timeline):
 class Every(Timeline):
     """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
-    Anchored by default: it counts from `anchor`, else from its registration. Giving `offset`, also zero, aligns it to
-    the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour. `from_completion=True` counts from the
-    end of each run, and is then alone in its Spec.
-    Evaluated alone and without an anchor, it counts from the instant asked about.
+    By default it is anchored: it counts from `anchor`, else from its registration. An `offset`, also zero, aligns it to
+    the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour. `from_completion=True` counts from the end
+    of each run; such an interval must be alone in its Spec.
+    Evaluated by itself without an anchor, it counts from the instant that is asked about.
     """
 
     every: timedelta
     """The step, at least one second."""
     offset: timedelta | None
-    """The phase of an aligned interval, under one step; None for an anchored one."""
+    """The offset of an aligned interval from the epoch, less than one step; None for an anchored one."""
     anchor: datetime | None
-    """Where an anchored interval counts from; None until it is registered."""
+    """The instant from which an anchored interval counts; None until it is registered."""
     from_completion: bool
-    """The step begins when a run ends."""
+    """Whether each step begins when a run ends."""
 
     def __init__(
         self,
@@ -140,11 +140,11 @@ class Every(Timeline):
 
     @property
     def is_anchored(self) -> bool:
-        """Its instants do not depend on when it is registered."""
+        """Whether its instants do not depend on when it is registered."""
         return self.offset is not None or self.anchor is not None or self.from_completion
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
-        """Return the steps; a timezone does not matter to them."""
+        """Return the steps, which are the same in every timezone."""
         del timezone
         return (Grid(self.every, self.anchor or anchor if self.offset is None else _EPOCH + self.offset),)
 
@@ -160,7 +160,7 @@ class Once(Timeline):
     """One instant, aware. `Once(datetime(2026, 1, 1, tzinfo=UTC))`."""
 
     instant: datetime
-    """When, in UTC; the zone it was given in does not matter."""
+    """The instant in UTC, whatever zone it was given in."""
     is_anchored = True
 
     def __post_init__(self) -> None:
@@ -181,11 +181,11 @@ class Once(Timeline):
 Member: TypeAlias = Cron | Every | Once
 """One part of a Spec."""
 MemberLike: TypeAlias = Member | str | timedelta | datetime
-"""What stands for a member: one itself, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
+"""What stands for a member: a member, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
 
 
 def _read_seconds_last(fields: list[str]) -> CronExpression | None:
-    """Return what six fields mean with seconds last; None where they mean nothing."""
+    """Return six fields parsed with the seconds last; None if they are not valid that way."""
     try:
         return parse_cron(" ".join([fields[5], *fields[:5]]))
     except InvalidCronError:
@@ -193,7 +193,7 @@ def _read_seconds_last(fields: list[str]) -> CronExpression | None:
 
 
 def is_plain(cron: Cron) -> bool:
-    """Return whether the text alone says all: no timezone and no anchor of its own."""
+    """Return whether the expression is all there is: no timezone and no anchor of its own."""
     return cron.timezone is None and cron.anchor is None
 
 
@@ -203,7 +203,7 @@ def is_from_completion(member: Member) -> bool:
 
 
 def anchored(member: Member, anchor: datetime) -> Member:
-    """Return the member counting from `anchor` if it waits for one, else the member itself."""
+    """Return the member with this anchor if it needs one, else the member itself."""
     return member if isinstance(member, Once) or member.is_anchored else replace(member, anchor=anchor)
 
 
@@ -213,7 +213,7 @@ def iso_text(at: datetime) -> str:
 
 
 def parse_instant(value: object, field: str) -> datetime:
-    """Return an aware instant that is given as one or as ISO 8601 text; raises InvalidSpecError for all else."""
+    """Return an aware datetime, which may be given as ISO 8601 text; raises InvalidSpecError for anything else."""
     try:
         return require_utc(datetime.fromisoformat(value) if isinstance(value, str) else value, field)  # type: ignore[arg-type]
     except ValueError as error:
@@ -225,7 +225,7 @@ def parse_instant(value: object, field: str) -> datetime:
 
 
 def require_member(value: MemberLike) -> Member:
-    """Return the member that `value` stands for: a member itself, a length, an instant, or text of one or of a cron."""
+    """Return the member that `value` stands for; see MemberLike."""
     if isinstance(value, (Cron, Every, Once)):
         return value
     if isinstance(value, timedelta) or (isinstance(value, str) and is_duration(value)):

@@ -1,8 +1,8 @@
 """Specs: when a schedule happens, as values.
 
-A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and the same after a round trip
-through JSON, in the shape of the durable-workflow spec form. The file knows no clock: a member that counts from the
-registration gets that instant by `Spec.anchored_at`.
+A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and unchanged by a round trip
+through JSON, which has the shape of the durable-workflow spec form. This file knows no clock: `Spec.anchored_at` gives
+the instant of the registration to a member that counts from it.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Spec(Timeline):
     >>> spec.next_after(datetime(2026, 1, 1, 1, tzinfo=UTC))
     datetime.datetime(2026, 1, 1, 6, 0, tzinfo=datetime.timezone.utc)
 
-    Instants that several members yield are one occurrence. Members are kept as crons, intervals, instants.
+    An instant that several members yield is one occurrence. Members are kept in the order crons, intervals, instants.
     """
 
     members: tuple[Member, ...]
-    """What yields the occurrences, at least one."""
+    """The parts that yield the occurrences, at least one."""
     timezone: str
     """The zone of the Cron members that name none."""
     start_at: datetime | None
-    """The first instant that may be an occurrence; None is unlimited."""
+    """The first instant that may be an occurrence; None is no limit."""
     end_at: datetime | None
-    """The first instant that may not be an occurrence; None is unlimited."""
+    """No occurrence is at or after this instant; None is no limit."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
     """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
@@ -76,7 +76,7 @@ class Spec(Timeline):
         object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
         require_timezone(self.timezone)
         if self.start_at and self.end_at and self.start_at >= self.end_at:
-            raise InvalidSpecError("end_at", "it is not after start_at; nothing could ever happen")
+            raise InvalidSpecError("end_at", "is not after start_at, so nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
             raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
 
@@ -89,14 +89,14 @@ class Spec(Timeline):
         return self._remembered("_next", after, partial(super().next_after, after))
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
-        """Answer as the last time when the same is asked: schedules that share a spec are due in herds."""
+        """Return the last answer if the same question is asked again: schedules that share a spec are due together."""
         known = self.__dict__.get(question)
         if known is None or known[0] != key:
             known = self.__dict__[question] = (key, answer())
         return cast(_Answer, known[1])
 
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
-        """Return what the members yield from."""
+        """Return the sources of all members."""
         return self._sources if self.is_anchored and not self.is_from_completion else self._sources_at(anchor)
 
     @cached_property
@@ -108,11 +108,11 @@ class Spec(Timeline):
 
     @cached_property
     def is_anchored(self) -> bool:
-        """No member waits for the instant of its registration."""
+        """Whether every member is anchored: none still needs the instant of its registration."""
         return all(member.is_anchored for member in self.members)
 
     def anchored_at(self, instant: datetime) -> Spec:
-        """Return the spec with every member that waits for its anchor counting from `instant`."""
+        """Return the spec with `instant` as the anchor of each member that has none and needs one."""
         if self.is_anchored:
             return self
         anchor = require_utc(instant, "anchor")
@@ -125,7 +125,7 @@ class Spec(Timeline):
 
     @cached_property
     def is_from_completion(self) -> bool:
-        """Each occurrence counts from the end of the run before it."""
+        """Whether each occurrence counts from the end of the run before it."""
         return any(is_from_completion(member) for member in self.members)
 
     @property
@@ -134,9 +134,9 @@ class Spec(Timeline):
         return next((member.expression for member in self.members if isinstance(member, Cron)), None)
 
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
-        """Return the first `limit` readings of the crons that changes of offset skipped in (after, until].
+        """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
 
-        Ordered by instant, each instant once. Costs microseconds while the zones have no such change in the range.
+        Ordered by instant, each instant once. Takes microseconds if the zones have no such change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
@@ -153,9 +153,9 @@ class Spec(Timeline):
 
     @classmethod
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
-        """Return the Spec that `value` stands for: a member, what stands for one, a list of them, JSON, or a Spec.
+        """Return the Spec that `value` stands for; see SpecLike.
 
-        `timezone` applies where `value` names none; InvalidSpecError when it contradicts the one of a Spec.
+        `timezone` applies where `value` names none. Raises InvalidSpecError when it contradicts that of a Spec.
         """
         if isinstance(value, Mapping):
             value = cls.from_json(value)
@@ -173,10 +173,10 @@ class Spec(Timeline):
         return replace(self, timezone=timezone)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the durable-workflow spec form; `Spec.from_json` of it equals this spec.
+        """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Beyond that form: `crons` (objects) for crons with a timezone or an anchor of their own, `instants`, and an
-        interval's `anchor`, null while it waits for the registration.
+        Added to that form: `crons` (objects) for crons with a timezone or an anchor of their own, `instants`, and the
+        `anchor` of an interval, null until the registration.
         """
         crons = [member for member in self.members if isinstance(member, Cron)]
         form: dict[str, Any] = {
@@ -206,7 +206,7 @@ class Spec(Timeline):
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
-        """Return the Spec of `to_json`, as this or a newer release wrote it: keys that are not known are ignored."""
+        """Return the Spec that `to_json` of this or a newer release wrote; unknown keys are ignored."""
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
         known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
         for name in lists.keys() & known.keys():
@@ -215,7 +215,7 @@ class Spec(Timeline):
 
 
 SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]
-"""Everything `Spec.coerce` reads."""
+"""What `Spec.coerce` takes: a member or what stands for one, a list of these, the JSON form, or a Spec."""
 
 
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds")
@@ -231,14 +231,12 @@ def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:
         )
     distinct = dict.fromkeys(require_member(member) for member in given)
     if not distinct:
-        raise InvalidSpecError(
-            "spec", "it is empty, so nothing would ever happen; give at least one Cron, Every or Once"
-        )
+        raise InvalidSpecError("spec", "is empty, so nothing would ever happen; give at least one Cron, Every or Once")
     return tuple(sorted(distinct, key=_rank))
 
 
 def _rank(member: Member) -> int:
-    """Order members as their JSON form holds them, so that a round trip changes nothing."""
+    """Return the place of a member in the JSON form; in this order a round trip changes nothing."""
     if isinstance(member, Cron):
         return 0 if is_plain(member) else 1
     return 2 if isinstance(member, Every) else 3
@@ -282,7 +280,7 @@ def _interval_to_json(interval: Every) -> dict[str, Any]:
 
 
 def _interval_from_json(form: object) -> Every:
-    """Read `{"every": ...}` alone as aligned, as the durable-workflow form means it; `"anchor": null` as unanchored."""
+    """Read an interval: `{"every": ...}` alone is aligned, as in the durable-workflow form, `"anchor": null` is not."""
     given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
     if not all(isinstance(length, str) for length in (given.get("every"), offset) if length is not None):

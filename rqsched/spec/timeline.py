@@ -1,7 +1,7 @@
-"""Timelines: questions about a sequence of instants, whatever yields it.
+"""Timelines: questions about a sequence of instants, from whatever source.
 
 A `Timeline` answers "when next", "which between", "how many" and "the newest" for one or many `Source`s, inside a
-window. Sources are endless in both directions and never see a clock; every instant here is aware UTC.
+window. Sources are endless in both directions and read no clock; every instant here is aware UTC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Count(NamedTuple):
     total: int
     """Their number, or the cap."""
     is_capped: bool
-    """There are more than `total`."""
+    """Whether there are more than `total`."""
 
 
 class Source(Protocol):
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Equal steps through an origin, in both directions: `origin + k * every`."""
+    """Equal steps from an origin in both directions: `origin + k * every`."""
 
     every: timedelta
     """The step."""
@@ -101,12 +101,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class ZonedCron:
-    """A cron expression read on the clocks of one zone."""
+    """A cron expression in the local time of one zone."""
 
     expression: CronExpression
-    """What the clock shows."""
+    """Which local times it names."""
     zone: ZoneInfo
-    """Whose clock."""
+    """The zone of the local times."""
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order."""
@@ -124,17 +124,17 @@ class ZonedCron:
 class Timeline(ABC):
     """A sequence of distinct instants in order. `Cron`, `Every`, `Once` and `Spec` are timelines.
 
-    Parts of a timeline that still wait for their anchor take it from the question: the instant asked about.
+    A part that has no anchor yet counts from the instant that is asked about.
     """
 
     start_at: datetime | None = None
     """The first instant that may be yielded."""
     end_at: datetime | None = None
-    """The first instant that may not be yielded."""
+    """No instant at or after this one is yielded."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
-        """Return what yields the instants; `anchor` is for the parts that have none of their own."""
+        """Return the sources of the instants; `anchor` is used for parts that have none of their own."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
@@ -145,9 +145,9 @@ class Timeline(ABC):
         return next(self._ascending(after, anchor=after), None)
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Return the instants in [start, end), lazily, in order, each once.
+        """Yield the instants in [start, end) in order, each once.
 
-        Raises InvalidSpecError at the call for naive bounds.
+        Raises InvalidSpecError at the call, not at the first instant, for naive bounds.
         """
         first, stop = require_utc(start, "start"), require_utc(end, "end")
         return takewhile(lambda at: at < stop, self._ascending(_just_before(first), anchor=first))
@@ -155,7 +155,7 @@ class Timeline(ABC):
     def count_between(self, after: datetime, until: datetime, cap: int = 1000) -> Count:
         """Return the number of instants in (after, until]: exact for one member, else enumerated up to `cap`.
 
-        Several members may share instants, which only enumeration tells.
+        Members may share instants, which only an enumeration shows.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)

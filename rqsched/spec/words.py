@@ -1,4 +1,4 @@
-"""Specs in words for people: `at 02:00, Monday to Friday, New York time`. Nothing reads the words back."""
+"""Specs in words for people: `at 02:00, Monday to Friday, New York time`. No program parses the words."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MONTHS = (
 )  # fmt: skip
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _MOST_OF_A_UNIT = 120
-"""`90 minutes`, but `1 day 6 hours` rather than 108 000 seconds."""
+"""More of a unit than this are told in larger ones: `90 minutes`, but `1 day 6 hours`."""
 _MOST_TIMES = 4
-"""More times of a day than this are not listed one by one."""
+"""More times of day than this are not listed one by one."""
 _EVERY_DAY = "every day"
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
@@ -76,7 +76,7 @@ def cron_in_words(expression: str, timezone: str) -> str:
 
 
 def _times(second: str, minute: str, hour: str) -> tuple[str, bool]:
-    """Return the times of day, and whether they are readings of a clock (so that the zone matters)."""
+    """Return the times of day, and whether they are clock times, for which the zone matters."""
     seconds, minutes, hours = _values(second, 0, 59), _values(minute, 0, 59), _values(hour, 0, 23)
     if len(hours) * len(minutes) * len(seconds) <= _MOST_TIMES:
         colon = "" if seconds == [0] else ":"
@@ -120,7 +120,7 @@ def _steps(values: Sequence[int], size: int, unit: str) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step of values that divide their circle evenly from zero; None for any others."""
+    """Return the step of values that go from zero in equal steps through the whole range; None for others."""
     step = values[1] - values[0] if len(values) > 1 else 0
     is_even = step > 1 and size % step == 0 and list(values) == list(range(0, size, step))
     return step if is_even else None

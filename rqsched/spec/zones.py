@@ -1,7 +1,7 @@
-"""Timezones: which names are accepted, and the stretches of constant offset a zone is made of.
+"""Timezones: which names are accepted, and the spans of constant offset of which a zone consists.
 
-The rest of the core sees a zone only as a sequence of `Span`s. That makes the rules of daylight saving plain
-arithmetic: a gap is a jump between two spans, an overlap is a step back. The tzdata files are the one thing read here.
+The rest of the package sees a zone as a sequence of `Span`s, so that daylight saving is plain arithmetic: a gap is a
+jump between two spans, an overlap a step back. Nothing is read here but the tzdata files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from zoneinfo import TZPATH, ZoneInfo, available_timezones
 from rqsched.errors import InvalidTimezoneError
 
 FIRST_YEAR, LAST_YEAR = 100, 9900
-"""Crons fire in these years only: offset arithmetic and a search of 50 years then never leave the calendar."""
+"""Crons fire in these years only, so that offsets and a search of 50 years never leave the calendar."""
 
-# The shortest stretch between two changes of offset in tzdata is just under 4 days (Freetown, 1939), so no probe steps
-# over one and every overlap (of at most a day) ends within its own span.
+# The shortest span between two changes of offset in tzdata is just under 4 days (Freetown, 1939): a probe never passes
+# over two changes, and every overlap (of at most a day) ends within its own span.
 _PROBE = timedelta(days=2)
 _MARGIN = timedelta(days=3)
 _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
@@ -32,31 +32,31 @@ class Span(NamedTuple):
     """A stretch of time in which a zone's offset from UTC does not change. All instants here are naive."""
 
     start: datetime
-    """First UTC instant."""
+    """The first UTC instant."""
     end: datetime
-    """First UTC instant after it."""
+    """The first UTC instant after it."""
     offset: timedelta
-    """Local reading minus UTC."""
+    """Local time minus UTC."""
     seen_until: datetime
-    """Local readings before this one were shown by an earlier span. Later than `local_start` in an overlap, earlier
-    in a gap: the readings from `seen_until` to `local_start` are never shown."""
+    """The local times before this one were shown by an earlier span. It is later than `local_start` in an overlap, and
+    earlier in a gap: the local times from `seen_until` to `local_start` are never shown."""
 
     @property
     def local_start(self) -> datetime:
-        """The first local reading."""
+        """The first local time."""
         return self.start + self.offset
 
     @property
     def local_end(self) -> datetime:
-        """The first local reading after it."""
+        """The first local time after it."""
         return self.end + self.offset
 
 
 def require_timezone(name: str) -> ZoneInfo:
     """Return the zone of an IANA area name such as `Europe/Berlin`, or `UTC`.
 
-    Raises InvalidTimezoneError for offsets, abbreviations and other names that carry no rules of daylight saving,
-    although `zoneinfo` would load many of them.
+    Raises InvalidTimezoneError for offsets, abbreviations and other names without rules of daylight saving, many of
+    which `zoneinfo` would load.
     """
     if not isinstance(name, str):
         raise InvalidTimezoneError("timezone", f"{type(name).__name__} is not text; {_HOW}")
@@ -78,7 +78,7 @@ def _is_accepted(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def known_timezones() -> frozenset[str]:
-    """Return the names that this machine knows, read once."""
+    """Return the names that this machine knows; they are read once."""
     return frozenset(available_timezones())
 
 
@@ -134,7 +134,7 @@ def spans_of_year(zone: ZoneInfo, year: int) -> tuple[Span, ...]:
     for start, end in pairwise([first - _MARGIN, *_transitions(zone, first - _MARGIN, last), last]):
         offset = _offset(zone, start)
         if end > first:
-            # Where the year's edge cuts a span in two nothing changes, so the second half begins with nothing unseen.
+            # The edge of the year may cut a span in two: nothing changes there, so the second half skips no local time.
             cut = max(seen_until, first + offset)
             spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut))
         seen_until = end + offset
