@@ -1,4 +1,4 @@
-"""For tests of applications that use rqsched: a clock that moves only when told, and runs executed in this process.
+"""Helpers for tests of applications: a clock that stands still until it is moved, and runs executed in this process.
 
 >>> def test_nightly(rqsched_scheduler, rqsched_clock):  # doctest: +SKIP
 ...     rqsched_scheduler.create("nightly", invoice_sync, Cron("0 2 * * *"))
@@ -34,7 +34,7 @@ from rqsched.store.database import Database
 from rqsched.transport.client import for_rq
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
-"""The scheduler of the fixtures while a test uses one; `machine_test` does too."""
+"""The scheduler of the fixture that the current test uses; `machine_test` takes it by default."""
 
 
 class ManualClock(Clock):
@@ -53,7 +53,7 @@ class ManualClock(Clock):
         return self._now
 
     def advance(self, span: timedelta) -> datetime:
-        """Move the clock by `span`, a negative one moves it back; return its new time."""
+        """Move the clock by `span` (back, if it is negative) and return its new time."""
         self._now += span
         return self._now
 
@@ -70,12 +70,12 @@ def _as_utc(instant: datetime) -> datetime:
 
 @contextmanager
 def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
-    """Open a scheduler for one test: on a database that has no schedules, on an empty Redis, on a clock of the test.
+    """Open a scheduler for one test, on a database without schedules, an empty Redis and the clock of the test.
 
-    At the end the database is as it was: rows are deleted, and tables that were made here are dropped. Redis is flushed
-    at the beginning. `sync()` brings about what the application's own scheduler declares, too.
+    At the end the database is as it was: rows are deleted, and tables that were created here are dropped. Redis is
+    flushed at the beginning. `sync()` also creates what the application's own scheduler declares.
 
-    Raises ConfigError, with nothing changed, when rqsched's tables hold rows: they are not a test's to delete.
+    Raises ConfigError, with nothing changed, when rqsched's tables hold rows, because a test must not delete them.
     """
     with tables_in(database_url), _emptied(database_url), Redis.from_url(redis_url) as redis:
         redis.flushdb()
@@ -90,7 +90,7 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
 
 @contextmanager
 def tables_in(database_url: str) -> Iterator[None]:
-    """Have rqsched's tables in a database: those that were made here are dropped at the end, with what they hold."""
+    """Create rqsched's tables where they are missing; those that were created are dropped at the end, rows and all."""
     with closing(Database(database_url)) as database:
         are_new = schema_version.status(database).current is None
         schema_version.upgrade(database)
@@ -104,7 +104,7 @@ def tables_in(database_url: str) -> Iterator[None]:
 
 @contextmanager
 def _emptied(database_url: str) -> Iterator[None]:
-    """Require that tables are empty, and leave them so, with the database's named values as they were."""
+    """Require empty tables, and empty them again at the end; the database's named values are restored."""
     with closing(Database(database_url)) as database:
         kept = database.read(emptying.values_of_empty)
         database.close()
@@ -115,18 +115,18 @@ def _emptied(database_url: str) -> Iterator[None]:
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:
-    """Fire what is due by the scheduler's clock and execute its runs, in this process; return tick's rows."""
+    """Fire what is due by the scheduler's clock, execute its runs in this process, and return the rows of `tick`."""
     rows = scheduler.tick(limit=limit)
     execute_pending(scheduler)
     return rows
 
 
 def execute_pending(scheduler: Scheduler, *queues: str) -> int:
-    """Execute the jobs that wait on the queues (by default all queues RQ knows) in this process; return how many.
+    """Execute in this process the jobs that wait on the queues (default: all that RQ knows); return their number.
 
-    Jobs of named connections and jobs that the executed ones start are included. An error in a workflow is recorded on
-    its run. Call it in the main thread, which RQ's worker requires; an async test calls it directly, and its event
-    loop waits meanwhile.
+    Jobs of named connections and jobs that the executed ones enqueue are included. An error in a workflow is recorded
+    on its run. Call it in the main thread, as RQ's worker requires; an async test calls it directly, and its event loop
+    waits meanwhile.
     """
     transport = scheduler.runtime.transport
     redises = [transport.redis, *transport.connections.values()]
@@ -155,7 +155,7 @@ class _QuietWorker(SimpleWorker):
     executed = 0
 
     def _install_signal_handlers(self) -> None:
-        """Leave the handlers of the process that tests: else Ctrl-C would not end it after this worker."""
+        """Keep the handlers of the test process: with the worker's, Ctrl-C would not end it any more."""
 
     def subscribe(self) -> None:
         """Start no listener."""
@@ -190,7 +190,7 @@ def assert_has_schedule(
     status: str | None = None,
     namespace: str | None = None,
 ) -> ScheduleHandle:
-    """Assert that a schedule exists and has what is given; return it. The message says what differs."""
+    """Assert that a schedule exists and has the given values; return it. The message says what differs."""
     try:
         handle = scheduler.get(schedule_id, namespace=namespace)
     except ScheduleNotFoundError:
@@ -212,9 +212,9 @@ def assert_has_schedule(
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:
-    """Assert that an instance of a machine (the class, or its name) is in a state; the message says which it is in.
+    """Assert that an instance of a machine (a class, or its name) is in a state; the message says in which it is.
 
-    A machine in several states at once is in each of them. What counts is what `machine_states` holds.
+    A machine in several states at once is in each of them. The states are read from `machine_states`.
     """
     name = machine if isinstance(machine, str) else machine_states.name_of(machine)
     known = scheduler.runtime.database.read(lambda connection: machine_states.find(connection, name, instance_id))
@@ -225,7 +225,7 @@ def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, st
 
 
 class MachineTest:
-    """Assertions about one machine (the class, or its name) that follow each other; each returns this object.
+    """A chain of assertions about one machine (a class, or its name): each returns this object.
 
     >>> MachineTest(scheduler, ApplicationMachine).assert_has_schedule("CHECK_EXPIRY").run_schedule(
     ...     "CHECK_EXPIRY"
@@ -249,8 +249,8 @@ class MachineTest:
     def run_schedule(self, event: str, *, schedule_id: str | None = None) -> Self:
         """Send the event now and handle all its targets in this process; `run` is the run.
 
-        Raises AssertionError when the run did not succeed: what follows would speak of what was there before. The
-        function of this name returns such a run.
+        Raises AssertionError when the run did not succeed, because later assertions would then see the states before
+        it. The function `run_schedule` returns such a run instead.
         """
         self.run = run_schedule(self.scheduler, schedule_id or self._id_of(event))
         if self.run.status != "succeeded":
@@ -258,7 +258,7 @@ class MachineTest:
         return self
 
     def assert_state(self, instance_id: str, state: str) -> Self:
-        """Assert that an instance is in a state; see the function."""
+        """Assert that an instance is in a state; see the function `assert_state`."""
         assert_state(self.scheduler, self.machine, instance_id, state)
         return self
 

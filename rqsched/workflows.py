@@ -1,4 +1,4 @@
-"""What the application registers: workflows by name. Knows neither SQL nor Redis."""
+"""The workflows that an application registers, by name. This file knows neither SQL nor Redis."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rqsched.timing import When
 
 F = TypeVar("F", bound=Callable[..., Any])
 Enter = Callable[[], AbstractContextManager[Any]]
-"""What `around_runs` takes: called anew for each run, it returns the context to execute it in."""
+"""What `around_runs` takes: a function that is called for each run and returns the context to execute it in."""
 E = TypeVar("E", bound=Enter)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
 
 ROUTING = ("queue", "connection", "timeout")
-"""The defaults of a workflow that say where its runs go."""
+"""The defaults of a workflow that say where and how long its runs execute."""
 
 
 class WorkflowNotFoundError(UnknownWorkflowError):
-    """This process cannot find a workflow that another one may have: its module or its name is missing here.
+    """A workflow that this process cannot find and another one may: its module, or its name in it, is missing here.
 
-    Code that is found and cannot be imported is an UnknownWorkflowError alone.
+    Code that is found but cannot be imported is an UnknownWorkflowError, not this one.
     """
 
 
@@ -46,7 +46,7 @@ class Step(NamedTuple):
     """What an event does to an instance of a state machine."""
 
     source: str
-    """The state in which it is taken."""
+    """The state in which the instance takes it."""
     event: str
     """The event."""
     target: str
@@ -66,39 +66,39 @@ class Workflow:
     queue: str | None = None
     """The queue of its runs; None leaves it to the settings."""
     connection: str | None = None
-    """The named Redis of its runs; None is the main one."""
+    """The name of the Redis of its runs; None is the main one."""
     timeout: int | None = None
     """Seconds one attempt may take."""
     each: Callable[[str], bool] | None = None
-    """What handles one target when its runs fan out; False says that there was nothing to do."""
+    """The function that handles one target when its runs fan out; it returns False when there was nothing to do."""
     on_failure: str | None = None
-    """The workflow that is run when a run failed or was lost, unless the schedule names another."""
+    """The workflow that is run when a run failed or was lost, unless the schedule names another one."""
     on_recovery: str | None = None
     """The workflow that is run at the first success after that."""
     steps: tuple[Step, ...] = ()
-    """Of a workflow that sends an event to state machines: what each event of their class does."""
+    """If it sends an event to state machines: what each event of their class does."""
     targets: str | Callable[..., Any] | None = None
-    """What names the targets that it is called for, unless the schedule names another; None calls it once."""
+    """The function that names the targets it is called for, unless the schedule names another; None calls it once."""
 
     @property
     def path(self) -> str:
-        """Where the code is."""
+        """The dotted path of the code."""
         return f"{self.target.__module__}.{self.target.__qualname__}"
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What a schedule has that says nothing of its own: routing, who is told of failures, what names targets."""
+        """The options of schedules that do not set them: where runs go, who is told of failures, what names targets."""
         values = {name: getattr(self, name) for name in (*ROUTING, "on_failure", "on_recovery")}
         values["targets"] = self.targets if isinstance(self.targets, str | None) else _path_of(self.targets)
         return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run it to its end and return what it returns, in this thread."""
+        """Execute it in this thread and return its result."""
         with surroundings():
             return self.perform(args, kwargs)
 
     def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Do as a call does, inside the surroundings that the caller has entered."""
+        """Execute it as a call does, but without `surroundings`, which the caller has entered."""
         made: Any = call_in_this_process(self.target) if inspect.isclass(self.target) else None
         result = call_in_this_process(self.target if made is None else made.run, *args, **kwargs)
         return _end_of(result) if inspect.iscoroutine(result) else result
@@ -117,8 +117,8 @@ def around_runs(enter: E) -> E:
     ...     print("begin")
     ...     yield
 
-    `around_runs(app.app_context)` is what Flask needs. The context covers one attempt, its timeout included; the first
-    one given is the outermost, the same one given twice counts once. An error on entering is the attempt's error.
+    `around_runs(app.app_context)` is what Flask needs. The context covers one attempt, its timeout included. The first
+    context given is the outermost; one that is given twice is entered once. An error on entering fails the attempt.
     """
     if enter not in _around:
         _around.append(enter)
@@ -127,7 +127,7 @@ def around_runs(enter: E) -> E:
 
 @contextmanager
 def surroundings() -> Iterator[None]:
-    """Enter what `around_runs` was given, and leave it at the end."""
+    """Enter the contexts that `around_runs` was given, and leave them at the end."""
     with ForkGuard(), ExitStack() as stack:
         for enter in _around:
             with ForkGuard():
@@ -136,7 +136,7 @@ def surroundings() -> Iterator[None]:
 
 
 def _end_of(result: Coroutine[Any, Any, Any]) -> Any:
-    """Await it in a loop of its own; in another thread where this one runs a loop already, as in an async test."""
+    """Await it in a new event loop; in another thread if this one runs a loop already, as in an async test."""
     if not _has_loop():
         return asyncio.run(result)
     with ThreadPoolExecutor(1) as aside:
@@ -159,11 +159,11 @@ class Registry:
         self._declared: dict[str, Declared] = {}
 
     def add(self, workflow: Workflow) -> None:
-        """Register a workflow; the newest of a name wins, as a redeployed module's does."""
+        """Register a workflow; it replaces an earlier one of the same name, as when a module is loaded again."""
         self._by_name[workflow.name] = workflow
 
     def get(self, name: str) -> Workflow | None:
-        """Return the workflow of a name; None when this process does not know it."""
+        """Return the workflow of a name; None if this process does not know it."""
         return self._by_name.get(name)
 
     def all(self) -> list[Workflow]:
@@ -171,7 +171,7 @@ class Registry:
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def resolve(self, name: str) -> Workflow:
-        """Find a workflow by name, or import it by dotted path; raises UnknownWorkflowError, see `load_path`."""
+        """Find a workflow by its name, or import it by its dotted path; raises what `load_path` does."""
         return self._by_name.get(name) or load_path(name)
 
     def name_of(self, workflow: str | Callable[..., Any]) -> str:
@@ -201,9 +201,9 @@ class Registry:
         note: str | None = None,
         paused: bool | None = None,
     ) -> None:
-        """Declare a schedule for `Scheduler.sync` to create: a module that declares one has no scheduler yet.
+        """Declare a schedule for `Scheduler.sync` to create, in a module that has no scheduler yet.
 
-        A timing is read then: steps may follow. The newest of an id wins.
+        A Timing is read by `sync`, so steps may still be added to it. A later declaration of an id replaces it.
         """
         self._declared[schedule_id] = (workflow, when, options or Options(), note, paused)
 
@@ -217,9 +217,9 @@ class Registry:
 
 
 Declared: TypeAlias = tuple[str, When, Options, str | None, bool | None]
-"""Workflow, timing, options, note, and whether it is paused; see `rqsched.Declaration`."""
+"""A declaration without its id: workflow, timing, options, note, paused; see `rqsched.Declaration`."""
 registry = Registry()
-"""What `@workflow` fills: decorators run at import, before there is any scheduler to hand them to."""
+"""What `@workflow` fills: decorators run at import, when there is no scheduler yet."""
 
 
 @overload
@@ -255,8 +255,8 @@ def workflow(
     a function (or is one) that returns ids: a run then calls the workflow once for each of them, in a job of its own
     (docs/fan-out.md).
 
-    Raises InvalidIdError for a name outside `[A-Za-z0-9_][A-Za-z0-9._:-]*`, and InvalidInputError for what cannot be
-    called and for what is not a timeout.
+    Raises InvalidIdError for a name outside `[A-Za-z0-9_][A-Za-z0-9._:-]*`, and InvalidInputError for an object that
+    cannot be called, or an invalid timeout.
     """
     if name is not None and not isinstance(name, str):
         return workflow()(name)
@@ -271,11 +271,11 @@ def workflow(
 
 
 class FannedOut(dict[str, Any]):
-    """What a workflow returns that has named targets: the run ends when the last of them has."""
+    """The result of a workflow that has named targets: the run ends with the last of them."""
 
     @property
     def has_targets(self) -> bool:
-        """Whether there is one."""
+        """Whether there is any target."""
         return bool(self.get("targets"))
 
 
@@ -332,8 +332,8 @@ def callable_of(found: Any) -> Any:
 def load_path(path: str) -> Workflow:
     """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError.
 
-    WorkflowNotFoundError, when the module or the name in it is missing or Django is not set up; what the module's own
-    code raises while it is imported is not that.
+    It is a WorkflowNotFoundError when the module or the name in it is missing, or Django is not set up; not when the
+    module's own code fails while it is imported.
     """
     if not is_path(path):
         raise WorkflowNotFoundError(path)
@@ -354,7 +354,7 @@ def load_path(path: str) -> Workflow:
 
 
 def _is_missing(error: Exception, module: str) -> bool:
-    """Return whether an import failed because the module is not there, or Django is not ready for it."""
+    """Return whether an import failed because the module is missing, or Django is not set up."""
     if isinstance(error, ModuleNotFoundError):
         return error.name is not None and f"{module}.".startswith(f"{error.name}.")
     return f"{type(error).__module__}.{type(error).__name__}" in _DJANGO_IS_NOT_SET_UP
@@ -366,9 +366,9 @@ _DJANGO_IS_NOT_SET_UP = frozenset(
 
 
 def import_failure(error: Exception) -> str:
-    """Return why a user's module cannot be imported, and where, when the error itself does not say.
+    """Return why a user's module cannot be imported, and the line where the error itself does not say.
 
-    What it calls wrongly of ours raises in our code: the place is the last one outside of it.
+    A wrong call of rqsched raises inside it: the line is then the last one outside of rqsched.
     """
     if isinstance(error, ImportError | AttributeError | SyntaxError):
         return str(error)
@@ -380,7 +380,7 @@ def import_failure(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run that executes now, as `current_run()` returns it to a workflow."""
+    """The run that executes now; `current_run()` returns it inside a workflow."""
 
     uid: str
     """The run's uid."""
@@ -401,20 +401,20 @@ class RunContext:
     occurrence_at: datetime
     """The nominal time of the occurrence, aware UTC."""
     attempt: int
-    """1, 2, 3 ...; one attempt may be executed twice after SQL has gone back (`fence`)."""
+    """1, 2, 3 ...; one attempt may be executed twice after SQL was restored from a backup (see `fence`)."""
     fence: int
-    """The fencing token to pass to what the workflow writes to, which refuses a smaller one than it has seen.
+    """The fencing token: pass it to what the workflow writes to, and let that refuse a smaller one than it has seen.
 
     It is the database's time of the claim, in microseconds since 1970, and larger than that of the attempt before it.
     """
     scheduled_at: datetime
-    """When it was due: nominal plus jitter."""
+    """When it was due: the nominal time plus jitter."""
     started_at: datetime
     """When this attempt began, aware UTC."""
     deadline_at: datetime
     """When the timeout ends the attempt."""
     trigger_number: int | None
-    """Which start of the schedule this is, from 1."""
+    """The number of this start of the schedule, from 1."""
     repeat_number: int
     """How many of its runs had succeeded before this attempt began (Pipelit's `current_repeat`)."""
     labels: Mapping[str, str]
@@ -429,7 +429,7 @@ class RunContext:
     error: str | None = None
     """The error of the attempt before, if there was one."""
     target_id: str | None = None
-    """The target that the workflow is called for; None where a run has none, and while they are named."""
+    """The target that the workflow is called for; None in a run without targets, and while targets are named."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None
@@ -446,7 +446,7 @@ class RunContext:
         }
 
     def checkpoint(self) -> None:
-        """Send a heartbeat, and raise RunCancelled once it was cancelled, terminated or given up as lost."""
+        """Send a heartbeat; raises RunCancelled once the run was cancelled, terminated or recorded as lost."""
         self._checkpoint()
 
 
@@ -457,7 +457,7 @@ def current_run() -> RunContext:
     """Return the run that executes in this context; raises LookupError outside a workflow."""
     run = _current.get()
     if run is None:
-        raise LookupError("no run executes in this context; current_run() works inside a workflow that rqsched runs")
+        raise LookupError("no run executes in this context; call current_run() inside a workflow that rqsched executes")
     return run
 
 

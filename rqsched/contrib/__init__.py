@@ -1,1 +1,1 @@
-"""rqsched inside the frameworks that applications use already. Each module needs its framework; none is loaded here."""
+"""rqsched inside web frameworks. Each module imports its framework; this package imports none."""

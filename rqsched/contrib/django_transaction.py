@@ -5,8 +5,8 @@
 ...     order.save()
 ...     scheduler.create(f"order-{order.pk}", "remind", Every("1d"), session=in_atomic())
 
-They are written on Django's own connection, undone with the block, and published in `transaction.on_commit`. On SQLite
-Django's connection cannot be shared: there call the scheduler in `on_commit` yourself. docs/transactions.md says more.
+Schedules are written on Django's own connection, rolled back with the block, and published in `transaction.on_commit`.
+On SQLite Django's connection cannot be shared: call the scheduler in `on_commit` there. See docs/transactions.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ F = TypeVar("F", bound=Callable[[], None])
 
 
 class InAtomic:
-    """The innermost `atomic()` block of a database of Django's; see `in_atomic`."""
+    """The innermost `atomic()` block on one of Django's databases; see `in_atomic`."""
 
     def __init__(self, using: str) -> None:
         self._using = using
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Lend Django's connection. Raises ConfigError when it cannot be, InvalidInputError outside `atomic()`."""
+        """Lend Django's connection. Raises ConfigError if it cannot be shared, InvalidInputError outside `atomic()`."""
         django = connections[self._using]
         _require_usable(django)
         django.validate_no_broken_transaction()
@@ -41,7 +41,7 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Have Django call it after its commit; Django itself forgets what a savepoint undoes."""
+        """Let Django make the call after its commit; after a rollback to a savepoint Django drops it."""
         del connection, key
         publish = make()
         transaction.on_commit(publish, using=self._using)
@@ -49,7 +49,7 @@ class InAtomic:
 
 
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
-    """Return what `session=` takes so that an operation is a part of the `atomic()` block it is called in."""
+    """Return the value of `session=` that makes an operation a part of the `atomic()` block around the call."""
     return InAtomic(using)
 
 
@@ -70,7 +70,7 @@ def _engine(using: str) -> Engine:
     def current() -> Any:
         raw = connections[using].connection
         if not type(raw).__module__.startswith("psycopg.") and type(raw).__module__ != "psycopg":
-            raise ConfigError("Django uses psycopg2 here; install psycopg 3, which Django prefers then.")
+            raise ConfigError("Django uses psycopg2 here; install psycopg 3, and Django uses that.")
         return raw
 
     return engine_over(current)

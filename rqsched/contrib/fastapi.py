@@ -35,15 +35,15 @@ _STATE = "rqsched_scheduler"
 def lifespan(
     scheduler: Scheduler | None = None, *, sync: bool = False
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return a lifespan with a scheduler: from `RQSCHED_*`, opened at start-up and closed at shutdown, or a given one.
+    """Return a lifespan with a scheduler: the given one, or one from `RQSCHED_*` that is closed at shutdown.
 
-    From start-up on a thread makes passes of reconcile in turn with the workers: what Redis has lost is repaired also
-    where workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated
+    From start-up on a thread makes passes of reconcile in turn with the workers, which repair what Redis has lost even
+    if all workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated
     before the first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be
-    imported is logged, and those of the others are synced.
+    imported is logged, and the declarations of the others are synced.
 
-    An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up fails
-    with what is wrong: ConfigError for settings, SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
+    An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up raises
+    ConfigError for wrong settings, and SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
     """
 
     @asynccontextmanager
@@ -70,7 +70,7 @@ def _sync(scheduler: Scheduler) -> None:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Have the application answer rqsched's errors as the HTTP API does, with its statuses and bodies.
+    """Let the application answer rqsched's errors as the HTTP API does, with its statuses and bodies.
 
     Invalid input is 422 with the field, what is not found 404, a conflict 409, a backend that is away 503 with
     Retry-After (docs/http.md lists them all), as problem details (RFC 9457). A handler of your own for one of these
@@ -82,7 +82,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def get_scheduler(connection: HTTPConnection) -> Scheduler:
-    """Return the application's scheduler; raises ConfigError when its lifespan opened none."""
+    """Return the application's scheduler; raises ConfigError if its lifespan has opened none."""
     found: Scheduler | None = getattr(connection.app.state, _STATE, None)
     if found is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""`rqsched dev`: everything on one machine in one terminal, and nothing left running when it ends.
+"""`rqsched dev`: a whole system in one terminal, of which nothing is left running at the end.
 
-This module owns the processes, the dashboard among them, and the embedded Valkey of the data folder; `screen` owns what
-is shown.
+This module owns the processes, with that of the dashboard, and the embedded Valkey of the data folder; `screen` owns
+what is shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REFRESH_SECONDS = 0.5
 WORKER_LOG = "worker.log"
 _HOST = "127.0.0.1"
 _PORT = 8000
-"""Where the dashboard is served when the port is free."""
+"""The port of the dashboard, if it is free."""
 _WEB_SILENCE = 30.0
 
 
@@ -49,10 +49,10 @@ def run_dev(
 ) -> int:
     """Serve schedules from this terminal until Ctrl-C, SIGTERM or `seconds`; returns the exit code.
 
-    Configured servers are used; what is not configured is the embedded default in `data_dir`, whose data survives.
-    Schedules that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. In a
-    terminal a screen is kept up to date, elsewhere lines are written. Everything started here has ended when it
-    returns. Raises ConfigError when another `rqsched dev` uses the data folder.
+    Configured servers are used; without them it uses the embedded default in `data_dir`, whose data stays. Schedules
+    that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. A terminal shows a
+    screen that is kept up to date; elsewhere lines are written. When it returns, everything that it started has ended.
+    Raises ConfigError when another `rqsched dev` uses the data folder.
     """
     settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
     console = console or Console()
@@ -79,14 +79,14 @@ def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | Non
 
 
 def _leave(number: int, frame: Any) -> None:
-    """Exit by unwinding, so that everything started so far ends too."""
+    """Exit through the open `with` blocks, so that everything started so far ends, too."""
     del frame
     sys.exit(128 + number)
 
 
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
-    """Refuse a second `rqsched dev` on the folder: the first to end would stop the Valkey of the other."""
+    """Refuse a second `rqsched dev` on the folder: the one that ends first would stop the Valkey of the other."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / "dev.lock").open("a+") as file:
         try:
@@ -102,8 +102,8 @@ def _claimed(data_dir: Path) -> Iterator[IO[str]]:
 def _own_valkey(settings: Settings, claim: IO[str]) -> Iterator[None]:
     """Start the embedded Valkey if it is needed, and stop it at the end unless it ran before.
 
-    The claim's file keeps the pid of the Valkey that a `rqsched dev` started: one that was killed left it running, and
-    the next one stops it.
+    The file of the claim keeps the pid of the Valkey that `rqsched dev` has started. If that was killed, the Valkey is
+    still running, and the next `rqsched dev` stops it.
     """
     if settings.redis_url is not None:
         yield
@@ -160,7 +160,7 @@ def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
 
 
 def _web_role() -> tuple[ChildRole, str] | None:
-    """Return the child that serves the dashboard and its address; None where its extra is not installed."""
+    """Return the child process that serves the dashboard, and its address; None if its extra is not installed."""
     try:
         from rqsched.dashboard import routes  # noqa: F401, PLC0415 - an optional extra
     except ModuleNotFoundError:
@@ -183,7 +183,7 @@ def _free_port() -> int:
 
 
 def _serve_dashboard(progress: Progress, *, port: int) -> None:
-    """Serve the dashboard until SIGTERM; each second the event loop shows that it turns."""
+    """Serve the dashboard until SIGTERM; each second the event loop shows that it is not blocked."""
     import uvicorn  # noqa: PLC0415 - an optional extra
 
     from rqsched.http import create_app, run_server  # noqa: PLC0415 - an optional extra
@@ -199,7 +199,7 @@ def _serve_dashboard(progress: Progress, *, port: int) -> None:
 
 
 class _Turn:
-    """What happens each time the supervisor has looked at its children: time limit, Valkey, screen."""
+    """What is done each time the supervisor has checked its children: time limit, Valkey, screen."""
 
     def __init__(self, scheduler: Scheduler, supervisor: Supervisor, screen: Screen, seconds: float | None) -> None:
         self._scheduler = scheduler
@@ -231,7 +231,7 @@ class _Turn:
 
 
 def _quietly(work: Callable[[], T]) -> T | None:
-    """Do the work; None while a server is down: the screen then shows nothing new, and the worker waits by itself."""
+    """Return the result of a read; None while a server is down: the screen stays as it is, and the worker waits."""
     try:
         return work()
     except BackendUnavailableError:

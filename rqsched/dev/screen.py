@@ -1,6 +1,6 @@
 """What `rqsched dev` shows: schedules with their next times, runs with their outcomes, processes, what to try next.
 
-In a terminal each snapshot replaces the one before; elsewhere what is new is written as lines.
+In a terminal each snapshot replaces the one before; elsewhere changes are written as lines.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _STYLES = {
 }
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
 _FURNITURE = 7
-"""Lines of a snapshot that are neither schedules nor runs nor next steps: titles, blanks, and one to spare."""
+"""Lines of a snapshot beside schedules, runs and next steps: titles, blank lines, and one to spare."""
 _LEAST_RUNS = 3
-"""How many runs are shown even where there are more schedules than fit."""
+"""How many runs are shown even if there are more schedules than fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Location:
     command: str
     """How to call `rqsched` from the working directory."""
     dashboard: str | None
-    """The address of the dashboard; None where its extra is not installed."""
+    """The address of the dashboard; None if its extra is not installed."""
     environment: str
     """Assignments to put before the command, with a blank at the end; empty for the default folder."""
 
@@ -66,7 +66,7 @@ class Snapshot:
     now: datetime
     """When it was read, by the scheduler's clock."""
     schedules: Sequence[Schedule]
-    """In the order they were created, the first MOST_SCHEDULES."""
+    """The first MOST_SCHEDULES in the order of creation."""
     runs: Sequence[tuple[str, Run]]
     """Newest first, each with the id of its schedule."""
     children: Sequence[Child]
@@ -84,7 +84,7 @@ def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending:
 
 
 class Screen:
-    """A terminal's live snapshot, or plain lines of what is new."""
+    """The live snapshot of a terminal, or plain lines of what is new."""
 
     def __init__(self, location: Location, console: Console) -> None:
         self._location = location
@@ -115,7 +115,7 @@ class Screen:
 
 
 def draw(snapshot: Snapshot, location: Location, *, width: int, height: int) -> RenderableType:
-    """Draw a snapshot to fit a terminal of so many columns and lines."""
+    """Draw a snapshot that fits a terminal of so many columns and lines."""
     ending = "ending after running jobs; Ctrl-C again ends them" if snapshot.is_ending else "Ctrl-C ends it"
     title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(snapshot.now)} UTC   {ending}")
     steps = _next_steps(snapshot, location)
@@ -178,7 +178,7 @@ def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
 
 
 def _commands(snapshot: Snapshot, location: Location) -> list[str]:
-    """Return commands that work as they stand: without a schedule, one that creates a first one."""
+    """Return commands that can be copied: as long as there is no schedule, one that creates the first."""
     call = f"{location.environment}{location.command}"
     if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]
@@ -186,7 +186,7 @@ def _commands(snapshot: Snapshot, location: Location) -> list[str]:
 
 
 def _table(*columns: str, last: str) -> Table:
-    """Return a table whose last column gets the width that the others leave."""
+    """Return a table whose last column gets the remaining width."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in columns:
         table.add_column(name, no_wrap=True)
@@ -252,13 +252,13 @@ def _clock(instant: datetime) -> str:
 
 
 def _plain(text: str, most: int) -> str:
-    """Cut a text and remove what could move the cursor: users wrote it."""
+    """Cut a text and remove what could move the cursor, because users wrote it."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
 
 class EventLog:
-    """What is new since the previous snapshot, as lines."""
+    """Changes since the previous snapshot, as lines."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -268,7 +268,7 @@ class EventLog:
         self._is_ending = False
 
     def lines(self, snapshot: Snapshot) -> list[str]:
-        """Return lines about what changed; the first snapshot says where things are and what to try."""
+        """Return lines about changes; those of the first snapshot say where things are and what to try."""
         lines = self._first(snapshot) if self._began_at is None else []
         for child in snapshot.children:
             if self._pids.get(child.role) != child.pid:

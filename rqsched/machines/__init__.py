@@ -1,4 +1,4 @@
-"""State machines on schedule: a schedule sends one event to every instance it concerns, each in its own job.
+"""State machines on schedule: a schedule sends an event to every instance it concerns, each in a job of its own.
 
 Needs the `machines` extra (python-statemachine); docs/machines.md is the guide.
 """

@@ -1,4 +1,4 @@
-"""A state machine class as rqsched sees it: what it declares, and its states by python-statemachine. No I/O."""
+"""A state machine class: what it declares for rqsched, and its states as python-statemachine has them. No I/O."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from rqsched.workflows import Step
 
 @dataclass(frozen=True, slots=True)
 class InState:
-    """What `in_state` returns."""
+    """A resolver made by `in_state`."""
 
     states: tuple[str, ...]
     """The ids of the states."""
     span: timedelta
-    """The shortest time an instance must have been in its state."""
+    """How long an instance must have been in its state at least."""
 
 
 def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
-    """Name the instances that are in one of these states, for at least as long as `for_`, as an event's resolver.
+    """Return a resolver of an event: the instances that are in one of these states, for `for_` or longer.
 
     >>> in_state("pending", for_="P2D")
     InState(states=('pending',), span=datetime.timedelta(days=2))
 
-    A state that holds others includes each of them. `MachineStates` at the time of the run decides, and since when all
-    active states of an instance together have not changed: moving between the states inside `shopping`, or in another
-    region, starts the time again; a transition to the state an instance is in does not.
-    An instance that stays gets the event at each occurrence: let the event move it, or guard it.
+    A state that holds others includes each of them. What counts is what `MachineStates` holds when the run executes.
+    The time begins anew whenever an active state of the instance changes: a move between the states inside `shopping`,
+    or in another region, restarts it; a transition to the state that the instance is in does not.
+    An instance that stays in the state gets the event at each occurrence: let the event move it, or guard it.
 
-    Raises InvalidInputError for no state and a negative length; `@machine`, for a state the class does not have.
+    Raises InvalidInputError without a state and for a negative length; `@machine` does for an unknown state.
     """
     if not states or not all(isinstance(state, str) and state for state in states):
         raise InvalidInputError("in_state", f"takes ids of states, such as in_state('pending'), not {states!r}")
@@ -49,10 +49,10 @@ def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
-"""Returns the ids of the instances an event is sent to."""
+"""Returns the ids of the instances to which an event is sent."""
 Resolver: TypeAlias = Resolve | type[Resolve] | InState
-"""A callable, a class whose instances are such callables and whose constructor takes what they depend on, or what
-`in_state` returns."""
+"""A callable; or a class of such callables, whose constructor takes what they depend on; or the result of
+`in_state`."""
 Load: TypeAlias = Callable[[str], Any]
 """Takes an id; returns the instance's model or the machine itself, None when it no longer exists."""
 Save: TypeAlias = Callable[[str, Any], None]
@@ -61,27 +61,27 @@ Save: TypeAlias = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Machine:
-    """A state machine class as rqsched drives it."""
+    """A state machine class that is registered with rqsched."""
 
     cls: MachineClass
     """The class."""
     name: str
-    """The machine's name in SQL and in schedule ids: the class's, unless another was given."""
+    """The machine's name in SQL and in schedule ids: that of the class, unless another was given."""
     schedules: Mapping[str, Resolver | None]
-    """The resolver of each event; None is every instance whose state takes the event."""
+    """The resolver of each event; None stands for every instance whose state accepts the event."""
     load: Load | None
-    """None: an instance is its state alone."""
+    """Takes an id, returns the instance; None if an instance is nothing but its state."""
     save: Save | None
-    """None exactly when `load` is."""
+    """Stores what `load` returned; None exactly when `load` is None."""
     make: Callable[[type], Any]
     """Creates an instance of a resolver class."""
 
     def workflow(self, event: str) -> str:
-        """Return the name of an event's workflow, which is also its schedule's id."""
+        """Return the name of the workflow of an event, which is also the id of its schedule."""
         return f"machine:{self.name}:{event}"
 
     def steps(self, sent: str) -> tuple[Step, ...]:
-        """Return what each event does, in the order of the class; `sent` is the one that a workflow sends."""
+        """Return what each event does, in the order of the class; `sent` is the event that the workflow sends."""
         return tuple(
             Step(state.id, str(event), (transition.target or state).id, str(event) == sent)
             for state in self._states.values()
@@ -90,15 +90,15 @@ class Machine:
         )
 
     def takes(self, state: str, event: str) -> bool:
-        """Tell whether an instance in this state takes the event: one of its active states, or an ancestor of one."""
+        """Return whether an instance in this state accepts the event, in an active state or an ancestor of one."""
         return any(transition.match(event) for one in self._active(state) for transition in one.transitions)
 
     def is_in(self, state: str, names: Collection[str]) -> bool:
-        """Tell whether an instance in this state is in one of the named ones, or in a state inside one."""
+        """Return whether an instance in this state is in one of the named states, or in a state inside one."""
         return any(one.id in names for one in self._active(state))
 
     def value_of(self, state: str) -> Any:
-        """Return a state as python-statemachine keeps it on a model; raises LookupError for an unknown one."""
+        """Return a state in the form that python-statemachine keeps on a model; raises LookupError if unknown."""
         unknown = set(state.split()) - set(self._states)
         if unknown or not state.strip():
             raise LookupError(f"{self.name} has no state {' '.join(sorted(unknown)) or state!r}")
@@ -109,14 +109,14 @@ class Machine:
     def whole(self, state: str) -> str:
         """Return a state as it is stored: every active state, in the order of the class.
 
-        The argument may name a part of them, in any order: a transition may leave the same states in another order.
+        The argument may name some of them in any order: a transition may leave the same states in another order.
         """
         active = {one.id for one in self._active(state)}
         return " ".join(id_ for id_ in self._states if id_ in active)
 
     @property
     def initial(self) -> str:
-        """The state an instance begins in. No instance is created for it: its callbacks may do anything."""
+        """The state in which an instance begins. No instance is created to find it: its callbacks may do anything."""
         first = self.cls.initial_state
         return "" if first is None else " ".join(state.id for state in _entered(first))
 
@@ -125,7 +125,7 @@ class Machine:
         return {state.id: state for state in self.cls.states_map.values()}
 
     def _active(self, state: str) -> Iterable[State]:
-        """Yield the named states and their ancestors; a name the class does not have (any more) is left out."""
+        """Yield the named states and their ancestors; a name that the class does not have (any more) is left out."""
         for name in state.split():
             if name in self._states:
                 yield self._states[name]
@@ -133,7 +133,7 @@ class Machine:
 
 
 def _entered(state: State) -> Iterator[State]:
-    """Yield a state and those entered with it: its initial child, or every child of a parallel state."""
+    """Yield a state and those that are entered with it: its initial child, or every child of a parallel state."""
     yield state
     for child in state.states:
         if state.parallel or child.initial:
@@ -141,13 +141,13 @@ def _entered(state: State) -> Iterator[State]:
 
 
 def state_of(instance: StateChart[Any]) -> str:
-    """Return the state of a live machine as `machine_states` keeps it: its active states, in the order of the class."""
+    """Return the state of a live machine as `machine_states` keeps it: its active states in the order of the class."""
     active = {state.id for state in instance.configuration}
     return " ".join(state.id for state in type(instance).states_map.values() if state.id in active)
 
 
 def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
-    """Return what the class declares in `schedules`; raises InvalidInputError for an event it does not have."""
+    """Return what the class declares in `schedules`; raises InvalidInputError for an unknown event."""
     declared = getattr(cls, "schedules", {})
     if not isinstance(declared, Mapping):
         raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict from event to resolver")
@@ -175,10 +175,10 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
 
 
 def _event_of(key: object, known: Sequence[str]) -> str | None:
-    """Return the event that a key of `schedules` names: its text, or what the class body had for it.
+    """Return the event that a key of `schedules` names: its text, or the object that the class body assigned.
 
-    There, `CLOSE = a.to(b)` is a list of transitions and `Event(a.to(b))` has no name yet; both know their transitions,
-    and those know their event once the class is made.
+    In the class body `CLOSE = a.to(b)` is a list of transitions, and `Event(a.to(b))` has no name yet. Both know their
+    transitions, which know their event once the class exists.
     """
     if isinstance(key, str) and key in known:
         return str(key)

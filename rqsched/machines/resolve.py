@@ -1,4 +1,4 @@
-"""Resolving: which instances an event goes to, checked against the machine, and passed to the fan-out in chunks."""
+"""Resolving: finds the instances to which an event goes, and passes those of the machine to the fan-out in chunks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Resolved:
     """The instances of one fan-out, read once, chunk by chunk."""
 
     runtime: Runtime
-    """Reads SQL."""
+    """What SQL is read through."""
     machine: Machine
-    """The class whose instances they are."""
+    """The machine of the instances."""
     event: str
-    """What is sent to them."""
+    """The event that is sent."""
     filtered: int = field(default=0, init=False)
-    """Ids that belong to no instance of this machine, so far."""
+    """How many ids so far belong to no instance of this machine."""
 
     @property
     def _size(self) -> int:
@@ -46,7 +46,7 @@ class Resolved:
             yield from self._checked(_ids_of(self.machine, self.event, resolver))
 
     def _found(self, is_wanted: Callable[[str], bool], entered_until: datetime | None = None) -> Iterator[list[str]]:
-        """Yield every instance in a state that is wanted, entered at that time at the latest, if one is given."""
+        """Yield every instance in a wanted state, if a time is given only those that entered it by then."""
         read, name = self.runtime.database.read, self.machine.name
         in_use = read(lambda connection: machine_states.states_in_use(connection, name))
         wanted = [state for state in in_use if is_wanted(state)]
@@ -60,7 +60,7 @@ class Resolved:
             after = page[-1]
 
     def _checked(self, ids: list[str]) -> Iterator[list[str]]:
-        """Yield those that are instances of this machine, in the resolver's order, and count the others."""
+        """Yield the ids that are instances of this machine, in the resolver's order, and count the others."""
         for start in range(0, len(ids), self._size):
             chunk = ids[start : start + self._size]
             read_known = partial(machine_states.known, machine=self.machine.name, instance_ids=chunk)
@@ -80,20 +80,20 @@ def _ids_of(machine: Machine, event: str, resolver: Resolve | type[Resolve]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """What a fan-out dispatched."""
+    """The result of a dispatch."""
 
     run_uid: str
-    """Under which `MachineScheduler.count` and `.targets` find its targets."""
+    """The uid by which `MachineScheduler.count` and `.targets` find its targets."""
     targets: int
     """How many instances get the event."""
     filtered: int
-    """Ids that belong to no instance of this machine."""
+    """How many ids belong to no instance of this machine."""
 
 
 def dispatch(
     runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
 ) -> Dispatched:
-    """Resolve and dispatch; no instances are a success. If the resolver raises, nothing was dispatched."""
+    """Resolve and dispatch; it is no error if there are no instances. If the resolver raises, nothing is dispatched."""
     resolved = Resolved(runtime, machine, event)
     count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
     return Dispatched(batch.run_uid, count, resolved.filtered)

@@ -60,7 +60,7 @@ def machine(
     timeout: SpanLike | None = None,
     workflows: Registry = registry,
 ) -> Any:
-    """Register a state machine class with what its `schedules` declare; returns it unchanged.
+    """Register a state machine class and the events in its `schedules`; returns it unchanged.
 
     >>> @machine(queue="low")  # doctest: +SKIP
     ... class Ticket(StateMachine):
@@ -135,7 +135,7 @@ def require_declared(cls: MachineClass, event: str) -> Machine:
 
 
 class MachineScheduler:
-    """Says WHEN the events that machines declare are sent; `Scheduler.sync()` creates the schedules.
+    """Declares when events of machines are sent; `Scheduler.sync()` creates the schedules.
 
     >>> MachineScheduler.register(ApplicationMachine, "CHECK_EXPIRY").daily_at("00:10")  # doctest: +SKIP
     """
@@ -164,7 +164,7 @@ class MachineScheduler:
         schedule_id: str | None = None,
         workflows: Registry = registry,
     ) -> Any:
-        """Declare an ordinary schedule that sends the event; returns the builder, whose steps say when.
+        """Declare a schedule that sends the event; returns a builder, whose steps say when.
 
         Its id is `machine:{name}:{event}` unless `schedule_id` is given, as for a second schedule of the same event.
         `builder` is your own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
@@ -176,9 +176,9 @@ class MachineScheduler:
 
     @staticmethod
     def run(scheduler: Scheduler, machine_class: MachineClass, event: str, *, queue: str | None = None) -> Dispatched:
-        """Send an event now, without a schedule: resolve here and put a job for each instance on its queue.
+        """Send an event now, without a schedule: resolve it in this process and enqueue a job for each instance.
 
-        An error of the resolver propagates; then nothing was dispatched. Raises InvalidInputError when the class
+        An error of the resolver is raised here, and nothing is dispatched then. Raises InvalidInputError when the class
         does not declare the event, and WrongDatabaseError, with nothing written, when Redis belongs to another
         database.
         """
@@ -208,7 +208,7 @@ class MachineScheduler:
     def targets(
         scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[dict[str, Any]]:
-        """Read a page of a run's targets: number, target_id, status, error, ended_at; those after a number."""
+        """Read a page of the targets of a run, after a number: number, target_id, status, error, ended_at."""
         page = partial(fan_out_targets.describe_page, run_uid=run_uid, status=status, after=after, limit=limit)
         names = "number", "target_id", "status", "error", "ended_at"
         return [{name: getattr(one, name) for name in names} for one in scheduler.runtime.database.read(page)]

@@ -1,4 +1,4 @@
-"""Sending: an instance is loaded, gets its event and is saved. The job of a target does this."""
+"""Sending, which the job of a target does: an instance is loaded, gets its event and is saved."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rqsched.store import machine_states
 from rqsched.store.machine_states import InstanceState
 
 TRIES = 5
-"""How often an event is sent when another process keeps changing the instance meanwhile."""
+"""How often an event is tried while other processes change the instance."""
 
 
 class _Model:
-    """The model of an instance that is its state alone."""
+    """The model of an instance that is nothing but its state."""
 
     state: Any = None
-    """As python-statemachine keeps it."""
+    """The state in python-statemachine's form."""
 
 
 def send(machine: Machine, event: str, instance_id: str) -> bool:
@@ -39,7 +39,7 @@ def send(machine: Machine, event: str, instance_id: str) -> bool:
 
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:
-    """Create the live instance in its state: its model's, if it has one, else the one in `machine_states`."""
+    """Create the live instance in the state of its model, if it has one, else in the one in `machine_states`."""
     model = _Model() if machine.load is None else machine.load(instance_id)
     if model is None or isinstance(model, machine.cls):
         return model
@@ -49,9 +49,9 @@ def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChar
 
 
 def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
-    """Send the event; False when no transition of the present state takes it, or every guard refuses.
+    """Send the event; False if no transition of the present state accepts it, or every guard refuses.
 
-    A `StateChart` silently ignores an event that it does not take, so the transitions are checked first.
+    A `StateChart` silently ignores an event that it does not accept, so the transitions are checked first.
     """
     before = state_of(instance)
     if not machine.takes(before, event):
@@ -59,7 +59,7 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
     try:
         instance.send(event)
     except TransitionNotAllowed as refusal:
-        # An action may have sent another event that was refused: then the instance has already moved.
+        # An action may have sent another event that was refused; the instance has moved all the same.
         if str(refusal.event) == event and state_of(instance) == before:
             return False
         raise
@@ -69,9 +69,9 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
 def _store(
     runtime: Runtime, machine: Machine, instance_id: str, known: InstanceState, instance: StateChart[Any]
 ) -> bool:
-    """Save the instance; False when another process changed it since it was read, and nothing was saved.
+    """Save the instance; False, with nothing saved, if another process has changed it since it was read.
 
-    With a `save` of the application, races are settled in its database, and our row follows what it saved.
+    With a `save` of the application, its database settles races, and the row of rqsched follows what it saved.
     """
     state, now = state_of(instance), runtime.now()
     if machine.save is None:

@@ -1,4 +1,4 @@
-"""Instances: which ones exist and what state each is in, as the application says."""
+"""The instances of a machine and their states, as the application reports them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MachineStates:
     >>> states = MachineStates(scheduler, ApplicationMachine)  # doctest: +SKIP
     >>> states.put("a-1", "waiting")  # doctest: +SKIP
 
-    Put an instance when it is created and whenever your own code has moved it; scheduled events do so themselves.
+    Put an instance when it is created and whenever your own code has moved it; scheduled events put it themselves.
     """
 
     def __init__(self, scheduler: Scheduler, cls: MachineClass) -> None:
@@ -34,7 +34,7 @@ class MachineStates:
     def put(
         self, instance_id: str, state: str | StateChart[Any] | None = None, *, entered_at: datetime | None = None
     ) -> None:
-        """Set an instance's state: that of a live machine, the id of a state, or (None) the initial one.
+        """Set the state of an instance: that of a live machine, the id of a state, or the initial state (None).
 
         `entered_at` is as for `put_all`.
         """
@@ -43,10 +43,10 @@ class MachineStates:
     def put_all(
         self, states: Mapping[str, str | StateChart[Any] | None], *, entered_at: datetime | None = None
     ) -> None:
-        """Set many states in one transaction. Raises InvalidInputError for a state the machine does not have.
+        """Set many states in one transaction. Raises InvalidInputError for a state that the machine does not have.
 
-        `entered_at`, an aware datetime, is when they entered it, which `in_state(..., for_=...)` reads. By default an
-        instance that was in the same state keeps its instant, and any other has entered its state now.
+        `entered_at`, an aware datetime, is when they entered it; `in_state(..., for_=...)` reads it. By default an
+        instance that is in the same state keeps its time, and any other has entered its state now.
         """
         since = entered_at and require_utc(entered_at, "entered_at")
         rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}
@@ -64,18 +64,18 @@ class MachineStates:
         return self._machine.whole(text)
 
     def get(self, instance_id: str) -> str | None:
-        """Return an instance's state: the ids of its active states, separated by blanks; None when it is not known."""
+        """Return the ids of the active states of an instance, separated by blanks; None if it is not known."""
         find = machine_states.find
         known = self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
         return None if known is None else known.state
 
     def entered_at(self, instance_id: str) -> datetime | None:
-        """Return since when an instance is in its state; None when it is not known."""
+        """Return since when an instance has been in its state; None if it is not known."""
         find = machine_states.entered_at
         return self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
 
     def forget(self, instance_id: str) -> bool:
-        """Remove an instance, which gets no more events; False when it was not known."""
+        """Remove an instance, which gets no more events; False if it was not known."""
         return self._runtime.database.transact(lambda c: machine_states.forget(c, self._machine.name, instance_id))
 
 

@@ -1,4 +1,4 @@
-"""Tests of a state machine in one chain: schedules are created, instances put, jobs handled in this process.
+"""Tests of a state machine in one chain: schedules are created, instances put, jobs executed in this process.
 
 >>> def test_expiry(rqsched_scheduler):  # doctest: +SKIP
 ...     machine_test(ApplicationMachine).put({"a-1": None}).run_schedule("CHECK_EXPIRY").assert_state("a-1", "expired")
@@ -21,10 +21,10 @@ from rqsched.machines.states import MachineStates
 
 
 def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None) -> ReadyMachineTest:
-    """Begin a chain that tests a machine: the schedules that are registered for it are created.
+    """Begin a chain that tests a machine: creates the schedules that are registered for it.
 
-    `scheduler` is by default that of the fixture `rqsched_scheduler`. Raises InvalidInputError for a test that neither
-    gives one nor uses the fixture, and for a class without `@machine`.
+    The default of `scheduler` is that of the fixture `rqsched_scheduler`. Raises InvalidInputError without either, and
+    for a class without `@machine`.
     """
     used = testing.of_test.get() if scheduler is None else scheduler
     if used is None:
@@ -33,7 +33,7 @@ def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None
 
 
 class ReadyMachineTest(testing.MachineTest):
-    """What `machine_test` returns: a MachineTest that creates what is registered, and puts instances."""
+    """A MachineTest made by `machine_test`: it creates what is registered, and puts instances."""
 
     def __init__(self, scheduler: Scheduler, machine_class: MachineClass) -> None:
         known = machine_of(machine_class)
@@ -44,14 +44,14 @@ class ReadyMachineTest(testing.MachineTest):
         scheduler.sync([one for one in scheduler.declarations.all() if one.workflow in workflows])
 
     def put(self, states: Mapping[str, str | StateChart[Any] | None], *, entered_at: datetime | None = None) -> Self:
-        """Put instances, as `MachineStates.put_all` does: those that the next run may find."""
+        """Put instances for the next run to find, as `MachineStates.put_all` does."""
         self._states.put_all(states, entered_at=entered_at)
         return self
 
     def assert_sent_to(self, *instance_ids: str) -> Self:
         """Assert that the last run sent its event to these instances and no others, in any order.
 
-        It asserts what the resolver found: an instance that did not take the event counts too.
+        These are the instances that the resolver found, also those that did not accept the event.
         """
         if self.run is None:
             raise InvalidInputError("run", "there is none yet; call run_schedule first")

@@ -17,7 +17,7 @@ __all__ = ["scheduler"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the scheduler at its first use: Django imports this package before it has any settings."""
+    """Import the scheduler at its first use, because Django imports this package before its settings are ready."""
     if name != "scheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.lazy").scheduler

@@ -37,7 +37,7 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Make the project's settings rqsched's, and import `schedules.py` of every installed app."""
+        """Let rqsched use the project's settings, and import `schedules.py` of every installed app."""
         provide(project.provided)
         around_runs(fresh_connections)
         checks.register(check_settings, "rqsched")
@@ -50,7 +50,7 @@ class RqschedConfig(AppConfig):
 
 @contextmanager
 def fresh_connections() -> Iterator[None]:
-    """Do for a run what Django does for a request: close connections that are broken or older than CONN_MAX_AGE."""
+    """Close connections that are broken or older than CONN_MAX_AGE around a run, as Django does around a request."""
     close_old_connections()
     try:
         yield
@@ -66,14 +66,14 @@ def import_task_backends() -> None:
 
 
 def keep_recovering(sender: type, **others: Any) -> None:
-    """Make passes of reconcile from a web server's first request on; Django's test client begins none."""
+    """Make passes of reconcile from the first request of a web server on; Django's test client does not start them."""
     del others
     if issubclass(sender, WSGIHandler | ASGIHandler):
         scheduler.keep_recovering()
 
 
 def upgrade(using: str, **others: Any) -> None:
-    """Upgrade rqsched's tables with `manage.py migrate`, where they are in the database that was migrated."""
+    """Upgrade rqsched's tables after `manage.py migrate`, if they are in the database that was migrated."""
     del others
     if not project.shares_database() or using != project.alias():
         return

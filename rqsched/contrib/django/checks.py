@@ -1,4 +1,4 @@
-"""The checks of `manage.py check`. They open nothing: `manage.py rqsched doctor` asks the servers."""
+"""The checks of `manage.py check`. They open no connection: `manage.py rqsched doctor` asks the servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
 
 
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report what the dashboard lacks, where the project's URLs include it."""
+    """Report what the dashboard lacks, if the project's URLs include it."""
     del app_configs, others
     try:
         operator = own_settings().get(OPERATOR)

@@ -15,8 +15,8 @@ _OPENED = frozenset({"settings", "runtime", "signals"})
 class LazyScheduler(Scheduler):
     """A Scheduler that reads its settings and opens SQL and Redis when it is first used.
 
-    Decorators (`cron`, `every`, `on_timing`) declare without opening anything, so that a module of schedules can be
-    imported where there is neither database nor Redis: in `collectstatic`, while an image is built.
+    Decorators (`cron`, `every`, `on_timing`) open nothing, so that a module of schedules can be imported without a
+    database or Redis: in `collectstatic`, for example, while an image is built.
     """
 
     def __init__(self) -> None:
@@ -25,15 +25,15 @@ class LazyScheduler(Scheduler):
         self._recovering = Recovering(lambda: self.runtime)
 
     def __getattr__(self, name: str) -> Any:
-        """Open the scheduler when something is asked of it that only an open one has."""
+        """Open the scheduler at the first use of an attribute that only an open one has."""
         if name not in _OPENED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._opening:
             if name not in self.__dict__:
                 opened = Scheduler.from_env()
-                if "signals" in self.__dict__:  # subscribers stay when the rest is forgotten
+                if "signals" in self.__dict__:  # subscribers stay when the scheduler is forgotten
                     opened.runtime.subscribers.append(self.signals.emit)
-                # At once: another thread must not find it half open.
+                # All attributes at once: another thread must not find it half open.
                 self.__dict__.update({name: getattr(opened, name) for name in _OPENED - self.__dict__.keys()})
         return self.__dict__[name]
 

@@ -1,1 +1,1 @@
-"""No models: rqsched keeps its own tables. Django tells only apps with this module when `migrate` has run."""
+"""No models: rqsched has tables of its own. Django sends `post_migrate` only to apps that have this module."""

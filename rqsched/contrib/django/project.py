@@ -1,7 +1,7 @@
-"""The settings of a Django project as rqsched's: `RQSCHED = {...}`, else what DATABASES and RQ_QUEUES say already.
+"""rqsched's settings in a Django project: `RQSCHED = {...}`, else what DATABASES and RQ_QUEUES already say.
 
-Read whenever settings are read, so that a test run, which renames the databases, is followed. What cannot be used is a
-ConfigError that says what to write; `manage.py check` shows it before anything is opened.
+They are read anew whenever rqsched reads settings, because a test run renames the databases. What cannot be used is a
+ConfigError that says what to write; `manage.py check` reports it before anything is opened.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rqsched.errors import ConfigError, InvalidTimezoneError
 from rqsched.spec.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
-"""The keys of RQSCHED that are Django's alone: an alias in DATABASES, a name in RQ_QUEUES, a function's path."""
+"""The keys of RQSCHED that exist only in Django: an alias in DATABASES, a name in RQ_QUEUES, the path of a function."""
 WORKFLOWS = "rqsched.contrib.django.workflows"
-"""The module that sets Django up where a process was started without it."""
+"""The module that sets Django up in a process that was started without it."""
 _OF_LIBPQ = frozenset(
     {
         "application_name", "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count",
@@ -34,10 +34,10 @@ _OF_LIBPQ = frozenset(
         "tcp_user_timeout",
     }
 )  # fmt: skip
-"""The OPTIONS of a database that are libpq's; the others are Django's own and mean nothing here."""
+"""The OPTIONS of a database that are libpq's; all others are Django's own and are left out."""
 
 _OF_SENTINEL = frozenset({"username", "password"})
-"""What SENTINEL_KWARGS of a queue may say of the Sentinels themselves."""
+"""What SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
 
 
 def provided() -> Mapping[str, Any]:
@@ -55,7 +55,7 @@ def provided() -> Mapping[str, Any]:
 def provided_to_tests(folder: Path) -> dict[str, Any]:
     """Return the settings of a test run: the project's test database, and a Valkey in a folder below `folder`.
 
-    Each test database has a folder of its own, for a parallel run has several. Raises ConfigError without a Valkey.
+    Each test database has its own folder, because a parallel run has several. Raises ConfigError without a Valkey.
     """
     connection = connections[alias()]
     own = folder / re.sub(r"\W+", "-", str(connection.settings_dict["NAME"]))
@@ -87,7 +87,7 @@ def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_settings() -> dict[str, Any]:
-    """Return RQSCHED of the project, empty where there is none; raises ConfigError for a key that nothing reads."""
+    """Return RQSCHED of the project, empty if there is none; raises ConfigError for an unknown key."""
     own = getattr(django_settings, "RQSCHED", {})
     if not isinstance(own, Mapping):
         raise ConfigError(
@@ -103,17 +103,17 @@ def own_settings() -> dict[str, Any]:
 
 
 def alias() -> str:
-    """Return the alias in DATABASES of the database that is shared with the project."""
+    """Return the alias in DATABASES of the database that rqsched shares with the project."""
     return str(own_settings().get(DATABASE, "default"))
 
 
 def shares_database() -> bool:
-    """Return whether the tables are in a database of the project, rather than at a URL of their own."""
+    """Return whether rqsched's tables are in a database of the project, not at a URL of their own."""
     return not (own_settings().get("DATABASE_URL") or os.environ.get("RQSCHED_DATABASE_URL"))
 
 
 def database_url(alias: str) -> str:
-    """Return the URL of a database in DATABASES; raises ConfigError for one that cannot hold our tables."""
+    """Return the URL of a database in DATABASES; raises ConfigError for one that cannot hold rqsched's tables."""
     where = f"DATABASES[{alias!r}]"
     instead = f"set RQSCHED[{DATABASE!r}] to another alias, or RQSCHED['DATABASE_URL']."
     if alias not in connections:
@@ -135,7 +135,7 @@ def database_url(alias: str) -> str:
 
 
 def _postgres_url(of: Mapping[str, Any]) -> str:
-    """Return the URL by which Django connects; a host that is a folder holds a socket."""
+    """Return the URL to which Django connects; a host that is a path is the folder of a socket."""
     user, password = (quote(str(of.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
     host, port = str(of.get("HOST") or ""), str(of.get("PORT") or "")
     options = {name: value for name, value in (of.get("OPTIONS") or {}).items() if name in _OF_LIBPQ}
@@ -148,9 +148,9 @@ def _postgres_url(of: Mapping[str, Any]) -> str:
 
 
 def redis_url(queue: str | None) -> str | None:
-    """Return the URL of a queue in django-rq's RQ_QUEUES: the one named, else `default`; None without any.
+    """Return the URL of a queue in django-rq's RQ_QUEUES: the named one, else `default`; None without RQ_QUEUES.
 
-    Raises ConfigError for a queue that is not there, or is not reached by a URL.
+    Raises ConfigError for a queue that is missing, or whose server has no URL.
     """
     queues = getattr(django_settings, "RQ_QUEUES", {})
     if queue is None and "default" not in queues:
@@ -194,7 +194,7 @@ def timezone() -> str | None:
 
 
 def data_dir() -> Path | None:
-    """Return the folder of what is embedded, in BASE_DIR; None without one."""
+    """Return the data folder of the embedded servers, in BASE_DIR; None without BASE_DIR."""
     base = getattr(django_settings, "BASE_DIR", None)
     return Path(base) / ".rqsched" if base else None
 

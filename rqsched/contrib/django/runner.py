@@ -1,8 +1,8 @@
-"""Test runs of a Django project: the project's test database, and a Valkey that no worker of development serves.
+"""Test runs of a Django project, on its test database and on a Valkey to which no other worker listens.
 
 >>> TEST_RUNNER = "rqsched.contrib.django.runner.Runner"  # in the settings
 
-A runner of your own: `class Mine(Isolated, TheRunnerYouHave)`.
+For a runner of your own: `class Mine(Isolated, YourRunner)`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FOLDER = "RQSCHED_DATA_DIR"
 def isolated() -> Iterator[None]:
     """Give tests inside the block a Valkey of their own, beside the project's test database; leave no connection open.
 
-    The Valkey is that of the `embedded` extra: started at the first use, one for each process of a parallel run, gone
-    with the block. In place of a test database in memory, or of another kind, there is a SQLite in its folder.
+    The Valkey of the `embedded` extra is started at the first use, one for each process of a parallel run, and ends
+    with the block. Where the test database is in memory, or of another kind, a SQLite in its folder is used instead.
     """
     data = project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched"
     tests = Path(data) / "test"
@@ -51,13 +51,13 @@ def isolated() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Use the settings of tests, and close what was opened with others."""
+    """Use the settings of tests, and close what was opened with other settings."""
     provide(lambda: project.provided_to_tests(Path(os.environ[_FOLDER])))
     scheduler.forget()
 
 
 def _remove_left(tests: Path) -> None:
-    """Remove what test runs that were killed have left."""
+    """Remove what killed test runs have left."""
     for left in tests.glob("[0-9]*"):
         try:
             os.kill(int(left.name), 0)
@@ -86,7 +86,7 @@ class _ParallelSuite(ParallelTestSuite):
 
 
 class Isolated:
-    """What a test runner inherits before Django's: its tests have a Valkey of their own."""
+    """A mixin, named before Django's runner, that gives its tests a Valkey of their own."""
 
     parallel_test_suite = _ParallelSuite
 
@@ -97,7 +97,7 @@ class Isolated:
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, old_config: Any, **options: Any) -> None:
-        """Close every connection, as PostgreSQL drops no database that is connected to, and drop the test databases."""
+        """Close every connection, without which PostgreSQL drops no database, and drop the test databases."""
         self._isolation.__exit__(None, None, None)
         super().teardown_databases(old_config, **options)  # type: ignore[misc]
 

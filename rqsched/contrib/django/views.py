@@ -27,7 +27,7 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return what a user may do in the dashboard: superusers everything, other staff look. Others have no access.
+    """Return what a user may do in the dashboard: superusers everything, other staff may look, others have no access.
 
     RQSCHED["OPERATOR"] names a function that decides otherwise.
     """
@@ -37,9 +37,9 @@ def staff(request: HttpRequest) -> Principal | None:
     return Principal(user.get_username(), Role.ADMIN if user.is_superuser else Role.READ)
 
 
-@csrf_exempt  # type: ignore[untyped-decorator] # each form of the dashboard carries a value that its own session knows
+@csrf_exempt  # type: ignore[untyped-decorator] # the dashboard's forms have a token of their own against CSRF
 def dashboard(request: HttpRequest, page: str = "") -> HttpResponse:
-    """Serve one page or form; visitors are sent to log in, and a user without access is refused."""
+    """Serve one page or form; visitors are redirected to the login, and a user without access is refused."""
     principal = _operator()(request)
     if principal is None:
         user = getattr(request, "user", None)
@@ -59,7 +59,7 @@ def _operator() -> Callable[[HttpRequest], Principal | None]:
 
 
 def _login_url() -> str:
-    """Return the admin's login, which staff knows; without an admin LOGIN_URL."""
+    """Return the login of the admin, where staff logs in; without an admin, LOGIN_URL."""
     try:
         return str(reverse("admin:login"))
     except NoReverseMatch:
@@ -72,7 +72,7 @@ def _pages() -> WSGIApplication:
 
 
 def _environ(request: HttpRequest, root: str, path: str, principal: Principal) -> dict[str, Any]:
-    """Return the request as a WSGI environ; under ASGI there is none to pass on."""
+    """Return the request as a WSGI environ, which is built here under ASGI."""
     plain = {name: value for name, value in request.META.items() if isinstance(value, str)}
     return plain | {
         "REQUEST_METHOD": request.method,
@@ -100,7 +100,7 @@ def _answer(environ: dict[str, Any]) -> HttpResponse:
     body = b"".join(_pages()(environ, start_response))
     response = HttpResponse(body, status=int(told["status"].partition(" ")[0]))
     for name, value in told["headers"]:
-        if name.lower() == "set-cookie":  # the only one of which there may be several
+        if name.lower() == "set-cookie":  # the only header that may occur several times
             response.cookies.load(value)
         else:
             response[name] = value

@@ -1,7 +1,7 @@
-"""Imported by processes that were started without Django, such as a spawned work horse: sets Django up.
+"""Sets Django up in processes that were started without it, such as a spawned work horse: they import this module.
 
-That imports `schedules.py` of every app. DJANGO_SETTINGS_MODULE must be set, as `manage.py` does. A plain `rqsched
-worker` outside of `manage.py` names this module in RQSCHED_IMPORTS.
+Setting it up imports `schedules.py` of every app. DJANGO_SETTINGS_MODULE must be set, as `manage.py` does. For a plain
+`rqsched worker` outside of `manage.py` name this module in RQSCHED_IMPORTS.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ class Command(BaseCommand):
     help = "Every command of rqsched: `manage.py rqsched --help` lists them."
     requires_system_checks: Sequence[str] = ()
     words: tuple[str, ...] = ()
-    """What comes before the arguments."""
+    """Words that are put before the arguments."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run as the command of a shell, with its exit codes; `--settings` and `--pythonpath` are Django's own."""
+        """Run from a shell, with the exit codes of `rqsched`; `--settings` and `--pythonpath` are Django's own."""
         django = ArgumentParser(add_help=False, allow_abbrev=False)
         django.add_argument("--settings")
         django.add_argument("--pythonpath")
@@ -30,7 +30,7 @@ class Command(BaseCommand):
         app([*self.words, *arguments], prog_name=f"{argv[0]} {argv[1]}")
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take everything that `call_command` is given."""
+        """Accept every argument of `call_command`."""
         parser.add_argument("arguments", nargs=REMAINDER)
 
     def handle(self, *_: Any, **options: Any) -> None:

@@ -6,7 +6,7 @@ from rqsched.contrib.django.management.commands import rqsched
 
 
 class Command(rqsched.Command):
-    """The same as `manage.py rqsched worker`, and takes what that takes."""
+    """The same as `manage.py rqsched worker`, with the same options."""
 
     help = "Fire schedules and execute their runs until SIGTERM or Ctrl-C; any number may run."
     words = ("worker",)
