@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from rqsched.core.ids import iso_utc
+from rqsched.core.model import tone_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,21 +28,10 @@ _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 """The variables by which rich takes another output for a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
 """Control characters of terminals, which rich leaves out everywhere."""
-_COLOURS = {
-    "active": "green",
-    "succeeded": "green",
-    "created": "green",
-    "ok": "green",
-    "paused": "yellow",
-    "warning": "yellow",
-    "retrying": "yellow",
-    "dead": "bold red",
-    "failed": "bold red",
-    "lost": "bold red",
-    "problem": "bold red",
-    "running": "cyan",
-    "pending": "cyan",
-}
+_COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
+"""The colour of each tone."""
+_TONES = {"created": "ok", "ok": "ok", "warning": "warn", "problem": "bad"}
+"""The tones of words that are not a status of a schedule or run."""
 
 
 class Output(StrEnum):
@@ -177,7 +167,7 @@ def _draw(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text, style=_COLOURS.get(text, "")) for text in map(shown, row)))
+        table.add_row(*(Text(text, style=_COLOURS[_TONES.get(text) or tone_of(text)]) for text in map(shown, row)))
     console.print(table)
 
 

@@ -79,7 +79,9 @@ TASK = "task"
 """`managed_by` of a schedule of one run that Django's tasks framework made."""
 
 BLOCKED = "blocked"
-"""What lists of runs take beside a status: the pending runs that wait for a worker which can find their workflow."""
+"""The word for pending runs that wait for a worker which can find their workflow."""
+RUN_FILTERS = (RunStatus.PENDING.value, BLOCKED, *(one.value for one in RunStatus if one is not RunStatus.PENDING))
+"""What lists of runs may be filtered by."""
 
 
 class TargetStatus(StrEnum):
@@ -115,6 +117,17 @@ OPEN_TARGETS = (
     TargetStatus.BLOCKED,
 )
 """What of a fan-out still changes, in the order of a target's life."""
+
+
+_TONES = {
+    "active": "ok", "succeeded": "ok", "running": "info", "paused": "warn", "retrying": "warn", "blocked": "warn",
+    "dead": "bad", "failed": "bad", "lost": "bad",
+}  # fmt: skip
+
+
+def tone_of(status: str) -> str:
+    """Return how good the status of a schedule, run or target is, for colours: `ok`, `info`, `warn`, `bad`, `idle`."""
+    return _TONES.get(status, "idle")
 
 
 UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})

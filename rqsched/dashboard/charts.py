@@ -9,14 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from zoneinfo import ZoneInfo
 
+from rqsched.core.model import tone_of
 from rqsched.store.run_queries import RunOutline
 
-TONES = {
-    "succeeded": "ok", "failed": "bad", "lost": "bad", "running": "info", "retrying": "warn", "pending": "idle",
-    "buffered": "idle", "cancelled": "idle", "terminated": "idle", "active": "ok", "paused": "warn", "done": "idle",
-    "dead": "bad", "deleted": "idle", "blocked": "warn",
-}  # fmt: skip
-"""The tone of each status; colours follow from it, and a word always stands beside the colour."""
 WIDTH = 1000
 """The width of a chart in its own units."""
 _WORST = ("bad", "warn", "info", "ok", "idle")
@@ -100,11 +95,6 @@ def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Dur
     share = interval.total_seconds() / longest if interval else None
     first, last = f"#{ended[0][0].number}", f"#{ended[-1][0].number}" if len(ended) > 1 else ""
     return Durations(bars, longest, share if share is not None and share <= 1 else None, first, last)
-
-
-def tone_of(status: str) -> str:
-    """Return the tone of a status."""
-    return TONES.get(status, "idle")
 
 
 @dataclass(frozen=True, slots=True)

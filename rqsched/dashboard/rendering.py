@@ -18,9 +18,9 @@ from markupsafe import Markup, escape
 import rqsched
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
 from rqsched.core.ids import iso_utc
+from rqsched.core.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
 from rqsched.core.payload import loads
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
-from rqsched.dashboard.charts import tone_of
 from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 from rqsched.store.run_queries import RunOutline
@@ -224,6 +224,8 @@ def _environment() -> Environment:
         "asset": asset,
         "strip_of": strip_of,
         "tone_of": tone_of,
+        "run_filters": RUN_FILTERS,
+        "retryable": ENDED_IN_VAIN,
         "version": rqsched.__version__,
     }
     return environment

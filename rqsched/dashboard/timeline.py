@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
-from rqsched.core.model import Schedule
+from rqsched.core.model import Schedule, tone_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import around, read_page
@@ -103,7 +103,7 @@ def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
     begin = run.started_at or run.due_at or run.occurrence_at  # one that has not started is drawn where it was due
     x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
     width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
-    return charts.Bar(x, width, 1.0, charts.tone_of(run.status), label, run.uid)
+    return charts.Bar(x, width, 1.0, tone_of(run.status), label, run.uid)
 
 
 def _mark(axis: charts.Axis, run: RunOutline) -> charts.Bar:

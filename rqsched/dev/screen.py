@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.core.model import Run, RunKind, RunStatus, Schedule
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, tone_of
 from rqsched.processes.supervisor import Child
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import in_words
@@ -27,15 +27,8 @@ MOST_SCHEDULES = 12
 """The most schedules shown."""
 MOST_RUNS = 40
 """The most runs read for one snapshot."""
-_STYLES = {
-    "active": "green",
-    "succeeded": "green",
-    "pending": "cyan",
-    "running": "cyan",
-    "paused": "yellow",
-    "retrying": "yellow",
-    "buffered": "yellow",
-}
+_COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
+"""The colour of each tone."""
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
 _FURNITURE = 7
 """Lines of a snapshot beside schedules, runs and next steps: titles, blank lines, and one to spare."""
@@ -195,7 +188,7 @@ def _table(*columns: str, last: str) -> Table:
 
 
 def _coloured(status: str) -> Text:
-    return Text(status, style=_STYLES.get(status, "bold red"))
+    return Text(status, style=_COLOURS[tone_of(status)])
 
 
 def _next(schedule: Schedule, now: datetime) -> str:

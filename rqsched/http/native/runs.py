@@ -16,7 +16,7 @@ from rqsched.api.build_description import describe_preview, describe_run
 from rqsched.api.run_handle import RunHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
-from rqsched.core.model import BLOCKED, RunStatus
+from rqsched.core.model import RUN_FILTERS
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import InvalidLimitError
 from rqsched.http.dependencies import OperateAlways, Read
@@ -109,7 +109,7 @@ def list_runs(
     cursor: Cursor = None,
 ) -> Response:
     """Read runs, newest first."""
-    statuses, uid, is_slim = statuses_of(status, [*RunStatus, BLOCKED]), call.newest(schedule_id).uid, fields != "full"
+    statuses, uid, is_slim = statuses_of(status, RUN_FILTERS), call.newest(schedule_id).uid, fields != "full"
     page = call.read(
         lambda c: run_queries.list_runs(
             c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
@@ -197,9 +197,7 @@ def list_runs_of_all(
     cursor: Cursor = None,
 ) -> Response:
     """List the runs of all schedules of the namespace, the newest first."""
-    filters = RunFilters(
-        call.namespace, statuses_of(status, [*RunStatus, BLOCKED]), schedule_id, workflow, since, until
-    )
+    filters = RunFilters(call.namespace, statuses_of(status, RUN_FILTERS), schedule_id, workflow, since, until)
     is_slim, is_rising = fields != "full", sort == "created"
     page = call.read(
         lambda c: run_queries.find_runs(
