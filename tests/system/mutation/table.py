@@ -48,7 +48,7 @@ FENCES = (
         _WORLDS.format(0),
     ),
     _edit(
-        "the clock of the host counts, not the database's",
+        "time is the host's, not the database's",
         "clock.py",
         "Measurement(wall + offset, wall, monotonic)",
         "Measurement(wall, wall, monotonic)",
@@ -64,7 +64,7 @@ FENCES = (
         "tests/system/acceptance/test_worker_supervisor.py::test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it",
     ),
     Mutation(
-        "nobody locks the schedule",
+        "the schedule is not locked",
         (
             Edit("rqsched/store/changes.py", "_LOCK = _FIND.with_for_update(key_share=True)\n", "_LOCK = _FIND\n"),
             Edit(
@@ -79,7 +79,7 @@ FENCES = (
         ),
     ),
     _edit(
-        "open runs that another transaction holds are not seen",
+        "open runs that another transaction has locked are not read",
         "store/changes.py",
         "(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE)\n",
         "(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE).with_for_update(skip_locked=True)\n",
@@ -87,7 +87,7 @@ FENCES = (
         _CHAIN + "locked.py::test_schedule_whose_run_is_being_claimed_skips_and_starts_no_second_run",
     ),
     _edit(
-        "a run that another transaction holds is not replaced, its successor starts all the same",
+        "a run that another transaction has locked is not ended, and its successor starts all the same",
         "store/changes.py",
         "        if all(run in locked for run in unfinished[uid])\n",
         "",
@@ -95,7 +95,7 @@ FENCES = (
         _CHAIN + "locked.py::test_schedule_that_would_replace_a_held_run_is_left_for_the_next_turn[cancel_other]",
     ),
     _edit(
-        "a run starts whatever delivery asks",
+        "a claim does not compare attempt and job number",
         "store/claims.py",
         '        runs.c.attempt == sa.bindparam("b_attempt"),\n'
         '        runs.c.delivery == sa.bindparam("b_delivery"),\n',
@@ -104,7 +104,7 @@ FENCES = (
         _CHAIN + "runs.py::test_a_delivery_of_another_number_gets_nothing[attempt]",
     ),
     _edit(
-        "the fence of an attempt is what the clock says",
+        "a fence may be below that of the attempt before",
         "store/claims.py",
         '    began = dialect.after(runs.c.started_at, given["started_at"])\n',
         '    began = given["started_at"]\n',
@@ -114,7 +114,7 @@ FENCES = (
         + "retries.py::test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says[postgres]",
     ),
     _edit(
-        "a run starts whatever its status",
+        "a claim does not compare the status",
         "store/claims.py",
         "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked\n",
@@ -123,7 +123,7 @@ FENCES = (
         _WORLDS.format(0),
     ),
     _edit(
-        "an end is recorded whoever holds the run",
+        "an end does not compare the token",
         "chain/settling.py",
         "return run.token == claim.token and run.status is RunStatus.RUNNING",
         "return True",
@@ -132,7 +132,7 @@ FENCES = (
         _CHAIN + "run_ends.py::test_the_late_end_of_a_lost_attempt_is_not_that_of_the_attempt_in_its_place[sqlite]",
     ),
     _edit(
-        "an end in one statement is recorded whoever holds the run",
+        "an end in one statement does not compare the token",
         "store/one_change.py",
         '            runs.c.token == sa.bindparam("b_token"),\n'
         "            runs.c.status == constant(RunStatus.RUNNING),\n",
@@ -142,7 +142,7 @@ FENCES = (
         "[cancel_run_alone]",
     ),
     _edit(
-        "an end in one statement is recorded whatever the schedule has become",
+        "an end in one statement does not notice that the schedule has changed",
         "store/one_change.py",
         '.where(schedules.c.uid == sa.bindparam("b_schedule"), is_as_read)',
         '.where(schedules.c.uid == sa.bindparam("b_schedule"))',
@@ -151,14 +151,14 @@ FENCES = (
         "[postgres-trigger]",
     ),
     _edit(
-        "an end in one statement is not looked for when its answer was lost",
+        "an end in one statement is not recognised when its answer was lost",
         "chain/settling.py",
         "(decided if is_written or asked > 1 else None)",
         "(decided if is_written else None)",
         _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
     ),
     _edit(
-        "a trigger in one statement starts a run whatever the schedule has become",
+        "a trigger in one statement does not notice that the schedule has changed",
         "store/one_change.py",
         ".where(is_this, is_version)",
         ".where(is_this)",
@@ -175,35 +175,35 @@ FENCES = (
         _CHAIN + "triggers_alone.py::test_schedule_that_runs_takes_a_transaction_and_its_policy_decides",
     ),
     _edit(
-        "a trigger in one statement is decided anew though its answer was lost",
+        "a trigger in one statement is not recognised when its answer was lost",
         "chain/changing.py",
         "if self._decide_alone is not None and self._tried is None else None",
         "if self._decide_alone is not None else None",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
     ),
     _edit(
-        "a trigger in one statement forgets who is to be told of it",
+        "a trigger in one statement records no notification",
         "chain/changing.py",
         "        if self._runtime.notifier.owed([change]):\n            return None\n",
         "",
         _CHAIN + "triggers_alone.py::test_trigger_that_somebody_is_told_of_records_the_notification",
     ),
     _edit(
-        "a trigger in one statement does not look for the run of its key",
+        "a trigger in one statement ignores its idempotency key",
         "chain/triggering.py",
         "alone=one.decide_alone if idempotency_key is None else None",
         "alone=one.decide_alone",
         _CHAIN + "triggers_alone.py::test_trigger_with_the_key_of_a_run_that_has_ended_returns_that_run",
     ),
     _edit(
-        "a horse's death is settled whatever has become of its run",
+        "a horse's death is settled although its run has ended",
         "chain/settling.py",
         "return is_same and run.status is RunStatus.RUNNING",
         "return True",
         _PROCESSES + "fork.py::test_a_horses_death_is_not_settled_twice[sqlite]",
     ),
     _edit(
-        "a dead runner's run is settled whoever has claimed it",
+        "a dead runner's run is settled although another process has claimed it",
         "chain/settling.py",
         " and token in {None, run.token}",
         "",
@@ -211,14 +211,14 @@ FENCES = (
         "[sqlite-lose_run]",
     ),
     _edit(
-        "a runner is killed whatever it executes by then",
+        "a runner is killed although it executes another job by then",
         "processes/runner_slot.py",
         "if job is None or job.id != job_id or job.pid != pid:",
         "if job is None:",
         _PROCESSES + "runner_watch.py::test_a_runner_that_has_left_the_stopped_job_lives_and_is_not_held[the next job]",
     ),
     _edit(
-        "a runner may take for ever",
+        "a runner has no time limit",
         "processes/runner_slot.py",
         "time.monotonic() > self.kill_at",
         "False",
@@ -247,21 +247,21 @@ FENCES = (
         _ACCEPTANCE + "overrun.py::test_silence_of_sql_while_the_end_is_written_is_no_overrun[fork]",
     ),
     _edit(
-        "half a note is read",
+        "a half-written note of a runner is read",
         "processes/runner_slot.py",
         "if number % 2 == 0 and",
         "if",
         _PROCESSES + "runner_slot.py::test_a_note_whose_writer_died_halfway_says_nothing_and_the_next_one_is_whole",
     ),
     _edit(
-        "a heartbeat counts whoever holds the run",
+        "a heartbeat does not compare the token",
         "store/claims.py",
         '        runs.c.token == sa.bindparam("b_token"),\n        runs.c.status == constant(RunStatus.RUNNING),\n',
         "        runs.c.status == constant(RunStatus.RUNNING),\n",
         _STORE + "claims.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
     ),
     _edit(
-        "a claim is undone whoever holds the run",
+        "a run is given back without a comparison of the token",
         "chain/blocking.py",
         "current.token == run.token and current.status is RunStatus.RUNNING",
         "current.status is RunStatus.RUNNING",
@@ -276,7 +276,7 @@ FENCES = (
         "tests/core/test_blocked.py::test_a_run_that_is_given_back_is_pending_under_the_next_delivery_and_no_attempt_counts",
     ),
     _edit(
-        "an error out of a module is taken for a missing workflow",
+        "an error that a module raises counts as a missing workflow",
         "workflows.py",
         "kind = WorkflowNotFoundError if _is_missing(error, name) else UnknownWorkflowError",
         "kind = WorkflowNotFoundError",
@@ -386,7 +386,7 @@ ORDER = (
         _ALONE.format("create, update and trigger in a caller's transaction"),
     ),
     _edit(
-        "after the caller's commit what was decided is published, not what SQL says",
+        "after the caller's commit the decision is published, not the rows",
         "chain/after_commit.py",
         "found = runtime.database.read(self._as_it_is, patience=_ONCE)",
         "found = self._changes",
@@ -410,7 +410,7 @@ ORDER = (
         _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
     ),
     _edit(
-        "an operation that fails leaves a part of it in the caller's transaction",
+        "an operation that fails leaves rows in the caller's transaction",
         "store/caller_transaction.py",
         "        with connection.begin_nested():\n",
         "        if True:\n",
@@ -454,7 +454,7 @@ FOLLOWING = (
         _ALONE.format("a run ends and the next is drained"),
     ),
     _edit(
-        "a stale link heals nothing",
+        "a stale link does not repair Redis",
         "chain/firing.py",
         "change=change if change.changed_runs or link_of(schedule) else None)",
         "change=None)",
@@ -462,7 +462,7 @@ FOLLOWING = (
         _CHAIN + "lost_answers.py::test_a_fire_whose_answer_was_lost_fires_once_and_redis_follows",
     ),
     _edit(
-        "a leased link is taken out for good",
+        "a leased link is removed from Redis",
         "transport/lua.py",
         "for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end",
         "for _, id in ipairs(taken) do redis.call('ZREM', KEYS[1], id) end",
@@ -477,7 +477,7 @@ FOLLOWING = (
         _WORLDS.format(0),
     ),
     _edit(
-        "max_retries is not looked at",
+        "max_retries is ignored",
         "core/delays.py",
         "    if attempt > retry.max_retries:\n",
         "    if False:\n",
@@ -489,14 +489,14 @@ FOLLOWING = (
 
 ANSWERS = (
     _edit(
-        "a start does not look for its own token",
+        "a repeated claim does not recognise its own token",
         "store/claims.py",
         "    return is_asked & (is_pending | _IS_MINE)\n",
         "    return is_asked & is_pending\n",
         _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
     _edit(
-        "an end does not look for its own commit",
+        "a repeated end does not recognise its own commit",
         "chain/settling.py",
         "            return decided, decided is not None\n",
         "            return None, False\n",
@@ -511,7 +511,7 @@ ANSWERS = (
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
-        "an end that a worker was asked for is not looked for when its answer was lost",
+        "an end that a worker recorded is not recognised when its answer was lost",
         "chain/execution.py",
         "            is_repeated = True\n",
         "",
@@ -520,7 +520,7 @@ ANSWERS = (
         _PROCESSES + "horse_sql.py::test_end_that_a_worker_recorded_before_it_died_is_recognised_and_told_once[sqlite]",
     ),
     _edit(
-        "a horse believes that its worker has recorded what it did not answer to",
+        "a horse takes an end for recorded that its worker did not confirm",
         "chain/execution.py",
         "            is_repeated = True\n",
         "            return None\n",
@@ -529,21 +529,21 @@ ANSWERS = (
         _CRASH.format("a run succeeds for whose horse its worker writes"),
     ),
     _edit(
-        "a horse asks a worker again that failed to answer",
+        "a horse asks its worker again after a missing answer",
         "processes/horse_sql.py",
         "        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job\n",
         "",
         _PROCESSES + "horse_sql.py::test_late_answer_of_a_worker_is_not_taken_for_that_of_the_next_question[sqlite]",
     ),
     _edit(
-        "a horse claims under another token what its worker may have claimed",
+        "a horse draws a new token after it has asked its worker",
         "chain/execution.py",
         "            claim = write_claim(runtime, job, token, worker)",
         "            claim = write_claim(runtime, job, new_uid(runtime.now()), worker)",
         _PROCESSES + "horse_sql.py::test_run_with_long_arguments_is_executed_once[sqlite-too long]",
     ),
     _edit(
-        "the alarm of a worker strikes while it writes for its horse",
+        "a worker's alarm stays on while it writes for its horse",
         "processes/work_horse.py",
         "    left = signal.alarm(0)\n",
         "    left = 0\n",
@@ -557,7 +557,7 @@ ANSWERS = (
         _PROCESSES + "horse_sql.py::test_connection_of_a_worker_ends_with_the_worker_though_its_horse_lives",
     ),
     _edit(
-        "an operation does not look for its own commit",
+        "a repeated operation does not recognise its own commit",
         "chain/changing.py",
         "        if row is None or row.operation is None:\n            return False\n",
         "        return False\n",
@@ -567,7 +567,7 @@ ANSWERS = (
         _CHAIN + "lost_answers_of_operations.py::test_retry_of_a_blocked_run_is_recorded_once",
     ),
     _edit(
-        "a create does not look for its schedule once others have written it",
+        "a repeated create does not recognise its schedule once another operation has changed it",
         "chain/creating.py",
         "    if known is not None and known.uid == uid:",
         "    if False:",
@@ -576,7 +576,7 @@ ANSWERS = (
         + "::test_schedule_that_was_paused_before_its_create_is_repeated_is_that_of_the_create[None]",
     ),
     _edit(
-        "a retry on request does not look for its attempt once that has ended",
+        "a repeated retry on request does not recognise its attempt once that has ended",
         "chain/retrying.py",
         " or (tried is not None and _has_begun(run, tried.result))",
         "",
@@ -613,7 +613,7 @@ RECONCILE = (
         _CRASH.format("a run fails and is retried"),
     ),
     _edit(
-        "reconcile delivers nothing again",
+        "reconcile enqueues no run jobs",
         "chain/reconcile/passes.py",
         "        attempts.redeliver_runs(runtime, everything=everything),\n",
         "",
@@ -622,7 +622,7 @@ RECONCILE = (
         _WORLDS.format(0),
     ),
     _edit(
-        "reconcile delivers again under the same number",
+        "reconcile enqueues a run job under the same job number",
         "store/changes.py",
         """        replace(run, delivery=run.delivery + 1)
         for run in locked
@@ -633,7 +633,7 @@ RECONCILE = (
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
     ),
     _edit(
-        "reconcile loses no run",
+        "reconcile records no run as lost",
         "chain/reconcile/passes.py",
         "        attempts.settle_lost(runtime),\n",
         "",
@@ -642,7 +642,7 @@ RECONCILE = (
         _WORLDS.format(0),
     ),
     _edit(
-        "reconcile loses a run at first sight",
+        "reconcile records a run as lost at the first comparison of heartbeats",
         "chain/reconcile/attempts.py",
         "SIGHTINGS = 3\n",
         "SIGHTINGS = 0\n",
@@ -650,14 +650,14 @@ RECONCILE = (
         _CHAIN + "lost.py::test_a_jump_of_the_clock_loses_no_run[forward]",
     ),
     _edit(
-        "reconcile loses a run that beats",
+        "reconcile records a run as lost although its heartbeats continue",
         "chain/reconcile/attempts.py",
         "claims.read_heartbeat(connection, run.uid)) != heartbeat:\n",
         "claims.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
     ),
     _edit(
-        "reconcile loses a run whatever has become of it",
+        "reconcile records a run as lost although it has ended",
         "chain/reconcile/attempts.py",
         "return is_same and current.status is RunStatus.RUNNING and is_silent",
         "return True",
@@ -689,7 +689,7 @@ RECONCILE = (
         _CHAIN + "arming.py::test_a_link_that_is_due_and_put_off_is_left_alone",
     ),
     _edit(
-        "a connection to Redis is waited for without end",
+        "a connection to Redis has no timeout",
         "transport/client.py",
         '"socket_timeout": ANSWER_SECONDS, ',
         '"socket_timeout": None, ',
@@ -697,14 +697,14 @@ RECONCILE = (
         + "silent_redis.py::test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon[rqsched]",
     ),
     _edit(
-        "a worker never asks whether its subscription lives",
+        "a worker does not check its subscription",
         "transport/client.py",
         "        if message is None and monotonic() - self._heard_at >= QUIET_SECONDS:\n            self._ask()\n",
         "",
         _ACCEPTANCE + "silent_redis.py::test_a_terminated_run_is_killed_although_its_worker_heard_no_command[fork]",
     ),
     _edit(
-        "a terminated run that still lives is not stopped again",
+        "a horse whose run was terminated is not stopped again",
         "chain/execution.py",
         "if status == RunStatus.TERMINATED:",
         "if False:",
@@ -718,7 +718,7 @@ RECONCILE = (
         _ACCEPTANCE + "worker_supervisor.py::test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on",
     ),
     _edit(
-        "a dispatcher whose keeper has died takes no notice",
+        "a dispatcher does not notice the death of its keeper",
         "processes/keeper.py",
         "        if os.getppid() != keeper:\n",
         "        if False:\n",
@@ -789,28 +789,28 @@ RECONCILE = (
 _PRUNING = "tests/api/test_pruning.py::test_"
 PRUNING = (
     _edit(
-        "a pruning does not remember what it took",
+        "pruning does not record what it deleted",
         "store/pruning.py",
         "    connection.execute(moved.values(pruned_to=pruned_to))\n",
         "    del moved\n",
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
     _edit(
-        "a backfill does not ask what was pruned",
+        "a backfill ignores what was pruned",
         "chain/backfill.py",
         "return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)",
         "return None",
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
     _edit(
-        "a pruning takes the run of an occurrence that may still fire",
+        "pruning deletes the run of an occurrence that may still fire",
         "core/pruning.py",
         "        and (run.kind is RunKind.MANUAL or run.occurrence_at <= schedule.evaluated_to)\n",
         "",
         "tests/core/test_pruning.py::test_what_somebody_may_still_need_stays[one of an occurrence to come]",
     ),
     _edit(
-        "a pruning does not wait for a backfill",
+        "pruning does not wait for a backfill",
         "chain/pruning.py",
         "if pruning.is_backfilling(connection, schedule.uid):",
         "if False:",
@@ -822,14 +822,14 @@ PRUNING = (
 
 NOTIFICATIONS = (
     _edit(
-        "a notification is attempted whatever its row says",
+        "a notification is attempted without a comparison of its row",
         "store/deliveries.py",
         "deliveries.c.attempt == job.attempt, is_pending | is_mine)",
         "is_pending | is_mine | sa.true())",
         _CHAIN + "notifications.py::test_a_delivery_is_attempted_once_however_often_its_job_is_delivered[sqlite]",
     ),
     _edit(
-        "the token of a notification does not count",
+        "the end of a notification does not compare the token",
         "store/deliveries.py",
         "where(deliveries.c.uid == uid, deliveries.c.token == token, is_running)",
         "where(deliveries.c.uid == uid)",
@@ -844,7 +844,7 @@ NOTIFICATIONS = (
         _CRASH.format("a run fails and somebody is told"),
     ),
     _edit(
-        "an overdue schedule is told of in each pass",
+        "an overdue schedule is reported in each pass",
         "core/repair.py",
         "    builder.set(overdue_at=None, overdue_since=schedule.overdue_at)\n",
         "    builder.set(overdue_since=schedule.overdue_at)\n",
@@ -863,28 +863,28 @@ RETRIES_ON_REQUEST = (
         _AGAIN + "failed_job_without_the_mark_runs_nothing_when_its_time_differs[sqlite]",
     ),
     _edit(
-        "every delivery of a failed job counts as requeued",
+        "a failed job counts as requeued whenever it is delivered",
         "transport/redelivery.py",
         "return mark is not None and mark != _enqueued_at(job)",
         "return mark is not None",
         _AGAIN + "second_delivery_of_a_failed_run_job_runs_nothing[sqlite]",
     ),
     _edit(
-        "the requeued job of an earlier attempt asks for another",
+        "the requeued job of an earlier attempt asks for a retry",
         "chain/retrying.py",
         "return run.attempt == job.attempt and run.status in FAILED",
         "return run.status in FAILED",
         _AGAIN + "requeue_of_a_job_that_is_not_of_the_last_attempt_is_refused",
     ),
     _edit(
-        "what was asked for is repeated by itself",
+        "an attempt on request is retried by itself",
         "core/settle_decision.py",
         "run.is_asked or policies.is_final",
         "policies.is_final",
         _AGAIN + "retry_is_the_last_attempt_whatever_the_policy_says[sqlite]",
     ),
     _edit(
-        "a retry on request does not wait for the run ahead of it",
+        "a retry on request does not wait for the unfinished run",
         "core/runs_on_request.py",
         "blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)",
         "blocking: list[Run] = []",
@@ -904,7 +904,7 @@ FAN_OUT = (
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
     _edit(
-        "reconcile does not end a run whose targets have",
+        "reconcile does not end a run whose targets have ended",
         "chain/reconcile/attempts.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
         "():\n",
@@ -918,14 +918,14 @@ FAN_OUT = (
         _SWEEP + "a_dispatched_run_needs_no_heartbeats_and_no_horse[sqlite]",
     ),
     _edit(
-        "a job of an earlier delivery claims a target",
+        "a job with an earlier number claims a target",
         "store/target_attempts.py",
         'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
         'sa.bindparam("of"), _IS_FREE)',
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
     ),
     _edit(
-        "a target is claimed whoever handles it",
+        "a claim of a target does not compare the status",
         "store/target_attempts.py",
         'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
         'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"))',
@@ -933,7 +933,7 @@ FAN_OUT = (
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
     ),
     _edit(
-        "a target is ended whoever handles it",
+        "the end of a target does not compare the token",
         "store/target_attempts.py",
         '    .where(_COLUMNS.uid == sa.bindparam("of"), _IS_MINE)\n',
         '    .where(_COLUMNS.uid == sa.bindparam("of"))\n',
@@ -948,7 +948,7 @@ FAN_OUT = (
         _EACH + "a_place_that_a_crash_left_empty_is_filled_once[sqlite]",
     ),
     _edit(
-        "a target that lost its process takes a second place with it",
+        "a target whose process died frees its place twice",
         "store/target_attempts.py",
         "is_limited = target.max_parallel is not None and has_place",
         "is_limited = target.max_parallel is not None",
