@@ -393,10 +393,14 @@ def error_line(text: str | None) -> str:
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return what to add to a message about an unknown name: the nearest known one, or nothing.
 
-    `prefix` is what stands before every name.
+    That is one that is spelt like it, or the only one that ends with it. `prefix` is what stands before every name.
 
     >>> did_you_mean("timezon", ["timezone", "queue"])
     '; did you mean timezone?'
+    >>> did_you_mean("id", ["schedule_id", "queue"])
+    '; did you mean schedule_id?'
     """
-    nearest = difflib.get_close_matches(name, list(known), 1)
+    names = list(known)
+    longer = [one for one in names if one.endswith(f"_{name}")]
+    nearest = difflib.get_close_matches(name, names, 1) or (longer if len(longer) == 1 else [])
     return f"; did you mean {prefix}{nearest[0]}?" if nearest else ""

@@ -114,7 +114,7 @@ def _emptied(database_url: str) -> Iterator[None]:
             database.transact(lambda connection: emptying.empty(connection, kept))
 
 
-def run_due(scheduler: Scheduler, *, limit: int = 100) -> list[dict[str, Any]]:
+def run_due(scheduler: Scheduler, *, limit: int = 100) -> Sequence[dict[str, Any]]:
     """Fire what is due by the scheduler's clock, execute its runs in this process, and return the rows of `tick`."""
     rows = scheduler.tick(limit=limit)
     execute_pending(scheduler)

@@ -14,6 +14,7 @@ import httpx
 from rqsched.client import responses
 from rqsched.client.responses import EventRecord
 from rqsched.core.ids import iso_utc
+from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.results import MAX_PAGE, Page, Synced
 from rqsched.errors import InvalidInputError
@@ -97,6 +98,7 @@ def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
 
 def _filters(filters: ListFilters) -> dict[str, Any]:
     """Return the filters by the names that the server has for them."""
+    json_text("search_attributes", filters.get("search_attributes") or {}, MEMO_BYTES)
     named = {"q" if name == "text" else name: value for name, value in filters.items() if value is not None}
     return {name: instant(name, value) if isinstance(value, datetime) else value for name, value in named.items()}
 

@@ -163,8 +163,8 @@ FILTERS: dict[str, Any] = {
     "overdue": True,
     "created_since": BETWEEN,
     "created_until": BETWEEN,
-    "next_since": BETWEEN + HOUR,
-    "next_until": BETWEEN + HOUR,
+    "next_since": NOON + HOUR + SECOND,
+    "next_until": NOON + HOUR + SECOND,
     "query": 'WorkflowType = "note" AND tier = 1',
 }
 """One value for each filter, which lets one or two of the schedules below through."""

@@ -6,7 +6,7 @@ runs as RQ's worker does, `execute_pending` as `rqsched.testing` does. What comb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -139,12 +139,12 @@ class Env:
         """Pending runs are executed without a queue; returns how many."""
         return execute_pending(self.scheduler)
 
-    def tick(self, span: timedelta = MINUTE) -> list[dict[str, Any]]:
+    def tick(self, span: timedelta = MINUTE) -> Sequence[dict[str, Any]]:
         """The clock moves and what is due fires; its runs wait."""
         self.advance(span)
         return self.scheduler.tick()
 
-    def run_due(self, span: timedelta = MINUTE) -> list[dict[str, Any]]:
+    def run_due(self, span: timedelta = MINUTE) -> Sequence[dict[str, Any]]:
         """The clock moves, what is due fires and its runs are executed."""
         self.advance(span)
         return run_due(self.scheduler)
