@@ -108,7 +108,7 @@ def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
 
 def _mark(axis: charts.Axis, run: RunOutline) -> charts.Bar:
     label = f"#{run.number} {run.status}, backfilled for {run.occurrence_at:%d %b %H:%M:%S} UTC"
-    return charts.Bar(axis.x(run.occurrence_at), _LEAST_WIDTH, 1.0, charts.tone_of(run.status), label, run.uid)
+    return charts.Bar(axis.x(run.occurrence_at), _LEAST_WIDTH, 1.0, tone_of(run.status), label, run.uid)
 
 
 def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:
