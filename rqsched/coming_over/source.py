@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from rqsched.core.payload import dumps
+from rqsched.errors import ConflictError
 
 _MOST_CHARACTERS = 200
 """Of a name in an id, so that the whole stays below the 255 of an id."""
+_LOOKS, _LOOK_SECONDS = 8, 0.25
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
 """What an entry starts with where its source starts each fire whatever runs still, and repeats no failed job."""
@@ -126,6 +129,20 @@ def _numbered(entries: Sequence[SourceEntry]) -> Iterator[SourceEntry]:
         else:
             entry = {**one.entry, "schedule_id": f"{schedule_id}-{number}"}
             yield replace(one, entry=entry, lost=(*one.lost, _TWIN))
+
+
+def until_quiet(disable: Callable[[], int]) -> int:
+    """Disable until nothing is enabled any more: a scheduler that runs may write back what it read before.
+
+    `disable` returns how many it disabled. Raises ConflictError when they are enabled again each time.
+    """
+    total = count = disable()
+    for _ in range(_LOOKS):
+        if count == 0:
+            return total
+        time.sleep(_LOOK_SECONDS)
+        count = disable()
+    raise ConflictError(f"the source enables {count} of them again each time: stop it, and run this again.")
 
 
 def _digest(text: str) -> str:

@@ -122,6 +122,22 @@ class _NamedZone(tzinfo):
         return self._zone.tzname(at)
 
 
+class _OffsetZone(tzinfo):
+    """A zone of a fixed offset that its state says, in place of dateutil's `tzoffset` before its release 3."""
+
+    offset: timedelta | None = None
+
+    def utcoffset(self, at: datetime | None) -> timedelta | None:
+        del at
+        return self.offset
+
+    def dst(self, at: datetime | None) -> None:
+        del at
+
+    def tzname(self, at: datetime | None) -> None:
+        del at
+
+
 def _zone_of_file(_: object, path: str, *rest: object) -> tzinfo:
     """Return the zone of dateutil's `tzfile`, by the place of its file; the file itself is not opened."""
     del rest
@@ -142,7 +158,9 @@ def _utc(*args: object) -> tzinfo:
     return UTC
 
 
-def _fixed(_: object, offset: float | timedelta) -> tzinfo:
+def _fixed(_: object = None, offset: float | timedelta | None = None) -> tzinfo:
+    if offset is None:
+        return _OffsetZone()
     return timezone(offset if isinstance(offset, timedelta) else timedelta(seconds=offset))
 
 
@@ -176,7 +194,8 @@ def _rebuilt(kind: Any, base: object, state: object) -> Any:
     """Make what protocols 0 and 1, and classes that ask for it, are made with."""
     if isinstance(kind, Name):
         return Object(kind.name, (base, state))
-    if base is not _OBJECT or state is not None:
+    is_zone = isinstance(state, Object) and state.name == "datetime.tzinfo"
+    if not is_zone and (base is not _OBJECT or state is not None):
         raise NotReadableError("it is made of another object")
     return kind()
 
@@ -217,6 +236,8 @@ _MAKERS: Mapping[tuple[str, str], _Maker] = {
 """What is called in place of what a pickle names. None of them opens, imports or copies anything large."""
 
 
+_PARTS_OF_ZONES = {("dateutil.tz.tz", "_ttinfo"), ("datetime", "tzinfo")}
+"""What a zone of dateutil before its release 3 is made of; it is read by its name or offset."""
 _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 """What protocols before 3 call modules."""
 
@@ -243,7 +264,8 @@ class _Reader(pickle._Unpickler):
         known = _MAKERS.get((module, name))
         if known is not None:
             return known
-        self.named.add(f"{module}.{name}")
+        if (module, name) not in _PARTS_OF_ZONES:
+            self.named.add(f"{module}.{name}")
         return Name(f"{module}.{name}")
 
     def get_extension(self, code: int) -> None:
@@ -270,6 +292,8 @@ class _Reader(pickle._Unpickler):
         state, made = self.stack.pop(), self.stack[-1]
         if isinstance(made, Object):
             made.state = state
+        elif isinstance(made, _OffsetZone):
+            made.offset = state["_offset"]
         elif not isinstance(made, _NamedZone):
             raise NotReadableError("it changes what is not an object")
 

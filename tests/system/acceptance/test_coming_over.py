@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 import rq_scheduler  # type: ignore[import-untyped]
+from apscheduler.jobstores.redis import RedisJobStore
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.background import BackgroundScheduler
+from celery import Celery, schedules
+from redbeat import RedBeatSchedulerEntry
 
 from rqsched.coming_over.rq_scheduler import SCHEDULED
+from tests.coming_over.django_beat import open_project
 from tests.support.invariants import check_invariants
 from tests.support.processes import BIN, rqsched_command, wait_until
 from tests.system.acceptance.came_over import leave
@@ -77,3 +83,53 @@ def test_jobs_of_a_configuration_file_of_rq_cron_fire_here(live: LiveEnv, tmp_pa
     assert Counter(one.status for one in live.scheduler.iter()) == {"active": COUNT}
     live.start(rqsched_command("worker", "default", "--concurrency", "2"))
     wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
+
+
+def hand_over_all(live: LiveEnv, kind: str, address: str) -> None:
+    """Two hundred jobs that are due every ten seconds are handed over, and each is executed here."""
+    imports(live, kind, address, "--dry-run")
+    assert list(live.scheduler.iter()) == []
+    imports(live, kind, address, "--disable-source")
+    assert Counter(one.status for one in live.scheduler.iter()) == {"active": COUNT}
+    live.start(rqsched_command("worker", "default", "--concurrency", "2"))
+    wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
+
+
+def test_periodic_tasks_of_django_celery_beat_fire_here(live: LiveEnv, tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path / 'django.db'}", str(live.folder / "left")
+    every = {"interval": {"every": 10, "period": "seconds"}}
+    with open_project(url) as project:
+        project.create(
+            *({"name": f"job {n}", "task": FUNCTION, "args": f'["{log}", "job {n}"]', **every} for n in range(COUNT))
+        )
+        hand_over_all(live, "celery-beat", url)
+        assert project.beat(1) == []
+
+
+def test_entries_of_redbeat_fire_here(live: LiveEnv) -> None:
+    url, log = live.environment["RQSCHED_REDIS_URL"], str(live.folder / "left")
+    celery = Celery("shop", broker="memory://", set_as_current=False)
+    celery.conf.redbeat_redis_url = url
+    for number in range(COUNT):
+        every = schedules.schedule(10, app=celery)
+        RedBeatSchedulerEntry(f"job {number}", FUNCTION, every, args=[log, f"job {number}"], app=celery).save()
+    hand_over_all(live, "celery-beat", url)
+    entries = (RedBeatSchedulerEntry.from_key(f"redbeat:job {number}", app=celery) for number in range(COUNT))
+    assert {entry.enabled for entry in entries} == {False}
+
+
+@pytest.mark.parametrize("kind", ["sql", "redis"])
+def test_jobs_of_apscheduler_fire_here(live: LiveEnv, tmp_path: Path, kind: str) -> None:
+    url, log = live.environment["RQSCHED_REDIS_URL"], str(live.folder / "left")
+    store = RedisJobStore(host="127.0.0.1", port=live.scheduler.runtime.transport.redis.get_connection_kwargs()["port"])
+    if kind == "sql":
+        url = f"sqlite:///{tmp_path / 'jobs.db'}"
+        store = SQLAlchemyJobStore(url)
+    theirs = BackgroundScheduler(jobstores={"default": store}, timezone="UTC")
+    theirs.start(paused=True)
+    function = f"{leave.__module__}:{leave.__name__}"
+    for number in range(COUNT):
+        theirs.add_job(function, "interval", seconds=10, args=[log, f"job {number}"], id=f"job {number}")
+    hand_over_all(live, "apscheduler", url)
+    assert store.get_next_run_time() is None
+    theirs.shutdown(wait=False)

@@ -1,0 +1,255 @@
+"""Triggers of APScheduler 3, as its pickles keep them, and when a schedule happens that fires at the same instants.
+
+A trigger is an `Object`: its class was not imported. It counts weekdays from Monday, and its crons fire where all their
+fields agree; what no spec of ours says is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from rqsched.coming_over.cron_fields import (
+    HOURS,
+    LAST,
+    MINUTES,
+    MONTHDAYS,
+    MONTHS,
+    SECONDS,
+    WEEKDAYS,
+    ClockChanges,
+    CronFields,
+    Position,
+    fixed_offset,
+    zone_name,
+)
+from rqsched.coming_over.unpickle import NotReadableError, Object, what_is
+from rqsched.core.ids import iso_utc
+from rqsched.core.option_table import MAX_JITTER
+from rqsched.errors import InvalidSpecError
+from rqsched.spec.duration import format_duration, require_interval
+
+_TRIGGERS = "apscheduler.triggers"
+_CRON = f"{_TRIGGERS}.cron.CronTrigger"
+_INTERVAL = f"{_TRIGGERS}.interval.IntervalTrigger"
+_DATE = f"{_TRIGGERS}.date.DateTrigger"
+_CALENDAR = f"{_TRIGGERS}.calendarinterval.CalendarIntervalTrigger"
+_COMBINED = tuple(f"{_TRIGGERS}.combining.{name}" for name in ("AndTrigger", "OrTrigger"))
+_FIELDS = ("BaseField", "MonthField", "WeekField", "DayOfMonthField", "DayOfWeekField")
+_ALL, _DAY_POSITION, _LAST_DAY = "AllExpression", "WeekdayPositionExpression", "LastDayOfMonthExpression"
+_RANGES = ("RangeExpression", "MonthRangeExpression", "WeekdayRangeExpression")
+OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, *_COMBINED}).union(
+    (f"{_TRIGGERS}.cron.fields.{name}" for name in _FIELDS),
+    (f"{_TRIGGERS}.cron.expressions.{name}" for name in (_ALL, _DAY_POSITION, _LAST_DAY, *_RANGES)),
+)
+"""The classes that are expected in its pickles."""
+_YEARS, _WEEKS = range(1970, 10000), range(1, 54)
+_DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
+
+
+class Timing(NamedTuple):
+    """When a job happens."""
+
+    keys: Mapping[str, Any]
+    """The keys of an entry that say so."""
+    lost: tuple[str, ...] = ()
+    """What of it is lost or changes."""
+
+
+class Window(NamedTuple):
+    """Between which instants occurrences may be."""
+
+    start_at: datetime | None = None
+    """The first instant that may be one; None is unlimited."""
+    end_at: datetime | None = None
+    """The first instant that may not be one; None is unlimited."""
+
+    def within(self, other: Window) -> Window:
+        """Return what both allow."""
+        starts = [at for at in (self.start_at, other.start_at) if at is not None]
+        ends = [at for at in (self.end_at, other.end_at) if at is not None]
+        return Window(max(starts, default=None), min(ends, default=None))
+
+    def keys(self) -> dict[str, str]:
+        """Return it as keys of an entry."""
+        return {name: iso_utc(at) for name, at in self._asdict().items() if at is not None}
+
+
+def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timing:
+    """Return when a job happens; `next_at` is when it is run next, as far as that is known.
+
+    Raises NotReadableError for what is no trigger of APScheduler, InvalidSpecError for one that no spec of ours is.
+    """
+    if not isinstance(trigger, Object) or trigger.name not in OWN:
+        raise NotReadableError(f"its trigger is {what_is(trigger)}")
+    if trigger.name in _COMBINED:
+        raise InvalidSpecError("spec", "its triggers are combined (and, or): make a schedule of each")
+    state = _state_of(trigger)
+    if trigger.name == _DATE:
+        return Timing({"once": iso_utc(_instant(state["run_date"]))})
+    if trigger.name == _INTERVAL:
+        timing = _interval(state, next_at)
+    elif trigger.name == _CRON:
+        timing = _cron(state, now)
+    else:
+        timing = _calendar_interval(state, now)
+    return Timing({**timing.keys, **_jitter(state.get("jitter"))}, timing.lost)
+
+
+def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
+    first = next_at or _instant(state["start_date"])
+    every = format_duration(require_interval(state["interval"]))
+    window = Window(first, _after(state["end_date"]))
+    return Timing({"spec": {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window.keys()}})
+
+
+def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
+    fields = {_state_of(field)["name"]: [*_state_of(field)["expressions"]] for field in state["fields"]}
+    if set(_WEEKS) - _values(fields["week"], _WEEKS):
+        raise InvalidSpecError("cron", "it names weeks of the year, which no cron here does")
+    zone = _zone(state["timezone"])
+    start_date = state["start_date"]
+    own = Window(None if start_date is None else _instant(start_date), _after(state["end_date"]))
+    window = own.within(_window_of_years(_values(fields["year"], _YEARS), zone))
+    days = [_name(one) for one in fields["day"]]
+    cron = CronFields(
+        minutes=_values(fields["minute"], MINUTES),
+        hours=_values(fields["hour"], HOURS),
+        monthdays=_values(fields["day"], MONTHDAYS),
+        months=_values(fields["month"], MONTHS),
+        weekdays={_from_sunday(value) for value in _values(fields["day_of_week"], WEEKDAYS)},
+        seconds=_values(fields["second"], SECONDS),
+        positions=[_position(one) for one in fields["day"] if _name(one) == _DAY_POSITION],
+        has_last_day=_LAST_DAY in days,
+    )
+    return _timing_of_cron(cron, zone, window, now)
+
+
+def _timing_of_cron(cron: CronFields, zone: str, window: Window, now: datetime) -> Timing:
+    expression = cron.expression()
+    keys: dict[str, Any] = {"cron": expression, "timezone": zone, **window.keys()}
+    if len(expression.split()) == 6:
+        keys["cron_seconds"] = "first"
+    return Timing(keys, tuple(_other_times(cron, ClockChanges.of(expression, zone, now))))
+
+
+def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
+    if changes.go_forward and 0 in cron.hours and set(cron.weekdays) != set(WEEKDAYS):
+        # It steps from day to day by 24 hours, past the midnight after a day of 23.
+        yield "On the day after the clocks go forward, APScheduler passes over the first hour; rqsched does not."
+    if changes.is_every_hour:
+        return
+    if changes.skips:
+        yield "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it and records so."
+    if changes.repeats:
+        yield "When the clocks go back over its time, APScheduler runs it twice; rqsched once."
+
+
+def _calendar_interval(state: Mapping[str, Any], now: datetime) -> Timing:
+    """Read an interval of the calendar as far as it is a cron: every day, week or year, or so many months of one."""
+    years, months, weeks, days = state["interval"]
+    start = state["start_date"]
+    if not isinstance(start, date):
+        raise NotReadableError(f"its start is {what_is(start)}")
+    hour, minute, second = state["time"]
+    cron = CronFields([minute], [hour], MONTHDAYS, MONTHS, WEEKDAYS, [second])
+    months += 12 * years
+    days += 7 * weeks
+    if months and not days and 12 % months == 0:
+        cron = cron._replace(
+            monthdays=[start.day], months=[(start.month + n - 1) % 12 + 1 for n in range(0, 12, months)]
+        )
+    elif not months and days == 7:
+        cron = cron._replace(weekdays=[_from_sunday(start.weekday())])
+    elif months or days != 1:
+        raise InvalidSpecError("spec", "it counts days or months in a way that no cron says: make it an interval")
+    zone = _zone(state["timezone"])
+    end = state["end_date"]
+    window = Window(_midnight(start, zone), _midnight(end + _DAY, zone) if end else None)
+    return _timing_of_cron(cron, zone, window, now)._replace(lost=())  # it treats changes of clocks as rqsched does
+
+
+def _window_of_years(years: set[int], zone: str) -> Window:
+    if years == set(_YEARS):
+        return Window()
+    first, last = min(years, default=0), max(years, default=0)
+    if years != set(range(first, last + 1)):
+        raise InvalidSpecError("cron", "it names years that do not follow each other: make a schedule of each")
+    until = _midnight(date(last + 1, 1, 1), zone) if last < _YEARS[-1] else None
+    return Window(_midnight(date(first, 1, 1), zone), until)
+
+
+def _midnight(day: date, zone: str) -> datetime:
+    return datetime.combine(day, time.min, ZoneInfo(zone)).astimezone(UTC)
+
+
+def _values(expressions: Iterable[Object], field: range) -> set[int]:
+    """Return the values that the expressions of a field name, without days that have names of their own."""
+    return {value for one in expressions for value in _values_of(one, field)}
+
+
+def _values_of(expression: Object, field: range) -> Iterator[int]:
+    name, state = _name(expression), _state_of(expression)
+    if name in {_DAY_POSITION, _LAST_DAY}:
+        return iter(())
+    step = state["step"] or 1
+    if name == _ALL:
+        return iter(field[::step])
+    first, last = state["first"], state["last"]
+    return (v for v in field if first <= v and (last is None or v <= last) and (v - first) % step == 0)
+
+
+def _position(expression: Object) -> Position:
+    state = _state_of(expression)
+    return Position(range(1, LAST + 1)[state["option_num"]], _from_sunday(state["weekday"]))
+
+
+def _from_sunday(weekday: int) -> int:
+    return WEEKDAYS[(weekday + 1) % 7]
+
+
+def _name(expression: object) -> str:
+    if not isinstance(expression, Object) or expression.name not in OWN:
+        raise NotReadableError(f"its trigger holds {what_is(expression)}")
+    return expression.name.rpartition(".")[2]
+
+
+def _state_of(kept: object) -> Mapping[str, Any]:
+    """Return the attributes of an object; APScheduler 3.0 kept those of a trigger behind None."""
+    state = kept.state if isinstance(kept, Object) else None
+    if isinstance(state, tuple) and len(state) == 2:
+        state = state[1]
+    if not isinstance(state, dict):
+        raise NotReadableError(f"{what_is(kept)} is not as APScheduler writes it")
+    return state
+
+
+def _instant(kept: object) -> datetime:
+    if not isinstance(kept, datetime) or kept.utcoffset() is None:
+        raise NotReadableError(f"a time of its trigger is {what_is(kept)}, or has no zone")
+    return kept.astimezone(UTC)
+
+
+def _after(end: object) -> datetime | None:
+    """Return the first instant after an end that may still be an occurrence."""
+    return None if end is None else _instant(end) + _TICK
+
+
+def _zone(kept: object) -> str:
+    key = getattr(kept, "key", None)
+    if key is not None:
+        return zone_name(key)
+    if not isinstance(kept, tzinfo):
+        raise NotReadableError(f"its time zone is {what_is(kept)}")
+    return fixed_offset(kept.utcoffset(None))
+
+
+def _jitter(seconds: Any) -> dict[str, Any]:
+    if not seconds:
+        return {}
+    length = timedelta(seconds=seconds)
+    if not timedelta(0) < length <= MAX_JITTER:
+        raise InvalidSpecError("jitter", f"its jitter of {seconds} s is more than {MAX_JITTER.days} day")
+    return {"jitter": format_duration(length)}

@@ -1,0 +1,176 @@
+"""Crons of other schedulers: fields that must all agree, and the expression of ours that names the same instants.
+
+A cron of ours fires on days that either day field names (docs/cron.md); Celery and APScheduler fire on days that both
+name. What one expression of ours cannot say is refused. The file knows no scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from rqsched.errors import InvalidCronError, InvalidTimezoneError
+from rqsched.spec.cron import parse_cron
+from rqsched.spec.zones import require_timezone, spans_from
+
+SECONDS, MINUTES, HOURS = range(60), range(60), range(24)
+MONTHDAYS, MONTHS, WEEKDAYS = range(1, 32), range(1, 13), range(7)
+"""The values of each field; weekday 0 is Sunday."""
+WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+LAST = 6
+"""The week of `Position` that is the last one of a month."""
+
+_WEEKS = (range(1, 8), range(8, 15), range(15, 22), range(22, 29), range(29, 32))
+_UTC = frozenset({"UTC", "GMT", "UCT", "Zulu", "Universal", "Greenwich"})
+_YEAR = timedelta(days=366)
+
+
+class Position(NamedTuple):
+    """A weekday by its place in the month."""
+
+    week: int
+    """1 to 5, or LAST."""
+    weekday: int
+    """0 is Sunday."""
+
+
+class CronFields(NamedTuple):
+    """A cron that fires where all its fields agree."""
+
+    minutes: Collection[int]
+    """Minutes of the hour."""
+    hours: Collection[int]
+    """Hours of the day."""
+    monthdays: Collection[int]
+    """Days of the month; with `positions` and `has_last_day`, a day that any of the three names."""
+    months: Collection[int]
+    """Months of the year."""
+    weekdays: Collection[int]
+    """Days of the week, which the day of the month must be too; 0 is Sunday."""
+    seconds: Collection[int] = (0,)
+    """Seconds of the minute."""
+    positions: Collection[Position] = ()
+    """Further days, such as the second Friday."""
+    has_last_day: bool = False
+    """Whether the last day of the month is one, too."""
+
+    def expression(self) -> str:
+        """Return the expression of ours; raises InvalidCronError when none names the same instants."""
+        monthday, weekday = self._days()
+        texts = [_text(self.minutes, MINUTES), _text(self.hours, HOURS), monthday, _text(self.months, MONTHS), weekday]
+        if set(self.seconds) != {0}:
+            texts.insert(0, _text(self.seconds, SECONDS))
+        expression = " ".join(texts)
+        parse_cron(expression)
+        return expression
+
+    def _days(self) -> tuple[str, str]:
+        """Return the two day fields."""
+        if set(self.weekdays) == set(WEEKDAYS):
+            plain = set(self.monthdays)
+            if plain == set(MONTHDAYS):
+                return "*", "*"
+            days = [_text(plain, MONTHDAYS)] if plain else []
+            days += ["L"] if self.has_last_day else []
+            return ",".join(days) or "*", ",".join(map(_position, sorted(self.positions))) or "*"
+        if set(self.monthdays) == set(MONTHDAYS):
+            return "*", _names(self.weekdays)
+        positions = self._positions_of_both()
+        if not positions:
+            raise InvalidCronError("cron", "no day is both a day of the month and a day of the week that it names")
+        return "*", ",".join(map(_position, sorted(positions)))
+
+    def _positions_of_both(self) -> set[Position]:
+        """Return the days that both day fields name, where whole weeks of the month make them places in it."""
+        weeks = {week for week, days in enumerate(_WEEKS, 1) if set(days) <= set(self.monthdays)}
+        covered = {day for week in weeks for day in _WEEKS[week - 1]}
+        if self.has_last_day or covered != set(self.monthdays):
+            raise InvalidCronError(
+                "cron",
+                "it fires on days that both day fields name, and a cron of rqsched on what either names; schedule "
+                "the days of the month, and let the function return on other weekdays",
+            )
+        own = {one for one in self.positions if one.weekday in self.weekdays}
+        return own | {Position(week, weekday) for week in weeks for weekday in self.weekdays}
+
+
+def zone_name(name: str) -> str:
+    """Return the name that rqsched has for a zone; raises InvalidTimezoneError for an abbreviation or offset."""
+    if name.removeprefix("Etc/") in _UTC:
+        return "UTC"
+    require_timezone(name)
+    return name
+
+
+def fixed_offset(offset: timedelta | None) -> str:
+    """Return UTC for no offset; raises InvalidTimezoneError for another, which has no rules of daylight saving."""
+    if offset:
+        hours = offset.total_seconds() / 3600
+        raise InvalidTimezoneError("timezone", f"its zone is a fixed offset of {hours:+g} h; write an IANA area name")
+    return "UTC"
+
+
+class ClockChanges(NamedTuple):
+    """What the changes of clocks in the year after an instant do to an expression."""
+
+    skips: bool
+    """Whether one leaves out a time that it names."""
+    repeats: bool
+    """Whether one shows a time that it names twice."""
+    is_every_hour: bool
+    """Whether it names every hour of the day."""
+    go_forward: bool = False
+    """Whether a clock goes forward, over a time that it names or another one."""
+
+    @classmethod
+    def of(cls, expression: str, timezone: str, now: datetime) -> ClockChanges:
+        """Look at the year after `now`."""
+        parsed, zone, end = parse_cron(expression), require_timezone(timezone), now + _YEAR
+        changes = []
+        for span in spans_from(zone, now.replace(tzinfo=None)):
+            if span.start >= end.replace(tzinfo=None):
+                break
+            if span.start > now.replace(tzinfo=None):
+                changes.append((span.local_start, span.seen_until))
+        return cls(
+            any(any(parsed.readings(seen, start)) for start, seen in changes if seen < start),
+            any(any(parsed.readings(start, seen)) for start, seen in changes if start < seen),
+            parsed.is_every_hour,
+            any(seen < start for start, seen in changes),
+        )
+
+
+def _position(position: Position) -> str:
+    name = WEEKDAY_NAMES[position.weekday]
+    return f"{name}L" if position.week == LAST else f"{name}#{position.week}"
+
+
+def _names(weekdays: Iterable[int]) -> str:
+    runs = [(WEEKDAY_NAMES[first], WEEKDAY_NAMES[last]) for first, last in _runs(sorted(set(weekdays)))]
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _text(values: Collection[int], field: range) -> str:
+    """Return the shortest usual text: a star, steps, or a list of runs."""
+    known = sorted(set(values))
+    if not known:
+        raise InvalidCronError("cron", "a field of it names nothing")
+    if known == list(field):
+        return "*"
+    step = known[1] - known[0] if len(known) > 2 else 1
+    if step > 1 and known == list(range(known[0], known[-1] + 1, step)):
+        is_open = known[0] == field[0] and known[-1] + step > field[-1]
+        return f"*/{step}" if is_open else f"{known[0]}-{known[-1]}/{step}"
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in _runs(known))
+
+
+def _runs(values: list[int]) -> list[tuple[int, int]]:
+    """Return first and last of each run of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], value
+        else:
+            runs.append((value, value))
+    return runs

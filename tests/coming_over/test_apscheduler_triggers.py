@@ -1,0 +1,239 @@
+"""Triggers of APScheduler 3 fire when the schedules do that they become: compared with the package's own."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.coming_over.apscheduler_triggers import OWN, Timing, timing_of
+from rqsched.coming_over.unpickle import NotReadableError, unpickle
+from rqsched.errors import InvalidInputError, InvalidSpecError
+from rqsched.spec.spec import Spec
+from rqsched.timing import unfold
+from tests.coming_over.test_celery_times import touched
+from tests.support.rows import every_row
+
+_ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Sao_Paulo")
+_STARTS = (datetime(2026, 3, 5, tzinfo=UTC), datetime(2026, 10, 22, 21, tzinfo=UTC), datetime(2027, 2, 26, tzinfo=UTC))
+"""Before clocks go forward in the north, before they go back, and before the end of a February."""
+_CRONS: tuple[dict[str, Any], ...] = (
+    {"minute": "*/7"},
+    {"hour": "*", "minute": 0},
+    {"hour": 2, "minute": 30},
+    {"hour": 1, "minute": 30},
+    {"hour": "*/3", "minute": "15,45"},
+    {"hour": "8-18/2", "day_of_week": "mon-fri"},
+    {"hour": 9, "day_of_week": "6,wed"},
+    {"hour": 9, "day_of_week": 0},
+    {"hour": 9, "day_of_week": "*/2"},
+    {"second": "*/10"},
+    {"second": "5", "minute": "1-10/3"},
+    {"day": "1,15", "hour": 4},
+    {"day": 31},
+    {"day": "*/10"},
+    {"day": "20/5"},
+    {"day": "last", "hour": 4},
+    {"day": "2nd fri,1", "hour": 4},
+    {"day": "last mon,5th tue", "hour": 4},
+    {"day": "last,15", "month": "jan,jul"},
+    {"month": "*/3"},
+    {"month": "nov-dec", "day": "1-7", "day_of_week": "mon"},
+    {"day": "8-14,22-28", "day_of_week": "mon,fri"},
+    {"day": "2nd fri,3rd sun", "day_of_week": "4"},
+    {"year": "2026-2027", "month": 3, "day": 29, "hour": "1-3"},
+    {"week": "1-53", "day_of_week": "sun", "hour": 1},
+    {"day_of_week": "0-6", "day": "1-31", "hour": 5},
+)
+
+
+def becomes(trigger: BaseTrigger, now: datetime, next_at: datetime | None = None, protocol: int = 5) -> Timing:
+    """What a trigger becomes that is kept by the package."""
+    return timing_of(unpickle(pickle.dumps(trigger, protocol), OWN).value, next_at, now)
+
+
+def ours(timing: Timing, after: datetime, count: int = 20) -> list[datetime]:
+    """The next occurrences of the schedule that a trigger becomes, that instant included."""
+    declared = declaration_of({"schedule_id": "t", "workflow": "shop.tasks.run", **timing.keys})
+    spec = Spec.coerce(unfold(declared.spec, declared.options)[0])
+    return [*islice(spec.between(after, datetime(2200, 1, 1, tzinfo=UTC)), count)]
+
+
+def theirs(trigger: BaseTrigger, after: datetime, count: int = 20) -> list[datetime]:
+    """When APScheduler fires it next: each time counts from the one before, which was on time."""
+    found, previous, now = list[datetime](), None, after
+    while len(found) < count:
+        at = trigger.get_next_fire_time(previous, now)
+        if at is None:
+            break
+        previous = now = at
+        found.append(at.astimezone(UTC))
+    return found
+
+
+@pytest.mark.parametrize("zone", _ZONES)
+def test_crons_fire_when_their_schedules_do_unless_it_is_said(zone: str) -> None:
+    with every_row() as row:
+        for fields in _CRONS:
+            trigger = CronTrigger(**fields, timezone=zone)
+            for start in _STARTS:
+                timing = becomes(trigger, start)
+                expected, found = theirs(trigger, start.astimezone(ZoneInfo(zone))), ours(timing, start)
+                with row((fields, start, timing)):
+                    hours = 30 if any(told.startswith("On the day after") for told in timing.lost) else 3
+                    assert found == expected or (timing.lost and touched(found, expected, zone, hours))
+
+
+def test_what_differs_is_said_where_the_clocks_change() -> None:
+    zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
+    skipped = becomes(CronTrigger(hour=2, minute=30, timezone=zone), spring)
+    assert skipped.lost == (
+        "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it and records so.",
+    )
+    twice = CronTrigger(hour=1, minute=30, timezone=zone)
+    assert becomes(twice, autumn).lost == (
+        "When the clocks go back over its time, APScheduler runs it twice; rqsched once.",
+    )
+    first, second = datetime(2026, 11, 1, 5, 30, tzinfo=UTC), datetime(2026, 11, 1, 6, 30, tzinfo=UTC)
+    assert {first, second} <= {*theirs(twice, autumn.astimezone(ZoneInfo(zone)))}
+    assert {first, second} & {*ours(becomes(twice, autumn), autumn)} == {first}
+    assert becomes(CronTrigger(minute=30, timezone=zone), autumn).lost == ()
+
+    mondays = CronTrigger(day_of_week="mon", timezone=zone)
+    assert becomes(mondays, spring).lost == (
+        "On the day after the clocks go forward, APScheduler passes over the first hour; rqsched does not.",
+    )
+    midnight = datetime(2026, 3, 9, 4, tzinfo=UTC)
+    assert midnight not in theirs(mondays, spring.astimezone(ZoneInfo(zone)))
+    assert midnight in ours(becomes(mondays, spring), spring)
+
+
+def test_intervals_fire_from_their_next_time_on() -> None:
+    now = datetime(2026, 10, 24, 23, 59, 7, tzinfo=UTC)
+    with every_row() as row:
+        for every in ({"seconds": 90}, {"minutes": 10}, {"hours": 5}, {"days": 2}, {"weeks": 1}):
+            trigger = IntervalTrigger(**every, start_date=now + timedelta(minutes=3), timezone="Europe/Berlin")
+            expected = theirs(trigger, now)
+            with row(every):
+                assert ours(becomes(trigger, now, expected[0]), now) == expected
+                assert ours(becomes(trigger, now), now) == expected, "paused: from its start"
+                assert ours(becomes(trigger, now, expected[1]), now) == [*expected[1:], expected[-1] + trigger.interval]
+
+
+def test_ends_are_inclusive_as_those_of_apscheduler() -> None:
+    now, zone = datetime(2026, 5, 4, 12, tzinfo=UTC), "Europe/Berlin"
+    window = {"start_date": "2026-05-05 03:00:00", "end_date": "2026-05-07 03:00:00", "timezone": zone}
+    with every_row() as row:
+        for trigger in (CronTrigger(hour=3, **window), IntervalTrigger(days=1, **window)):
+            with row(trigger):
+                expected = theirs(trigger, now.astimezone(ZoneInfo(zone)))
+                assert len(expected) == 3
+                assert ours(becomes(trigger, now, expected[0]), now) == expected
+
+
+def test_calendar_intervals_that_are_crons_fire_as_they_do() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    table: tuple[dict[str, Any], ...] = (
+        {"days": 1, "hour": 2, "minute": 30},
+        {"days": 7, "hour": 4},
+        {"weeks": 1, "hour": 1, "minute": 30, "second": 5},
+        {"months": 1, "start_date": date(2026, 1, 31)},
+        {"months": 3, "hour": 4, "start_date": date(2026, 11, 15)},
+        {"years": 1, "start_date": date(2026, 3, 29), "hour": 2, "minute": 30},
+        {"days": 1, "start_date": date(2026, 3, 1), "end_date": date(2026, 3, 5), "hour": 23},
+    )
+    with every_row() as row:
+        for fields in table:
+            for zone in ("America/New_York", "Europe/Berlin"):
+                trigger = CalendarIntervalTrigger(**{"start_date": date(2026, 1, 1), **fields}, timezone=zone)
+                expected = theirs(trigger, now)
+                with row((fields, zone)):
+                    timing = becomes(trigger, now)
+                    assert ours(timing, datetime(2025, 12, 1, tzinfo=UTC)) == expected
+                    assert timing.lost == ()
+
+
+def test_date_fires_once() -> None:
+    at = datetime(2026, 5, 4, 12, tzinfo=ZoneInfo("Asia/Kolkata"))
+    assert ours(becomes(DateTrigger(at), at), datetime(2026, 1, 1, tzinfo=UTC)) == [at.astimezone(UTC)]
+
+
+def test_jitter_is_kept() -> None:
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    assert becomes(CronTrigger(hour=3, jitter=90, timezone="UTC"), now).keys["jitter"] == "PT1M30S"
+    assert "jitter" not in becomes(CronTrigger(hour=3, timezone="UTC"), now).keys
+    with pytest.raises(InvalidSpecError, match="more than 1 day"):
+        becomes(IntervalTrigger(days=9, jitter=100_000), now)
+
+
+def test_zones_of_every_package_are_read_from_every_protocol() -> None:
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    zones: tuple[tuple[str | tzinfo, str], ...] = (
+        (ZoneInfo("Europe/Berlin"), "Europe/Berlin"),
+        (UTC, "UTC"),
+        (ZoneInfo("Etc/UTC"), "UTC"),
+        (timezone(timedelta(0)), "UTC"),
+    )
+    with every_row() as row:
+        for zone, name in zones:
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                with row((zone, protocol)):
+                    trigger = CronTrigger(hour=3, timezone=zone, start_date=now)
+                    timing = becomes(trigger, now, protocol=protocol)
+                    assert (timing.keys["timezone"], timing.keys["start_at"]) == (name, "2026-05-04T12:00:00Z")
+    with pytest.raises(InvalidInputError, match=r"fixed offset of \+2 h"):
+        becomes(CronTrigger(hour=3, timezone=timezone(timedelta(hours=2))), now)
+
+
+def test_pytz_zones_of_older_releases_are_read() -> None:
+    pytz = pytest.importorskip("pytz")
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    trigger = CronTrigger(hour=3, timezone="Europe/Berlin")
+    trigger.timezone = pytz.timezone("America/New_York")  # as releases before 3.11 keep it
+    assert becomes(trigger, now).keys["timezone"] == "America/New_York"
+    trigger.timezone = pytz.utc
+    assert becomes(trigger, now).keys["timezone"] == "UTC"
+
+
+def test_triggers_that_no_spec_says_are_refused() -> None:
+    now, utc = datetime(2026, 5, 4, 12, tzinfo=UTC), {"timezone": "UTC"}
+    table: dict[str, BaseTrigger] = {
+        "weeks of the year": CronTrigger(week="1-10", **utc),
+        "both day fields": CronTrigger(day=13, day_of_week="fri", **utc),
+        "on what either names": CronTrigger(day="last", day_of_week="fri", **utc),
+        "do not follow each other": CronTrigger(year="2026,2028", **utc),
+        "never fires": CronTrigger(month=2, day=30, **utc),
+        "combined": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, **utc)]),
+        r"\(and, or\)": AndTrigger([CronTrigger(hour=1, **utc), CronTrigger(day_of_week=2, **utc)]),
+        "at least one second": IntervalTrigger(seconds=0.5, **utc),
+        "no cron says": CalendarIntervalTrigger(days=2, **utc),
+        "a way that no cron": CalendarIntervalTrigger(months=5, **utc),
+        "make it an interval": CalendarIntervalTrigger(months=1, days=1, **utc),
+    }
+    with every_row() as row:
+        for reason, trigger in table.items():
+            with row(reason), pytest.raises(InvalidInputError, match=reason):
+                becomes(trigger, now)
+
+
+def test_what_is_no_trigger_of_apscheduler_is_not_read() -> None:
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    with every_row() as row:
+        for value in (None, "cron", unpickle(pickle.dumps(now)).value, unpickle(pickle.dumps(Stranger())).value):
+            with row(value), pytest.raises(NotReadableError, match="its trigger is a"):
+                timing_of(value, None, now)
+
+
+class Stranger:
+    """A class of an application."""
