@@ -4,7 +4,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY rqsched ./rqsched
 RUN python -m venv /opt/rqsched \
- && /opt/rqsched/bin/pip install --no-cache-dir '.[dashboard,postgres]'
+ && /opt/rqsched/bin/pip install --no-cache-dir '.[dashboard,postgres,yaml]'
 
 FROM python:3.12-slim
 # A volume that is mounted on one of these folders for the first time becomes the user's: docker-compose.yml.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.api.declarations import SYNC, Declaration, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, quotas
 from rqsched.chain.creating import ScheduleRequest
 from rqsched.core.audit import CommandContext
-from rqsched.core.model import Definition, Schedule
+from rqsched.core.model import Change, Definition, Schedule
 from rqsched.core.option_table import require_note
 from rqsched.core.results import Synced
 from rqsched.core.schedule_options import with_arguments
@@ -21,6 +21,36 @@ from rqsched.spec.spec import Cron, Every, Once, Spec
 
 SYNC_BATCH = 500
 """How many declarations a sync writes in one transaction."""
+
+
+class PlannedSync(NamedTuple):
+    """What a sync would do now."""
+
+    synced: Synced
+    """To which schedules."""
+    changes: list[Change]
+    """What it would write of those that it would create or update, in their order."""
+
+
+def plan_sync(
+    scheduler: Any,
+    declarations: Iterable[Declaration],
+    *,
+    prune: bool = False,
+    keep: Iterable[str] = (),
+    namespace: str | None = None,
+) -> PlannedSync:
+    """Decide what `sync` would do now, with the same checks; writes nothing."""
+    requests = scheduler._requests(declarations, namespace, None)
+    done, changes = _nothing_done(), list[Change]()
+    for batch in _batches(requests):
+        for change, outcome in creating.preview_upserts(scheduler.runtime, batch):
+            done[outcome].append(change.after.schedule_id)
+            if outcome != "unchanged":
+                changes.append(change)
+    if prune:
+        done["removed"] = [handle.schedule_id for handle in scheduler._undeclared(_ids(requests, keep), namespace)]
+    return PlannedSync(Synced(**done), changes)
 
 
 class Syncing:
@@ -71,14 +101,7 @@ class Syncing:
         namespace: str | None = None,
     ) -> Synced:
         """Return what `sync` would do now, with the same checks; writes nothing."""
-        requests = self._requests(declarations, namespace, None)
-        done = _nothing_done()
-        for batch in _batches(requests):
-            for request, outcome in zip(batch, creating.preview_upserts(self.runtime, batch), strict=True):
-                done[outcome].append(request.named.schedule_id)
-        if prune:
-            done["removed"] = [handle.schedule_id for handle in self._undeclared(_ids(requests, keep), namespace)]
-        return Synced(**done)
+        return plan_sync(self, declarations, prune=prune, keep=keep, namespace=namespace).synced
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None

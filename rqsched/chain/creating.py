@@ -236,20 +236,19 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
     return decide
 
 
-def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> list[str]:
-    """Say what `upsert_batches` would do now, by deciding it: `created`, `updated` or `unchanged`. Writes nothing."""
+def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> list[tuple[Change, str]]:
+    """Decide what `upsert_batches` would do now, each with `created`, `updated` or `unchanged`; writes nothing."""
     uids = new_uids(runtime.now(), len(requests))
 
-    def work(connection: Connection) -> list[str]:
+    def work(connection: Connection) -> list[tuple[Change, str]]:
         known = changes.find_all_named(connection, *_names_of(requests))
-        done = _decide_each(
+        return _decide_each(
             known,
             requests,
             uids,
             now=runtime.now(),
             runs_of=lambda one: changes.open_runs(connection, [one])[one.uid],
         )
-        return [outcome for _, outcome in done]
 
     return runtime.database.read(work)
 

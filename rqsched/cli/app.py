@@ -44,6 +44,12 @@ ENTRIES = (
     Entry("upsert", "create", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
     Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
     Entry(
+        "export",
+        "export",
+        _SCHEDULES,
+        "Write schedules as a file that `sync` reads: to keep them in Git, or to move them.",
+    ),
+    Entry(
         "import",
         "import_",
         _SCHEDULES,
@@ -146,8 +152,8 @@ app = typer.Typer(
     help="Durable schedules on RQ: create, inspect and run them.",
     epilog=(
         "Exit codes: 0 done; 1 the command or a fire failed; 2 wrong usage or invalid input, nothing was written; "
-        "3 not found; 4 conflict with the current state; 5 SQL or Redis is not available. Settings come from RQSCHED_* "
-        "variables."
+        "3 not found; 4 conflict with the current state; 5 SQL or Redis is not available; 6 `sync --diff` found "
+        "differences. Settings come from RQSCHED_* variables."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

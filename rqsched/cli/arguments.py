@@ -123,6 +123,47 @@ class Matching:
         }
 
 
+@dataclass(frozen=True)
+class Listed(Matching):
+    """The options that choose schedules as `list` has them."""
+
+    status: Annotated[
+        list[ScheduleStatus] | None,
+        typer.Option(
+            "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
+        ),
+    ] = None
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
+        ),
+    ] = None
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
+            "Status, WorkflowType, TaskQueue, Note and search attributes.",
+        ),
+    ] = None
+    created_since: Annotated[str | None, typer.Option("--created-since", help="Created at this instant or later.")] = (
+        None
+    )
+    created_until: Annotated[str | None, typer.Option("--created-until", help="Created before this instant.")] = None
+    next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None
+    next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None
+
+    def all_filters(self) -> dict[str, Any]:
+        """Return the filters of the scheduler; raises InvalidInputError for a blank one, and for a naive instant."""
+        times = {name: getattr(self, name) for name in ("created_since", "created_until", "next_since", "next_until")}
+        return {
+            **self.filters(self.status, self.workflow),
+            "query": given_text("--query", self.query),
+            **{name: instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
+        }
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
 PageToken = Annotated[
@@ -140,12 +181,14 @@ def given_text(option: str, text: str | None) -> str | None:
     return text
 
 
-def instant(option: str, text: str | datetime) -> datetime:
-    """Read an aware ISO 8601 instant; raises InvalidInputError for a naive one."""
+def instant(option: str, text: object) -> datetime:
+    """Read an aware ISO 8601 instant; raises InvalidInputError for a naive one, and for a date or number in a file."""
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text
     except ValueError:
-        raise InvalidInputError(option, f"{text!r} is not a valid instant; write 2026-01-31T08:00:00Z") from None
+        value = None
+    if not isinstance(value, datetime):
+        raise InvalidInputError(option, f"{str(text)!r} is not a valid instant; write 2026-01-31T08:00:00Z")
     if value.tzinfo is None:
         raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
     return value

@@ -30,6 +30,8 @@ from rqsched.store.database import DatabaseError
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
 """The exit codes of a command that raises no error, but did not do all it was asked; docs/cli.md explains them."""
+DIFFERENT = 6
+"""The exit code of a comparison that found a difference."""
 _PANEL = "Common"
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 

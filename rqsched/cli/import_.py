@@ -11,7 +11,7 @@ import typer
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.cli.output import shown
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
 from rqsched.coming_over.kinds import OPENERS
 from rqsched.coming_over.source import Reading, Source

@@ -111,6 +111,10 @@ class Writer:
         if self.is_table:
             _write_line(self._stdout, text)
 
+    def document(self, text: str) -> None:
+        """Write the text of a file as it is."""
+        self._stdout.write(text)
+
     def json(self, value: Any) -> None:
         """Write one JSON document: indented, or on a line of its own."""
         self._stdout.write(dump(value, indent=2 if self.output is Output.JSON else None) + "\n")

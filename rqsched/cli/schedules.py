@@ -18,11 +18,11 @@ from rqsched.api.build_description import describe as describe_schedule
 from rqsched.api.build_description import describe_run, iter_upcoming
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import arguments
-from rqsched.cli.arguments import Matching, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids, workflow_names
+from rqsched.cli.arguments import Listed, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
 from rqsched.core.audit import NOT_TRIGGERABLE
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, Policies
 from rqsched.core.results import MAX_PAGE
 from rqsched.errors import error_line
@@ -64,34 +64,7 @@ class Sort(StrEnum):
 @command(app, "list")
 def list_schedules(
     session: Session,
-    status: Annotated[
-        list[ScheduleStatus] | None,
-        typer.Option(
-            "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
-        ),
-    ] = None,
-    workflow: Annotated[
-        str | None,
-        typer.Option(
-            "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
-        ),
-    ] = None,
-    *,
-    matching: Matching,
-    query: Annotated[
-        str | None,
-        typer.Option(
-            "--query",
-            help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
-            "Status, WorkflowType, TaskQueue, Note and search attributes.",
-        ),
-    ] = None,
-    created_since: Annotated[
-        str | None, typer.Option("--created-since", help="Created at this instant or later.")
-    ] = None,
-    created_until: Annotated[str | None, typer.Option("--created-until", help="Created before this instant.")] = None,
-    next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None,
-    next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None,
+    listed: Listed,
     sort: Annotated[
         Sort,
         typer.Option(
@@ -103,18 +76,7 @@ def list_schedules(
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
     """List schedules in the order they were created, or as --sort says."""
-    times = {
-        "created_since": created_since,
-        "created_until": created_until,
-        "next_since": next_since,
-        "next_until": next_until,
-    }
-    filters: dict[str, Any] = {
-        "namespace": session.namespace,
-        **matching.filters(status, workflow),
-        "query": arguments.given_text("--query", query),
-        **{name: arguments.instant(f"--{name.replace('_', '-')}", text) for name, text in times.items() if text},
-    }
+    filters = {"namespace": session.namespace, **listed.all_filters()}
     if every:
         _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
     else:

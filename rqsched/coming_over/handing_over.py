@@ -129,7 +129,7 @@ class HandingOver:
         outcomes: dict[str, str] = {}
         for batch in _batches(requests):
             told = creating.preview_upserts(self._runtime, batch)
-            outcomes |= {one.named.schedule_id: outcome for one, outcome in zip(batch, told, strict=True)}
+            outcomes |= {one.named.schedule_id: outcome for one, (_, outcome) in zip(batch, told, strict=True)}
         return [_with_outcome(one, outcomes) for one in found]
 
     def write(self) -> list[Imported]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from rqsched.core.model import Definition, changed, dump_spec
 from rqsched.core.notifications import OPTIONS as TOLD_BY
-from rqsched.core.option_table import OPTIONS, Options, require_object
+from rqsched.core.notifications import TARGETS
+from rqsched.core.option_table import OPTIONS, Kind, Options, require_object
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, json_text, loads
 from rqsched.core.policy import FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
 from rqsched.errors import InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError, did_you_mean
@@ -31,6 +32,7 @@ _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if opt
     name: name for name in ("retry_spread", "final_errors", "dead_letter", "on_delete")
 }
 _OF_ACTION = frozenset({"args", "kwargs"})
+_STORED_AS_JSON = frozenset({Kind.OBJECT, Kind.ATTRIBUTES, Kind.LABELS})
 _COLUMNS = OPTIONS_KNOWN - {"timezone"} - _OF_ACTION - _POLICY_FIELDS.keys() - TOLD_BY
 _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFACE)
 
@@ -126,6 +128,21 @@ def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: M
     if kwargs is not None:
         payload["kwargs"] = dict(kwargs)
     return changed(definition, action=json_text("args and kwargs", payload, ARGUMENT_BYTES))
+
+
+def value_of(name: str, definition: Definition) -> Any:
+    """Return what a definition has of an option, as `define` takes it."""
+    option, told = OPTIONS[name], definition.parsed_notifications
+    if name == "timezone":
+        return definition.parsed_spec.timezone
+    if name in _OF_ACTION:
+        return loads(definition.action)[name]
+    if option.kind is Kind.NOTIFICATIONS:
+        return {one: value for one in TARGETS if (value := getattr(told, one))} or None
+    if name in TOLD_BY:
+        return getattr(told, name)
+    value = getattr(definition, name) if option.policy is None else getattr(definition.parsed_policies, option.policy)
+    return loads(value) if option.kind in _STORED_AS_JSON else value
 
 
 def _policies(base: Definition, given: Mapping[str, Any]) -> str:

@@ -19,12 +19,12 @@ from rqsched.chain import option_checks
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import Notifications, hidden
 from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
-from rqsched.core.payload import loads
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
+from rqsched.core.schedule_options import value_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
-from rqsched.spec.duration import format_duration
+from rqsched.spec.duration import in_one_unit
 from rqsched.spec.spec import Cron, Every, Once, Spec
 from rqsched.spec.words import in_words
 from rqsched.spec.zones import known_timezones
@@ -43,7 +43,6 @@ _TOLD_FIELDS = (*_WORKFLOWS, "expect_success_within", *_URLS, "sentry")
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 _FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
 """How the values of a kind are written, where it is not plain."""
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 class Field(NamedTuple):
@@ -155,7 +154,7 @@ def _shown(schedule: Schedule | None) -> dict[str, str]:
     for name, option in OPTIONS.items():
         if name == "timezone" or name in _TOLD:
             continue
-        value = option.default if schedule is None else _value(name, schedule)
+        value = option.default if schedule is None else value_of(name, schedule.definition)
         if value == timedelta(0) == option.default:
             value = None  # no jitter
         if option.kind is Kind.RETRY:
@@ -168,19 +167,11 @@ def _shown(schedule: Schedule | None) -> dict[str, str]:
     return found
 
 
-def _value(name: str, schedule: Schedule) -> Any:
-    option = OPTIONS[name]
-    if name in {"args", "kwargs"}:
-        return loads(schedule.definition.action)[name]
-    value = getattr(schedule.definition, name) if option.policy is None else getattr(schedule.policies, option.policy)
-    return loads(value) if option.kind in {*_OBJECTS, Kind.LABELS} else value
-
-
 def _text(kind: Kind, value: Any) -> str:
     if value is None or value == {} or value == []:
         return ""
     if isinstance(value, timedelta):
-        return _length(value)
+        return in_one_unit(value)
     if kind is Kind.LABELS:
         return "\n".join(f"{name}:{text}" for name, text in value.items())
     if kind is Kind.ARGUMENTS or kind in _OBJECTS:
@@ -188,16 +179,6 @@ def _text(kind: Kind, value: Any) -> str:
     if kind is Kind.NAMES:
         return ", ".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _length(span: timedelta | None) -> str:
-    """Return a length as people write it, `26h`; one of parts of a second in ISO 8601."""
-    if span is None:
-        return ""
-    if span.microseconds:
-        return format_duration(span)
-    seconds = int(span.total_seconds())
-    return next(f"{seconds // size}{unit}" for size, unit in _UNITS if seconds % size == 0)
 
 
 def _timing(spec: Spec) -> dict[str, str]:
@@ -303,7 +284,7 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
     told = Notifications() if schedule is None else schedule.definition.parsed_notifications
     urls = {name: hidden(url) if (url := getattr(told, name)) else "" for name in _URLS}
     others = {name: getattr(told, name) or "" for name in (*_WORKFLOWS, "sentry")}
-    return {**others, **urls, "expect_success_within": _length(told.expect_success_within)}
+    return {**others, **urls, "expect_success_within": _text(Kind.LENGTH, told.expect_success_within)}
 
 
 def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:

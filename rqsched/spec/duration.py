@@ -112,6 +112,20 @@ def format_short(value: timedelta) -> str:
     return text or "0s"
 
 
+def in_one_unit(value: timedelta) -> str:
+    """Return a length as people write it, in the largest unit that it is a whole number of: `26h`, `90m`, `0s`.
+
+    One with parts of a second is ISO 8601.
+    """
+    if value.microseconds or not value:
+        return format_duration(value) if value else "0s"
+    seconds = int(value.total_seconds())
+    return next(f"{seconds // size}{unit}" for size, unit in _WHOLE if seconds % size == 0)
+
+
+_WHOLE = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
 def _split(value: timedelta) -> tuple[int, int, int, str]:
     if value < timedelta(0):
         raise InvalidDurationError("duration", f"{value} is negative; durations have no sign")

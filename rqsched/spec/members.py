@@ -49,7 +49,7 @@ class Cron(Timeline):
 
     def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
         """Refuse what cannot be evaluated."""
-        if seconds not in {None, "first", "last"}:
+        if seconds not in (None, "first", "last"):  # in a file it may be a list
             raise InvalidSpecError("seconds", f"{seconds!r} is not a place; write 'first' or 'last'")
         fields = self.expression.split() if isinstance(self.expression, str) else []
         if seconds == "last" and len(fields) == 6:

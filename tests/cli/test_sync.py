@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,3 +191,100 @@ def test_without_a_file_and_without_declarations_nothing_is_pruned(cli: Cli, tmp
     cli("sync", write(tmp_path / "s.json", entry("kept")))
     assert "the imported modules declare no schedule" in cli("sync", "--prune", code=2).err
     assert cli.ids() == ["kept"]
+
+
+def test_a_difference_is_shown_field_by_field_and_nothing_is_written(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    cli("sync", write(path, entry("a"), entry("b", labels={"team": "x"}, note="old"), entry("c"), entry("d")))
+    before = [handle.describe() for handle in cli.scheduler.iter()]
+    changed = write(
+        path,
+        entry("a"),
+        entry("b", cron="0 3 * * *", timezone="Asia/Tokyo", labels={"team": "y", "new": ""}, retry={"max_retries": 5}),
+        entry("d", paused=True, args=[None]),
+        {"schedule_id": "e", "workflow": HELLO, "interval": 900},
+    )
+
+    answer = cli("sync", "--diff", "--prune", changed, code=6)
+
+    assert [handle.describe() for handle in cli.scheduler.iter()] == before
+    assert answer.out.splitlines() == [
+        "~ b",
+        "    cron: 0 2 * * * -> 0 3 * * *",
+        "    timezone: UTC -> Asia/Tokyo",
+        "    retry.max_retries: 3 -> 5",
+        '    labels.new: - -> ""',
+        "    labels.team: x -> y",
+        "~ d",
+        "    args: [] -> [null]",
+        "    status: active -> paused",
+        "+ e",
+        f"    workflow: {HELLO}",
+        "    interval: 15m",
+        "    status: active",
+        "- c",
+        "Would be: 1 created, 2 updated, 1 unchanged, 1 removed.",
+    ]
+    found = cli("sync", "--diff", "--prune", changed, "-o", "json", code=6).json
+    assert found["updated"] == ["b", "d"]
+    assert found["differences"][1] == {
+        "schedule_id": "d",
+        "outcome": "updated",
+        "fields": [
+            {"field": "args", "before": [], "after": [None]},
+            {"field": "status", "before": "active", "after": "paused"},
+        ],
+    }
+    assert cli("sync", "--diff", "--prune", changed, "-o", "jsonl", code=6).lines == found["differences"]
+    cli("sync", "--prune", changed)
+    assert cli("sync", "--diff", "--prune", changed).out == "Would be: 0 created, 0 updated, 4 unchanged, 0 removed.\n"
+
+
+def test_a_difference_without_prune_knows_no_deletes(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    cli("sync", write(path, entry("a"), entry("b")))
+    smaller = write(path, entry("a"))
+    assert cli("sync", "--diff", smaller, "-o", "json").json["differences"] == []
+    assert cli("sync", "--diff", "--prune", smaller, code=6).out.splitlines()[0] == "- b"
+
+
+def test_what_a_sync_would_take_away_is_a_difference(cli: Cli, tmp_path: Path) -> None:
+    surface: Any = {"surface": {"name": "Nightly"}, "dead_letter": True}
+    cli.scheduler.create("a", HELLO, "0 2 * * *", **surface)
+    file = write(tmp_path / "s.json", entry("a"))
+
+    out = cli("sync", "--diff", file, code=6).out.splitlines()
+
+    assert out[:-1] == ["~ a", "    name: Nightly -> -", "    dead_letter: true -> -"]
+    cli("sync", file)
+    assert cli("sync", "--diff", file).out.startswith("Would be: 0 created, 0 updated")
+
+
+def test_other_defaults_of_a_workflow_are_a_difference(cli: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", entry("a"))
+    cli("sync", file)
+    known = registry.resolve(HELLO)
+    registry.add(replace(known, queue="low"))
+    try:
+        out = cli("sync", "--diff", file, code=6).out
+    finally:
+        registry.add(known)
+    assert out.splitlines()[1] == "    workflow_defaults.queue: high -> low"
+
+
+def test_of_a_url_that_differs_only_the_host_is_shown(cli: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path / "s.json", entry("a", notifications={"heartbeat": "https://example.com/one"}))
+    cli("sync", file)
+    file = write(tmp_path / "s.json", entry("a", notifications={"heartbeat": "https://example.com/two"}))
+
+    out = cli("sync", "--diff", file, code=6).out
+
+    assert out.splitlines()[1] == "    notifications.heartbeat: https://example.com/... -> https://example.com/..."
+
+
+@pytest.mark.parametrize(("text", "code"), [("{", 2), ('[{"schedule_id": "a", "workflow": "x", "cron": "x"}]', 2)])
+def test_a_file_that_cannot_be_compared_is_an_error_and_no_difference(
+    cli: Cli, tmp_path: Path, text: str, code: int
+) -> None:
+    (tmp_path / "s.json").write_text(text)
+    assert cli("sync", "--diff", "s.json", code=code).out == ""

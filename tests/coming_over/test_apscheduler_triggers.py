@@ -16,7 +16,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.apscheduler_triggers import OWN, Timing, timing_of
 from rqsched.coming_over.unpickle import NotReadableError, unpickle
 from rqsched.errors import InvalidInputError, InvalidSpecError

@@ -12,7 +12,7 @@ from celery import Celery
 from celery.schedules import schedule
 from django_celery_beat.tzcrontab import TzAwareCrontab
 
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.celery_tasks import Clocked, Crontab, Interval, PeriodicTask, When
 from rqsched.coming_over.source import SourceEntry
 from rqsched.spec.spec import Spec

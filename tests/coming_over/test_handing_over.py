@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from rqsched import Every
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
 from rqsched.coming_over.rq_scheduler import SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.apscheduler import RedisJobs, SqlJobs
 from rqsched.coming_over.celery_beat import DjangoCeleryBeat, RedBeat
 from rqsched.coming_over.handing_over import Fires, HandingOver, Outcome

@@ -44,6 +44,8 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.http.app", "rqsched.dashboard.sessions"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.spec.spec.Spec"): "a client that sends no spec need not load croniter",
     ("rqsched.cli.machine", "rqsched.machines"): "the machines extra is optional",
+    ("rqsched.cli.schedule_file", "yaml"): "the yaml extra is optional",
+    ("rqsched.cli.schedule_file", "tomlkit"): "most commands write no TOML",
     ("rqsched.cli.output", "rich.console.Console"): "most commands are called by scripts, for which nothing is drawn",
     ("rqsched.cli.output", "rich.box"): "for terminals only",
     ("rqsched.cli.output", "rich.table.Table"): "for terminals only",

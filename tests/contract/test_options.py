@@ -185,3 +185,19 @@ def test_an_option_is_stored_alike_by_every_surface(surfaces: Surfaces, name: st
         set_option(surfaces, samples)
 
         assert surfaces.stored(f"by-{way}") == expected, f"{name} by {way}"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_option_is_exported_and_its_difference_is_shown(surfaces: Surfaces, name: str) -> None:
+    samples = {one: SAMPLES[one] for one in (*NEEDS.get(name, ()), name)}
+    _by_file(surfaces, samples)
+    stored = surfaces.stored("by-file")
+    surfaces.cli("export", "exported.toml")
+
+    surfaces.cli("sync", "exported.toml")
+    assert surfaces.stored("by-file") == stored
+
+    _by_file(surfaces, {one: sample for one, sample in samples.items() if one != name})
+    (found,) = surfaces.cli("sync", "exported.toml", "--diff", "-o", "jsonl", code=6).lines
+    differing = {row["field"].partition(".")[0] for row in found["fields"]}
+    assert differing - {"workflow_defaults"} == {name}  # an external worker has none

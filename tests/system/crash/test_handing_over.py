@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import rq_scheduler  # type: ignore[import-untyped]
 
-from rqsched.cli.sync import _declaration as declaration_of
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import HandingOver
 from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading

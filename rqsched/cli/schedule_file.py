@@ -1,0 +1,358 @@
+"""The file of schedules: `sync` reads it, `export` writes it, in TOML, YAML or JSON; docs/cli.md describes it.
+
+It has a list of entries. The keys of an entry are `schedule_id`, `workflow`, when (`cron`, `interval`, `once` or
+`spec`), and the options of `Scheduler.create`. An unknown key is refused in an entry, and warned about beside the list;
+both messages name the nearest key.
+
+What is written is what people would write: lengths as `10m`, options at their default left out, sorted by id, so that
+a change is a few lines of a diff.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from rqsched.api.declarations import Declaration
+from rqsched.cli import arguments
+from rqsched.cli.output import shown
+from rqsched.config import Settings
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import Definition, Schedule, ScheduleStatus
+from rqsched.core.option_table import OPTIONS, PARTS, Kind, Options
+from rqsched.core.payload import loads
+from rqsched.core.policy import Policies, RetryPolicy, no_retry
+from rqsched.core.schedule_options import value_of
+from rqsched.errors import ConfigError, InvalidInputError, did_you_mean
+from rqsched.spec.duration import in_one_unit, to_span
+from rqsched.spec.spec import Cron, Every, Once, Spec
+
+_log = logging.getLogger(__name__)
+
+_CALLED_ELSEWHERE = {"every": "interval"}
+"""What Python and flags call a key."""
+_INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
+_WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "spec", "timezone", "start_at", "end_at")
+_OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
+_KEYS = tuple(dict.fromkeys([*_OWN[:-1], *OPTIONS, "note"]))
+"""The keys of an entry in the order in which they are written."""
+_ENTRIES = "schedules"
+_BESIDE = ("$schema", "$comment")
+"""What JSON, which has no comments, may have beside the entries."""
+_JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
+"""The options that hold any JSON; TOML, which has no null, has those that hold one as text."""
+_USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
+_NO_WRAPPING = 2**20
+"""A line of YAML may be so long: a text that is wrapped elsewhere would change lines that say the same."""
+
+
+class Format(StrEnum):
+    """What a file is written in."""
+
+    TOML = "toml"
+    """TOML 1.0."""
+    YAML = "yaml"
+    """YAML 1.1, as PyYAML reads it."""
+    JSON = "json"
+    """JSON, which cannot hold comments."""
+
+    @classmethod
+    def of(cls, path: Path) -> Format | None:
+        """Return what the name of a file says; None when it says nothing."""
+        suffix = path.suffix.lower().removeprefix(".")
+        return cls.YAML if suffix == "yml" else cls(suffix) if suffix in list(cls) else None
+
+
+def read(path: Path) -> list[Declaration]:
+    """Read a file of declarations; raises InvalidInputError that names the entry."""
+    found = _parse(path)
+    entries = found
+    if isinstance(found, Mapping):
+        entries = found.get(_ENTRIES)
+        for name in sorted({str(name) for name in found} - {_ENTRIES, *_BESIDE}):  # perhaps a table that is misspelt
+            hint = did_you_mean(name, [_ENTRIES])
+            _log.warning("%s: %s is not a key of this file and is ignored%s", path.name, name, hint)
+    if not isinstance(entries, list):
+        raise InvalidInputError(path.name, "has no list of schedules; see docs/cli.md for the form")
+    return [_numbered(index, entry) for index, entry in enumerate(entries)]
+
+
+def _parse(path: Path) -> Any:
+    parse, kind = _PARSERS[Format.of(path) or Format.JSON]
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(path.name, f"is not valid {kind}: {error}") from None
+    except OSError as error:
+        raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
+
+
+def _parse_yaml(text: str) -> Any:
+    yaml = _yaml()
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        hint = "; quote texts that begin with * or @" if getattr(error, "problem_mark", None) else ""
+        raise ValueError(" ".join(str(error).split()) + hint) from None
+
+
+_PARSERS: Mapping[Format, tuple[Callable[[str], Any], str]] = {
+    Format.TOML: (tomllib.loads, "TOML"),
+    Format.YAML: (_parse_yaml, "YAML"),
+    Format.JSON: (json.loads, "JSON (the name of a file of TOML ends in .toml, one of YAML in .yaml)"),
+}
+
+
+def _yaml() -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - the yaml extra is optional
+    except ImportError as error:
+        raise ConfigError("YAML needs PyYAML; pip install 'rqsched[yaml]' brings it.") from error
+    return yaml
+
+
+def _numbered(index: int, entry: object) -> Declaration:
+    if not isinstance(entry, Mapping):
+        raise InvalidInputError(f"schedules[{index}]", f"is a {type(entry).__name__}; write an object")
+    try:
+        return declaration_of({str(name): value for name, value in entry.items()})
+    except InvalidInputError as error:
+        error.add_note(f"in schedules[{index}] {entry.get('schedule_id', '')}".rstrip())
+        raise
+
+
+def declaration_of(entry: Mapping[str, Any]) -> Declaration:
+    """Read an entry, in which null is as if the key were not there; raises InvalidInputError that names the key."""
+    fields = {name: value for name, value in entry.items() if value is not None}
+    options = {name: value for name, value in fields.items() if name not in _OWN}
+    for name in sorted(set(options) - set(OPTIONS)):
+        named = _CALLED_ELSEWHERE.get(name)
+        hint = f"; did you mean {named}?" if named else did_you_mean(name, {*OPTIONS, *_OWN})
+        raise InvalidInputError(name, f"is not an option{hint or '; docs/cli.md lists them'}")
+    for name in ("schedule_id", "workflow"):
+        if not isinstance(fields.get(name), str):
+            raise InvalidInputError(name, "is missing, or is not a text")
+    if not isinstance(fields.get("paused"), bool | None):
+        raise InvalidInputError("paused", "must be true or false")
+    for name, value in options.items():
+        if isinstance(value, str) and (kind := _JSON.get(OPTIONS[name].kind)):
+            options[name] = arguments.json_of(name, value, kind)
+    return Declaration(
+        fields["schedule_id"],
+        fields["workflow"],
+        _spec(fields),
+        cast("Options", options),
+        fields.get("note"),
+        fields.get("paused"),
+    )
+
+
+def _spec(fields: Mapping[str, Any]) -> Spec:
+    timezone = fields.get("timezone")
+    if "spec" in fields:
+        if extra := [name for name in _WHEN if name in fields and name not in {"spec", "timezone"}]:
+            raise InvalidInputError(extra[0], "cannot be given beside spec; put it inside spec, or leave spec out")
+        return Spec.coerce(fields["spec"], timezone)
+    members: list[Cron | Every | Once] = [
+        Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")
+    ]
+    offset = None if "offset" not in fields else arguments.span("offset", fields["offset"])
+    start_at, end_at, anchor = (
+        arguments.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at", "anchor")
+    )
+    if anchor is not None and "interval" not in fields:
+        raise InvalidInputError("anchor", "is what an interval counts from; give an interval, or leave anchor out")
+    from_completion = fields.get("from_completion", False)
+    members += [
+        Every(arguments.span("interval", value), offset=offset, anchor=anchor, from_completion=from_completion)
+        for value in _several(fields, "interval")
+    ]
+    members += [Once(arguments.instant("once", value)) for value in _several(fields, "once")]
+    if not members:
+        raise InvalidInputError("spec", "is missing; give cron, interval, once or spec")
+    return Spec(members, timezone or None, start_at, end_at)
+
+
+def _several(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name, [])
+    return list(value) if isinstance(value, list) else [value]
+
+
+def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
+    """Return the entry that declares a schedule as it is, `tidied`; `untold` says what an entry cannot hold.
+
+    The instant from which an interval counts is left out when it is that of its declaration, for so it is where the
+    entry is read.
+    """
+    definition = schedule.definition
+    options = {name: value_of(name, definition) for name in OPTIONS if name != "timezone"}
+    named = {"schedule_id": schedule.schedule_id, "workflow": definition.workflow, "note": schedule.note}
+    paused = True if schedule.status is ScheduleStatus.PAUSED else None
+    return tidied({**named, "paused": paused, **_when(schedule.spec, schedule.timing_changed_at), **options}, settings)
+
+
+def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
+    """Return what a schedule has and an entry cannot hold, by name.
+
+    That is what only clients of another API declare, and a field of its retries that has no value where the project's
+    default (RQSCHED_RETRY) has one.
+    """
+    policies, usual = definition.parsed_policies, Policies().plain()
+    blank = {
+        f"{name}.{field}": None
+        for name in _USUAL_RETRIES
+        for field in PARTS[name]
+        if getattr(getattr(policies, name), field) is None and getattr(getattr(settings, name), field, None) is not None
+    }
+    of_others = {name: value for name, value in policies.plain().items() if name not in usual}
+    return {**loads(definition.surface), **of_others, **blank}
+
+
+def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
+    """Return the keys that say when; the durable-workflow form for what the others cannot say."""
+    crons = [member for member in spec.members if isinstance(member, Cron)]
+    intervals = [member for member in spec.members if isinstance(member, Every)]
+    kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
+    if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
+        return {"spec": spec.to_json()}
+    offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
+    return {
+        "cron": [cron.expression for cron in crons],
+        "cron_seconds": "first" if any(len(cron.expression.split()) == 6 for cron in crons) else None,
+        "interval": [one.every for one in intervals],
+        "offset": offset,
+        "anchor": None if anchor == declared_at else anchor,
+        "from_completion": from_completion or None,
+        "once": [one.instant for one in spec.members if isinstance(one, Once)],
+        "timezone": spec.timezone,
+        "start_at": spec.start_at,
+        "end_at": spec.end_at,
+    }
+
+
+def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return an entry in the order and the words in which it is written, without what is as by default.
+
+    What a project's settings have defaults of is left out only where they are rqsched's own. Lengths may be a timedelta
+    or seconds, instants a datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
+    """
+    found = {name: _written(name, entry[name], settings) for name in _KEYS if name in entry}
+    unknown = {name: entry[name] for name in entry if name not in _KEYS}
+    kept = {name: value for name, value in found.items() if value is not None}
+    plain: dict[str, Any] = json.loads(json.dumps(kept | unknown))  # no tuples, no enums, nothing that is shared
+    declaration_of(plain)
+    return plain
+
+
+def usual(name: str, field: str = "") -> Any:
+    """Return what an option, or a field of it, is where a tidied entry does not name it, as it would be written."""
+    if name in _USUAL_RETRIES and field:
+        return _retry_fields(name, _USUAL_RETRIES[name]).get(field)
+    if name == "timezone":
+        return "UTC"
+    return _option(name, OPTIONS[name].default) if name in OPTIONS and not field else None
+
+
+def _written(name: str, value: Any, settings: Settings) -> Any:
+    """Return a value as it is written; None for what is left out."""
+    if name in {"cron", "interval", "once"}:
+        several = [_text(name, one) for one in (value if isinstance(value, list) else [value]) if one is not None]
+        return several[0] if len(several) == 1 else several or None
+    if name == "timezone":
+        return None if value == "UTC" == settings.timezone else value
+    if name in _USUAL_RETRIES:
+        project = _retry_fields(name, getattr(settings, name) or _USUAL_RETRIES[name])
+        given = _retry_fields(name, value).items()
+        said = {
+            field: one for field, one in given if one is not None and not one == usual(name, field) == project[field]
+        }
+        return said or None
+    if name in OPTIONS:
+        written = _option(name, value)
+        return None if written == usual(name) else written
+    return _text(name, value)
+
+
+def _text(name: str, value: Any) -> Any:
+    if name in {"interval", "offset"} and value is not None:
+        return in_one_unit(to_span(value, name))
+    if name in _INSTANTS and isinstance(value, datetime):
+        return iso_utc(arguments.instant(name, value))
+    return value
+
+
+def _option(name: str, value: Any) -> Any:
+    kind = OPTIONS[name].kind
+    if kind is Kind.NAMES:
+        return list(value or ())
+    return in_one_unit(to_span(value, name)) if kind is Kind.LENGTH and value is not None else value
+
+
+def _retry_fields(name: str, value: RetryPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a policy as they are written."""
+    given = asdict(value) if isinstance(value, RetryPolicy) else dict(value or {})
+    for field, part in PARTS[name].items():
+        if part.kind is Kind.LENGTH and given.get(field) is not None:
+            given[field] = in_one_unit(to_span(given[field], f"{name}.{field}"))
+    return given
+
+
+def text_of(
+    entries: Iterable[Mapping[str, Any]],
+    form: Format,
+    *,
+    head: Sequence[str] = (),
+    remarks: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """Write entries that are `tidied`, sorted by id. `read` reads what is written.
+
+    `head` are lines of comment at the top, `remarks` lines above the entry of an id. JSON has them in `$comment`.
+    """
+    ordered = sorted(entries, key=lambda entry: str(entry["schedule_id"]))
+    said = remarks or {}
+    if form is Format.JSON:
+        about = [f"{entry['schedule_id']}: {line}" for entry in ordered for line in said.get(entry["schedule_id"], ())]
+        comments = {"$comment": [*head, *about]} if head or about else {}
+        return json.dumps({**comments, _ENTRIES: ordered}, indent=2, ensure_ascii=False) + "\n"
+    is_toml = form is Format.TOML
+    blocks = [
+        _comment(said.get(entry["schedule_id"], ())) + (_toml_of if is_toml else _yaml_of)(entry) for entry in ordered
+    ]
+    opening = "" if is_toml else f"{_ENTRIES}:\n"
+    empty = f"{_ENTRIES} = []\n" if is_toml else f"{_ENTRIES}: []\n"
+    return _comment(head) + ("\n" if head else "") + (opening + "\n".join(blocks) if blocks else empty)
+
+
+def _comment(lines: Iterable[str]) -> str:
+    return "".join(f"# {shown(line)}\n" for line in lines)
+
+
+def _toml_of(entry: Mapping[str, Any]) -> str:
+    try:
+        import tomlkit  # noqa: PLC0415 - most commands write no TOML
+    except ImportError as error:
+        raise ConfigError("writing TOML needs tomlkit; pip install 'rqsched[cli]' brings it.") from error
+    sayable = {
+        name: json.dumps(value, ensure_ascii=False) if _has_null(value) else value for name, value in entry.items()
+    }
+    return tomlkit.dumps({_ENTRIES: [sayable]})
+
+
+def _has_null(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_null, value.values()))
+    return any(map(_has_null, value)) if isinstance(value, list) else value is None
+
+
+def _yaml_of(entry: Mapping[str, Any]) -> str:
+    # PyYAML writes NEL and its like so that it reads them as blanks; in ASCII it escapes them.
+    is_printable = json.dumps(entry, ensure_ascii=False).isprintable()
+    text: str = _yaml().safe_dump([entry], sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
+    return text
