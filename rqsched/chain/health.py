@@ -60,7 +60,8 @@ _MOST, _MOST_WAITING = 1_000, 5_000
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _NEARLY_FULL = 0.9
-"""The share of a quota from which on it is told."""
+"""The share of a quota, or of Redis's memory, from which on it is told."""
+_MIB = 1024 * 1024
 _SKEW = 1.0
 """Clocks that differ by more seconds are a warning."""
 BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
@@ -124,7 +125,7 @@ class _Check(NamedTuple):
 
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
-_OF_PROCESSES = frozenset({"ownership", "clock", "dispatchers", "workers", "foreign workers"})
+_OF_PROCESSES = frozenset({"memory", "ownership", "clock", "dispatchers", "workers", "foreign workers"})
 _OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
 
@@ -271,6 +272,23 @@ def _eviction(scope: _Scope) -> Finding:
     if policy == "noeviction":
         return Finding(Level.OK, policy)
     return Finding(Level.PROBLEM if limit else Level.WARNING, f"{policy}, maxmemory {limit}")
+
+
+@_check(
+    "memory",
+    "redis",
+    "Give it more memory (maxmemory), or delete what others keep there; what SQL holds fires when there is room again.",
+)
+def _memory(scope: _Scope) -> Finding:
+    """Look whether Redis refuses writes because it is full, or soon will; it evicts nothing of ours with noeviction."""
+    memory: Any = scope.runtime.transport.redis.info("memory")
+    used, limit = memory["used_memory"], memory["maxmemory"]
+    told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
+    if not limit or memory["maxmemory_policy"] != "noeviction" or used < _NEARLY_FULL * limit:
+        return Finding(Level.OK, told)
+    if used < limit:
+        return Finding(Level.WARNING, f"nearly full: {told}")
+    return Finding(Level.PROBLEM, f"full, it refuses writes: {told}")
 
 
 @_check("persistence", "redis", "Set appendonly to yes, or a Redis restart delays everything armed.")

@@ -96,6 +96,7 @@ _WORDS: Mapping[str, _Words] = {
         "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
         "Start `rqsched worker`.",
     ),
+    "memory": _Words("Redis is full", "Nothing new is put on its queues, and schedules do not fire: {detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
     "clock": _Words(
         "Clocks differ",
@@ -116,6 +117,7 @@ _WORDS: Mapping[str, _Words] = {
 }
 _MILDER: Mapping[str, _Words] = {
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
+    "memory": _Words("Redis is nearly full"),
     "workers": _Words("No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`."),
 }
 """How a warning is said where it is about something else than the problem of the same check."""

@@ -51,6 +51,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
         *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
         *(
             "connections",
+            "memory",
             "dispatchers",
             "workers",
             "foreign workers",

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from rq import Queue, Worker
@@ -306,3 +306,30 @@ def test_every_surface_says_that_redis_is_away(
     assert 'rqsched_up{backend="redis"} 0.0' in pages.web.get("/metrics").text
     ready = pages.web.get("/readyz")
     assert (ready.status_code, ready.json()["redis"], ready.json()["database"]) == (503, False, True)
+
+
+@pytest.mark.parametrize(
+    ("share", "title", "level"), [(0.95, "Redis is nearly full", "warning"), (2.0, "Redis is full", "problem")]
+)
+def test_every_surface_says_that_redis_is_full(
+    share: float,
+    title: str,
+    level: str,
+    make_web: MakeWeb,
+    own_valkey: ValkeyServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages = Pages(make_web(redis_url=own_valkey.url))
+    env = pages.env
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", str(env.runtime.settings.database_url))
+    monkeypatch.setenv("RQSCHED_REDIS_URL", own_valkey.url)
+    env.recover()
+    assert title not in pages.get("/")
+    for number in range(1_000):  # in small pieces: what one large command needs would be given back later
+        env.redis.set(f"of others: {number}", bytes(32 * 1024))
+    used: Any = env.redis.info("memory")
+    env.redis.config_set("maxmemory", int(used["used_memory"] / share))
+    told = Cli(env.scheduler)("doctor", "-o", "json", code=int(level == "problem")).json["findings"]
+    found = {one["check"]: one["level"] for one in told}
+    assert found["memory"] == level
+    assert title in pages.get("/")
