@@ -362,8 +362,10 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
     statement where that is possible (PostgreSQL).
     """
-    if len(changes) == 1 and dialect_of(connection).joins_writes and one_change.write(connection, changes[0]):
-        return
+    if len(changes) == 1 and dialect_of(connection).joins_writes:
+        write_one = one_change.create_alone if changes[0].before is None else one_change.write
+        if write_one(connection, changes[0]):
+            return
     insert_rows(connection, schedules, schedule_columns([change.after for change in changes if change.before is None]))
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)

@@ -80,6 +80,15 @@ def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
     assert served.findings(0)["workers"]["detail"] == f"high (1), default (1); rqsched {rqsched.__version__} (1)"
 
 
+def test_workflow_of_the_settings_that_nobody_has_is_found(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_ON_FAILURE", "alart")
+    finding = findings(served, 0)["notifications"]
+    assert (finding["level"], finding["detail"]) == (
+        "warning",
+        "RQSCHED_ON_FAILURE names 'alart', which no process has registered",
+    )
+
+
 def test_every_finding_that_is_not_fine_says_what_to_do(cli: Cli) -> None:
     cli.past().create("a", HELLO, Every("30m"))
     found = cli.findings(1).values()

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from rq.serializers import resolve_serializer
 
-from rqsched import Scheduler, config
+from rqsched import RetryPolicy, Scheduler, config
 from rqsched.config import Settings, export, provide
 from rqsched.errors import ConfigError
 from rqsched.store.database import make_engine
@@ -44,6 +44,13 @@ REFUSED = {
     "every proxy": ("TRUSTED_PROXIES", "*"),
     "a network with the bits of a host": ("TRUSTED_PROXIES", "10.0.0.1/8"),
     "a retention without a unit": ("RETENTION", "90 days"),
+    "an abbreviation of a timezone": ("TIMEZONE", "CEST"),
+    "retries that are a number": ("RETRY", "3"),
+    "retries that are not JSON": ("RETRY", f"max_retries={SECRET}"),
+    "retries with a field that is not known": ("RETRY", '{"retries": 3}'),
+    "retries with a delay below zero": ("RETRY", '{"base": "-1s"}'),
+    "retries of targets that say what follows a run": ("TARGET_RETRY", '{"then": "dead"}'),
+    "a workflow that is no name": ("ON_FAILURE", "alert the team"),
 }
 
 ACCEPTED = {
@@ -65,6 +72,10 @@ ACCEPTED = {
         ("hc-ping.com", "*.a.io", "[::7]:8080"),
     ),
     "SQLite": ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+    "a timezone": ("TIMEZONE", "Europe/Berlin", "Europe/Berlin"),
+    "retries": ("RETRY", '{"base": "30s", "cap": null}', RetryPolicy(base=timedelta(seconds=30))),
+    "retries of targets": ("TARGET_RETRY", '{"factor": 3}', RetryPolicy(max_retries=0, factor=3)),
+    "a workflow": ("ON_RECOVERY", "shop.alerts.calm", "shop.alerts.calm"),
 }
 
 
@@ -259,6 +270,8 @@ def test_variables_make_the_settings_of_another_process_equal(monkeypatch: pytes
         data_dir="/tmp/here",
         connections={"eu": "redis://eu/0"},
         quotas={"*": {"schedules": 5}, "acme": {"bytes": "1MiB"}},
+        retry={"max_retries": 5, "base": "30s", "then": "dead"},
+        target_retry=RetryPolicy(max_retries=1),
         webhook_secret=SECRET,
     )
     for name, text in here.variables().items():

@@ -44,6 +44,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "RQ_QUEUES['default'] uses USE_REDIS_CACHE",
     ),
     "an operator that cannot be imported": ({"RQSCHED": {"OPERATOR": "visits.nobody"}}, "rqsched.E002"),
+    "a timezone without rules": ({"TIME_ZONE": "EST"}, "TIME_ZONE: 'EST' is refused"),
+    "retries that are none": ({"RQSCHED": {"RETRY": {"retries": 3}}}, "RQSCHED_RETRY: retries: is not known"),
     "a value out of range": ({"RQSCHED": {"FIRE_BATCH": 0}}, "RQSCHED_FIRE_BATCH"),
 }
 
@@ -393,6 +395,28 @@ client = Client(SERVER_NAME="127.0.0.1")
 print([client.get("/jobs/", headers=headers).status_code for headers in ({}, {"X-Operator": "ada"})])
 """
     assert "[302, 200]" in project.python(script)
+
+
+ZONES: dict[str, tuple[dict[str, Any], str]] = {
+    "Django's": ({"TIME_ZONE": "Europe/Berlin"}, "Europe/Berlin"),
+    "its own": ({"TIME_ZONE": "Europe/Berlin", "RQSCHED": {"TIMEZONE": "Asia/Tokyo"}}, "Asia/Tokyo"),
+    "none": ({}, "UTC"),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), ZONES.values(), ids=ZONES.keys())
+def test_timezone_of_schedules_is_the_projects_unless_it_sets_another(
+    project: Project, redis_url: str, settings: dict[str, Any], expected: str
+) -> None:
+    project.settings = {**settings, "RQSCHED": {"REDIS_URL": redis_url, **settings.get("RQSCHED", {})}}
+    script = """
+from django.core.management import call_command
+from rqsched.contrib.django import scheduler
+call_command("migrate", verbosity=0)
+scheduler.sync()
+print(scheduler.get("tidy_up").describe().timezone)
+"""
+    assert project.python(script).splitlines()[-1] == expected
 
 
 @from_nothing

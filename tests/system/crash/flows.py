@@ -14,13 +14,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, RetryPolicy
+from rqsched import Cron, Every, Once, RetryPolicy
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain import execution, firing, settling
+from rqsched.chain import creating, execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
+from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.core.ids import parse_run_job_id
+from rqsched.core.model import TASK
 from rqsched.core.policy import FailurePolicy, OverlapPolicy
+from rqsched.core.schedule_options import define
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.work_horse import wait_for_end
 from rqsched.store import metadata
@@ -310,6 +313,15 @@ def lose(env: CrashEnv) -> None:
     settling.lose_run(env.runtime, job, "killed")
 
 
+def enqueue(env: CrashEnv) -> None:
+    """Create a schedule with its one run, as a task of Django is."""
+    now = env.runtime.now()
+    options = {"managed_by": TASK, "retry": RETRIES, "kwargs": {"log": str(env.log), "fails": 0}}
+    definition = define(None, options, workflow=WORK, spec=Once(now))
+    request = ScheduleRequest(Named("default", "report"), definition, must_have_future=False, starts_past=True)
+    creating.create(env.runtime, request)
+
+
 def nothing(env: CrashEnv) -> None:
     del env
 
@@ -326,6 +338,7 @@ OVERLAPS = [
 ]
 OWNER = [
     Flow("create", nothing, made()),
+    Flow("enqueue a task", nothing, enqueue),
     Flow("upsert creates", nothing, upsert),
     Flow("upsert updates what is late", late(), upsert),
     Flow("upsert resumes", paused, upsert),
