@@ -15,10 +15,11 @@ from rqsched.spec.duration import format_duration
 PAGE = Path(__file__).parent / "options.md"
 _HEAD = """# Options of a schedule
 
-Every option of `create`, `upsert` and `update`. It has the name of the first column in Python, by the
-[client](http.md#the-client), over [HTTP](http.md), in a file of [`sync`](cli.md#the-file-of-sync) and in the
-dashboard's form; the commands have flags. Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or
-`PT30M`. An option that is left out has its default; null over HTTP and `--unset NAME` bring it back.
+Every option of `create`, `upsert` and `update`. Each can be set everywhere: it has the name of the first column in
+Python (decorators, declarations and Django's `schedules.py` included), by the [client](http.md#the-client), over
+[HTTP](http.md), in a file of [`sync`](cli.md#the-file-of-sync) and in the dashboard's form; the commands have flags.
+Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out has its
+default; null over HTTP and `--unset NAME` bring it back.
 
 A default that is named `RQSCHED_...` is the project's: an environment variable, or in Django the entry of `RQSCHED`
 without that prefix. All but the one of `retention` are stored with the schedule when it is created or declared: a

@@ -86,61 +86,67 @@ class InvalidInputError(RqschedError, ValueError):
 
 
 class InvalidSpecError(InvalidInputError):
-    """A spec that cannot be evaluated."""
+    """A spec that cannot be evaluated. `field` names the part that is wrong, and the message what to write."""
 
     code = "invalid_spec"
 
 
 class InvalidCronError(InvalidSpecError):
-    """A cron expression outside the dialect, or one that never fires."""
+    """A cron expression outside the dialect, or one that never fires. Correct it; docs/cron.md has the dialect."""
 
     code = "invalid_cron"
 
 
 class InvalidTimezoneError(InvalidSpecError):
-    """A timezone that is not a canonical IANA area name."""
+    """A timezone that is not a canonical IANA area name. Write one such as `Europe/Berlin`, or `UTC`."""
 
     code = "invalid_timezone"
 
 
 class InvalidDurationError(InvalidSpecError):
-    """A duration that is malformed, zero, signed, too short or calendar-dependent."""
+    """A duration that is malformed, zero, signed, too short or calendar-dependent. Write `90s`, `1h30m` or `PT30M`."""
 
     code = "invalid_duration"
 
 
 class InvalidIdError(InvalidInputError):
-    """A schedule id, namespace or queue name outside its alphabet or length."""
+    """A schedule id, namespace or queue name outside its alphabet or length, which the message has. Choose another."""
 
     code = "invalid_id"
 
 
 class InvalidPayloadError(InvalidInputError):
-    """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit."""
+    """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit.
+
+    Pass an id and have the workflow read the rest (docs/arguments.md).
+    """
 
     code = "invalid_payload"
 
 
 class InvalidPolicyError(InvalidInputError):
-    """A policy that is unknown, or two options that contradict each other."""
+    """A policy that is unknown, or two options that contradict each other. The message names both and what to drop."""
 
     code = "invalid_policy"
 
 
 class InvalidLimitError(InvalidInputError):
-    """A page size, cursor or range outside its bounds."""
+    """A page size, cursor or range outside its bounds. Ask for less at once, or pass the cursor of the page before."""
 
     code = "invalid_limit"
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
-    """An argument that does not exist, or is not even of a type that could be meant."""
+    """An argument that does not exist, or is not even of a type that could be meant; the message names the nearest."""
 
     code = "invalid_type"
 
 
 class UnknownWorkflowError(InvalidInputError):
-    """No process registered a workflow of this name, and it is not an importable dotted path."""
+    """No process registered a workflow of this name, and it is not an importable dotted path.
+
+    Decorate it with `@workflow` in a module of RQSCHED_IMPORTS and start a worker that has it; correct a misspelt name.
+    """
 
     code = "unknown_workflow"
 
@@ -155,7 +161,7 @@ class UnknownWorkflowError(InvalidInputError):
 
 
 class NotFoundError(RqschedError, LookupError):
-    """Nothing of this identity exists (any more)."""
+    """Nothing of this identity exists (any more). List what there is; it may be in another namespace."""
 
     code = "not_found"
     http_status = 404
@@ -163,7 +169,7 @@ class NotFoundError(RqschedError, LookupError):
 
 
 class NamespaceNotFoundError(NotFoundError):
-    """The namespace does not exist for the caller, whether or not it does for others."""
+    """The namespace does not exist for the caller, whether or not it does for others. Use a token that may see it."""
 
     code = "namespace_not_found"
 
@@ -173,7 +179,7 @@ class NamespaceNotFoundError(NotFoundError):
 
 
 class ScheduleNotFoundError(NotFoundError):
-    """No schedule of this id in this namespace; it may have been deleted."""
+    """No schedule of this id in this namespace; it may have been deleted. `rqsched list` shows those that there are."""
 
     code = "schedule_not_found"
 
@@ -186,7 +192,7 @@ class ScheduleNotFoundError(NotFoundError):
 
 
 class RunNotFoundError(NotFoundError):
-    """No run of this uid or instance id."""
+    """No run of this uid or instance id. `rqsched runs ID` shows those of a schedule; retention may have deleted it."""
 
     code = "run_not_found"
 
@@ -196,7 +202,7 @@ class RunNotFoundError(NotFoundError):
 
 
 class BackfillNotFoundError(NotFoundError):
-    """No backfill of this uid."""
+    """No backfill of this uid. `Scheduler.backfills()` lists those that there are."""
 
     code = "backfill_not_found"
 
@@ -206,7 +212,10 @@ class BackfillNotFoundError(NotFoundError):
 
 
 class ConflictError(RqschedError):
-    """The request is well-formed but the state of the schedule or run forbids it; nothing was written."""
+    """The request is well-formed but the state of the schedule or run forbids it; nothing was written.
+
+    Read the state again, and decide whether the request is still wanted.
+    """
 
     code = "conflict"
     http_status = 409
@@ -228,7 +237,7 @@ class ScheduleExistsError(ConflictError):
 
 
 class ScheduleStateError(ConflictError):
-    """The operation does not apply to a schedule of this status."""
+    """The operation does not apply to a schedule of this status. The message says which does, such as restart."""
 
     code = "invalid_state"
 
@@ -241,7 +250,7 @@ class ScheduleStateError(ConflictError):
 
 
 class RunStateError(ConflictError):
-    """The operation does not apply to a run of this status."""
+    """The operation does not apply to a run of this status. The message says which does."""
 
     code = "invalid_run_state"
 
@@ -254,7 +263,7 @@ class RunStateError(ConflictError):
 
 
 class VersionConflictError(ConflictError):
-    """The schedule changed since the caller read it (optimistic concurrency)."""
+    """The schedule changed since the caller read it (optimistic concurrency). Read it again and repeat the change."""
 
     code = "version_conflict"
     http_status = 412
@@ -269,7 +278,7 @@ class VersionConflictError(ConflictError):
 
 
 class IdempotencyConflictError(ConflictError):
-    """An idempotency key was used before with another request."""
+    """An idempotency key was used before with another request. Use a new key for a new request."""
 
     code = "idempotency_conflict"
 
@@ -292,7 +301,10 @@ class TransactionConflictError(ConflictError):
 
 
 class QuotaExceededError(RqschedError):
-    """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too."""
+    """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too.
+
+    Delete what is not needed, or raise the quota (RQSCHED_QUOTAS).
+    """
 
     code = "quota_exceeded"
     http_status = 403
@@ -312,20 +324,23 @@ class QuotaExceededError(RqschedError):
 
 
 class ConfigError(RqschedError):
-    """A setting is missing, malformed or contradicts another one."""
+    """A setting is missing, malformed or contradicts another one. The message names the variable and what to write."""
 
     code = "config_error"
     exit_code = 2
 
 
 class WrongDatabaseError(ConfigError):
-    """The database is not the one that a Redis, a job or the caller's own connection belongs to."""
+    """The database is not the one that a Redis, a job or the caller's own connection belongs to.
+
+    Correct the URL that is wrong; of two databases on one Redis, give one a Redis database or control queue of its own.
+    """
 
     code = "wrong_database"
 
 
 class SchemaError(RqschedError):
-    """The database's tables are not those of this version of rqsched."""
+    """The database's tables are not those of this version of rqsched. Run `rqsched db upgrade`, in Django `migrate`."""
 
     code = "schema_error"
     http_status = 503
@@ -360,13 +375,13 @@ class BackendUnavailableError(RqschedError):
 
 
 class DatabaseUnavailableError(BackendUnavailableError):
-    """The SQL database did not answer; nothing is known to be written."""
+    """The SQL database did not answer; nothing is known to be written. Look whether it runs, and repeat the call."""
 
     code = "database_unavailable"
 
 
 class RedisUnavailableError(BackendUnavailableError):
-    """Redis did not answer; what SQL holds is durable and follows when Redis is back."""
+    """Redis did not answer; what SQL holds is durable and follows when Redis is back. Nothing needs to be repeated."""
 
     code = "redis_unavailable"
 

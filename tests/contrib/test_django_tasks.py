@@ -153,6 +153,8 @@ def any_tasks(tasks: Project, request: pytest.FixtureRequest) -> Project:
         at = urlsplit(request.getfixturevalue("empty_postgres_url"))
         default = {"ENGINE": POSTGRES, "HOST": at.hostname, "PORT": at.port, "USER": at.username, "NAME": at.path[1:]}
         tasks.settings["DATABASES"] = {"default": default}
+    else:
+        tasks.settings |= {"USE_TZ": False, "TIME_ZONE": "America/Chicago"}
     tasks.manage("migrate", "--verbosity", "0")
     return tasks
 
@@ -357,6 +359,15 @@ def test_check_says_what_is_wrong_with_the_backend(tasks: Project, params: dict[
     told = tasks.manage("check", code=1)
     assert "rqsched.E005" in told
     assert expected in told
+
+
+@pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django itself has the framework")
+def test_check_says_that_the_framework_is_missing(tasks: Project) -> None:
+    tasks.settings["INSTALLED_APPS"].remove("django_tasks")
+    tasks.write("django_tasks.py", "raise ModuleNotFoundError('no module of this name', name='django_tasks')")
+    told = tasks.manage("check", code=1)
+    assert "rqsched.E006" in told
+    assert "pip install django-tasks" in told
 
 
 def test_check_is_content_with_the_backend_and_all_its_options(tasks: Project) -> None:

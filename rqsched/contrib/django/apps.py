@@ -19,7 +19,7 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from rqsched.config import Settings, provide
 from rqsched.contrib.django import project
-from rqsched.contrib.django.checks import check_dashboard, check_settings
+from rqsched.contrib.django.checks import check_dashboard, check_settings, check_tasks
 from rqsched.contrib.django.lazy import scheduler
 from rqsched.errors import ConfigError
 from rqsched.store import schema_version
@@ -42,6 +42,7 @@ class RqschedConfig(AppConfig):
         around_runs(fresh_connections)
         checks.register(check_settings, "rqsched")
         checks.register(check_dashboard, "rqsched")
+        checks.register(check_tasks, "rqsched")
         post_migrate.connect(upgrade, sender=self)
         request_started.connect(keep_recovering)
         import_task_backends()

@@ -35,6 +35,22 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
     return []
 
 
+def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
+    """Report that the framework is missing of which TASKS names our backend; the framework checks the rest."""
+    del app_configs, others
+    for alias, params in getattr(django_settings, "TASKS", {}).items():
+        try:
+            import_string(params.get("BACKEND", ""))
+        except ModuleNotFoundError as error:
+            if error.name == "django_tasks":
+                text = f"TASKS[{alias!r}] needs Django's tasks framework, which Django has from 6.0 on."
+                hint = "pip install django-tasks, and insert 'django_tasks' in INSTALLED_APPS."
+                return [Error(text, hint=hint, id="rqsched.E006")]
+        except ImportError:
+            continue
+    return []
+
+
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
     """Report what the dashboard lacks, if the project's URLs include it."""
     del app_configs, others

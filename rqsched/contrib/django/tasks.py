@@ -40,7 +40,7 @@ from rqsched.core.option_table import require_id
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import define
 from rqsched.errors import ConfigError, InvalidInputError, InvalidPayloadError, did_you_mean, error_line
-from rqsched.spec.spec import Once
+from rqsched.spec.spec import Every, Once
 from rqsched.store import changes, schedule_queries
 from rqsched.store.database import Connection
 from rqsched.workflows import RunContext, callable_of, current_run
@@ -143,7 +143,7 @@ class RqschedBackend(_backends.BaseTaskBackend):
             return  # E001 says so
         try:
             for queue in (*self.queues, None):
-                define(None, self._options(settings, queue), workflow=TASK, spec=Once(timezone.now()))
+                define(None, self._options(settings, queue), workflow=TASK, spec=Every("1h"))
         except InvalidInputError as error:
             where = f"TASKS[{self.alias!r}]"
             hint = f"OPTIONS takes namespace and options of schedules: {', '.join(OPTIONS)}. QUEUES names queues."
