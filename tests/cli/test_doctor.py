@@ -82,7 +82,7 @@ def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
 
 def test_workflow_of_the_settings_that_nobody_has_is_found(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_ON_FAILURE", "alart")
-    finding = findings(served, 0)["notifications"]
+    finding = served.findings(0)["notifications"]
     assert (finding["level"], finding["detail"]) == (
         "warning",
         "RQSCHED_ON_FAILURE names 'alart', which no process has registered",
