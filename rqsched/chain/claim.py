@@ -1,13 +1,16 @@
-"""A claimed attempt, and the worker that may write to SQL for the process that executes it."""
+"""A claimed attempt: what its process has of it, what its workflow may know, and the worker that may write for it."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from rqsched.core.ids import RunJobId
-from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.model import Change, Run, RunStatus, Schedule, fence_of
 from rqsched.core.settle_decision import AttemptResult
+from rqsched.workflows import RunContext
 
 
 class Claim(NamedTuple):
@@ -23,6 +26,44 @@ class Claim(NamedTuple):
     """The pings that its start owes, by uid."""
     version: str | None = None
     """Which version of the schedule's row that is (`StartedRun`)."""
+
+
+def make_context(
+    run: Run,
+    schedule: Schedule,
+    *,
+    started_at: datetime,
+    timeout: int,
+    checkpoint: Callable[[], None],
+    attempt: int | None = None,
+    target_id: str | None = None,
+) -> RunContext:
+    """Return what a workflow may know of its run; `attempt` is that of the target with `target_id`."""
+    return RunContext(
+        uid=run.uid,
+        instance_id=run.instance_id,
+        schedule_uid=schedule.uid,
+        schedule_id=schedule.schedule_id,
+        namespace=schedule.namespace,
+        workflow=run.workflow,
+        kind=run.kind.value,
+        status=RunStatus.RUNNING.value,
+        occurrence_at=run.occurrence_at,
+        attempt=run.attempt if attempt is None else attempt,
+        fence=fence_of(started_at),
+        scheduled_at=run.due_at or run.occurrence_at,
+        started_at=started_at,
+        deadline_at=started_at + timedelta(seconds=timeout),
+        trigger_number=run.trigger_number,
+        repeat_number=schedule.success_count,
+        labels=json.loads(run.labels),
+        memo=json.loads(run.memo),
+        search_attributes=json.loads(run.search_attributes),
+        payload=json.loads(run.action)["kwargs"],
+        _checkpoint=checkpoint,
+        error=run.error if target_id is None else None,
+        target_id=target_id,
+    )
 
 
 class NotAnsweredError(Exception):

@@ -13,14 +13,13 @@ from rq.timeouts import JobTimeoutException
 
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
-from rqsched.chain.claim import Claim, NotAnsweredError
+from rqsched.chain.claim import Claim, NotAnsweredError, make_context
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
-from rqsched.chain.run_context import make_context
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end

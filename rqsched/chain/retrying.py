@@ -11,9 +11,9 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core import runs_on_request
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import Change, Run, RunKind, RunStatus
+from rqsched.core.model import FAILURES, OPEN, Change, Run, RunKind, RunStatus
 from rqsched.core.results import RetryRow
-from rqsched.core.runs_on_request import FAILED, decide_retry_on_request, is_asked
+from rqsched.core.runs_on_request import decide_retry_on_request
 from rqsched.errors import (
     ConflictError,
     InvalidInputError,
@@ -59,7 +59,8 @@ def retry_run(
         schedule, run = found
         if tried is not None and tried.is_written(schedule):
             return tried
-        if (is_asked(run) and not run.is_blocked) or (tried is not None and _has_begun(run, tried.result)):
+        is_under_way = run.is_asked and run.status in OPEN and not run.is_blocked
+        if is_under_way or (tried is not None and _has_begun(run, tried.result)):
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
@@ -114,7 +115,7 @@ def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = 
         schedule = None if run is None else changes.find(connection, run.schedule_uid)
         if run is None or schedule is None:
             raise RunNotFoundError(run_uid)
-        if not is_asked(run):
+        if not (run.is_asked and run.status in OPEN):
             runs_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
 
     runtime.database.read(read)
@@ -150,7 +151,7 @@ def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
     """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more."""
 
     def is_its_end(run: Run) -> bool:
-        return run.attempt == job.attempt and run.status in FAILED
+        return run.attempt == job.attempt and run.status in FAILURES
 
     try:
         run = retry_run(

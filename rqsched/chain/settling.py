@@ -11,7 +11,7 @@ from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
-from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.core.model import FAILURES, OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes, one_change
@@ -194,7 +194,7 @@ def _lock(
 def has_failed_finally(change: Change | None, run_uid: str) -> bool:
     """Return whether this end of an attempt was the end of its run, which failed or was lost."""
     ended = [run for _, run in change.changed_runs if run.uid == run_uid] if change is not None else []
-    return bool(ended) and ended[0].status in {RunStatus.FAILED, RunStatus.LOST}
+    return bool(ended) and ended[0].status in FAILURES
 
 
 def _standing(connection: Connection, schedule: Schedule, run: Run) -> Change:

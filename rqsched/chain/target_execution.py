@@ -16,10 +16,10 @@ from functools import partial
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
+from rqsched.chain.claim import make_context
 from rqsched.chain.error_text import describe_error, names_of
 from rqsched.chain.fan_out import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.run_context import make_context
 from rqsched.chain.runtime import Runtime, process_name
 from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import OVERRUN, OutOfTimeError, time_limit

@@ -26,6 +26,7 @@ from rqsched.core.model import (
     ScheduleStatus,
     changed,
     dump_spec,
+    unchanged,
 )
 from rqsched.core.occurrences import (
     TICK,
@@ -182,7 +183,7 @@ def decide_update(
     if note is not None and note != schedule.note:
         changed.append("note")
     if not changed:
-        return Change(schedule, schedule)
+        return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now, context=context)
     if "spec" in changed:
         _close_timing(builder, tzdata, keep_next=keep_next)

@@ -136,8 +136,10 @@ OPEN = UNFINISHED | {RunStatus.BUFFERED}
 """What still changes."""
 
 
+FAILURES = frozenset({RunStatus.FAILED, RunStatus.LOST})
+"""How a run ended that had no attempt left."""
 ENDED_IN_VAIN = frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST})
-"""How a run ended without success: what is left of its targets is given up."""
+"""How a run ended without success: what is left of its targets is given up, and it can be run again."""
 
 
 class LastOutcome(StrEnum):

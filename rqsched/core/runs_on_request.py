@@ -28,10 +28,6 @@ RERUN = "rerun"
 """Why an occurrence that has a run is run again: that run had failed, and the backfill was asked to."""
 PRUNED = "pruned"
 """Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
-RETRYABLE = ENDED_IN_VAIN
-"""How a run ended that can be run again."""
-FAILED = frozenset({RunStatus.FAILED, RunStatus.LOST})
-"""How a run ended that a retry of all failed ones, or a backfill with `rerun="failed"`, runs again."""
 
 
 class Trigger(NamedTuple):
@@ -227,11 +223,6 @@ def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
     )
 
 
-def is_asked(run: Run) -> bool:
-    """Return whether a run is open because an operator asked for its current attempt."""
-    return run.is_asked and run.status in OPEN
-
-
 def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = False) -> None:
     """Check that a run can be run again; raises RunStateError, which says what to do instead."""
     if schedule.status is ScheduleStatus.DELETED:
@@ -242,7 +233,7 @@ def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = Fa
         if not count_failed(json.loads(run.target_counts or "{}")):
             raise RunStateError(run.uid, run.status.value, "retry", "None of its targets has failed.")
         return
-    if run.status not in RETRYABLE and not run.is_blocked:
+    if run.status not in ENDED_IN_VAIN and not run.is_blocked:
         raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
 
 

@@ -13,7 +13,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import base_of, retry_at
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import EXPECTING, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.model import EXPECTING, FAILURES, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.policy import FanOutPolicy, OverlapUntil
@@ -222,10 +222,7 @@ def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult
 
 def has_failed_last(schedule: Schedule) -> bool:
     """Return whether the newest run that ended has failed or was lost; a restart does not make it forgotten."""
-    return schedule.consecutive_failures > 0 or schedule.last_outcome in _FAILURES
-
-
-_FAILURES = frozenset({RunStatus.FAILED.value, RunStatus.LOST.value})
+    return schedule.consecutive_failures > 0 or schedule.last_outcome in FAILURES
 
 
 def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:

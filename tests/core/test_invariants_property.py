@@ -16,10 +16,10 @@ import pytest
 from rqsched.core import lifecycle
 from rqsched.core.audit import Event
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
-from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import ENDED_IN_VAIN, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
-from rqsched.core.runs_on_request import RETRYABLE, Trigger, decide_backfill, decide_retry_on_request, decide_trigger
+from rqsched.core.runs_on_request import Trigger, decide_backfill, decide_retry_on_request, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition
@@ -121,7 +121,7 @@ class Walk:
 
     def ask(self) -> Change | None:
         """An operator has a run that ended without success run again."""
-        ended = [run for run in self.memory.runs.values() if run.status in RETRYABLE]
+        ended = [run for run in self.memory.runs.values() if run.status in ENDED_IN_VAIN]
         if not ended or self.schedule.status is ScheduleStatus.DELETED:
             return None
         run = self.random.choice(ended)

@@ -872,8 +872,8 @@ RETRIES_ON_REQUEST = (
     _edit(
         "the requeued job of an earlier attempt asks for a retry",
         "chain/retrying.py",
-        "return run.attempt == job.attempt and run.status in FAILED",
-        "return run.status in FAILED",
+        "return run.attempt == job.attempt and run.status in FAILURES",
+        "return run.status in FAILURES",
         _AGAIN + "requeue_of_a_job_that_is_not_of_the_last_attempt_is_refused",
     ),
     _edit(
