@@ -221,20 +221,17 @@ def end_run(
     return run
 
 
-def lose_run(runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None) -> Change | None:
-    """Settle a run whose process this one saw die; with a `token`, only the attempt that was claimed under it."""
-    return settle_run(runtime, job.uid, AttemptResult(AttemptOutcome.LOST, error=reason), fence=_is_of(job, token))
+def lose_run(
+    runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None, is_stopped: bool = False
+) -> Change | None:
+    """Settle a run whose process this one saw die: its attempt is lost, and terminated where a person stopped it.
 
+    With a `token`, only the attempt that was claimed under it.
+    """
 
-def stop_run(runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None) -> Change | None:
-    """Settle a run whose process a person stopped by RQ's command: as `terminate` does."""
-    stopped = AttemptResult(AttemptOutcome.TERMINATED, error=reason)
-    return settle_run(runtime, job.uid, stopped, fence=_is_of(job, token))
-
-
-def _is_of(job: RunJobId, token: str | None) -> Callable[[Run], bool]:
     def is_that_one(run: Run) -> bool:
         is_same = run.attempt == job.attempt and run.delivery == job.delivery and token in {None, run.token}
         return is_same and run.status is RunStatus.RUNNING and run.dispatched_at is None
 
-    return is_that_one
+    outcome = AttemptOutcome.TERMINATED if is_stopped else AttemptOutcome.LOST
+    return settle_run(runtime, job.uid, AttemptResult(outcome, error=reason), fence=is_that_one)

@@ -59,8 +59,7 @@ def horse_died(
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
         if isinstance(died, RunJobId):
-            settle = settling.stop_run if is_stopped else settling.lose_run
-            change = settle(runtime, died, reason, token=token)
+            change = settling.lose_run(runtime, died, reason, token=token, is_stopped=is_stopped)
             if settling.has_failed_finally(change, died.uid):
                 mark_failed(job)
         elif isinstance(died, TargetJobId):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from rqsched.chain.execution import claim_run
-from rqsched.chain.settling import lose_run, stop_run
-from rqsched.core.model import Change
+from rqsched.chain.settling import lose_run
 from tests.support.children import in_children
 from tests.support.env import ONCE, Env, job_id, link_id, newest, outcomes, statuses
 from tests.support.narrow import present
@@ -73,20 +72,21 @@ def test_a_horses_death_is_not_settled_twice(any_env: Env) -> None:
     assert newest(schedule).status == "lost"
 
 
-@pytest.mark.parametrize("settle", [lose_run, stop_run])
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["died", "stopped"])
 def test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone(
-    any_env: Env, settle: Callable[..., Change | None]
+    any_env: Env, is_stopped: bool
 ) -> None:
     """The same job was delivered to both; the one that died had drawn a token and lost the race for the claim."""
     run = any_env.fire_next(any_env.create(retry=ONCE))
     job = job_id(run.state)
     claim = present(claim_run(any_env.runtime, job))
 
-    assert settle(any_env.runtime, job, "its runner died", token="another") is None
+    lose = partial(lose_run, any_env.runtime, job, "its runner died", is_stopped=is_stopped)
+    assert lose(token="another") is None
     assert run.refresh().status == "running"
 
-    assert settle(any_env.runtime, job, "its runner died", token=claim.token) is not None
-    assert run.refresh().status == ("lost" if settle is lose_run else "terminated")
+    assert lose(token=claim.token) is not None
+    assert run.refresh().status == ("terminated" if is_stopped else "lost")
 
 
 def test_the_token_is_told_before_the_claim(any_env: Env) -> None:

@@ -208,7 +208,7 @@ FENCES = (
         " and token in {None, run.token}",
         "",
         _PROCESSES + "fork.py::test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone"
-        "[sqlite-lose_run]",
+        "[sqlite-died]",
     ),
     _edit(
         "a runner is killed although it executes another job by then",
