@@ -6,7 +6,6 @@ those that are disabled here. A scheduler that runs writes whole jobs back, so t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from redis import Redis
 from rqsched.clock import Clock, SystemClock
 from rqsched.coming_over.apscheduler_triggers import OWN, timing_of
 from rqsched.coming_over.rq_jobs import call_of
-from rqsched.coming_over.source import Reading, SourceEntry, named_id, until_quiet
+from rqsched.coming_over.source import MOST_DESCRIBED, Reading, SourceEntry, is_redis, named_id, until_quiet
 from rqsched.coming_over.unpickle import NotReadableError, Unpickled, unpickle, what_is
 from rqsched.core.policy import SKIP_TOLERANCE
 from rqsched.errors import InvalidInputError
@@ -30,7 +29,6 @@ TABLE = "apscheduler_jobs"
 """The table of SQLAlchemyJobStore, unless its `tablename` says otherwise."""
 JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
 """The keys of RedisJobStore, unless its `jobs_key` and `run_times_key` say otherwise."""
-_REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _CHUNK = 500
 _TAKE = """
 local count = 0
@@ -57,7 +55,7 @@ def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
     (`#app.jobs,app.run_times`). Raises InvalidInputError or ConfigError for an address that is not valid.
     """
     url, _, names = address.partition("#")
-    if _REDIS.match(url):
+    if is_redis(url):
         jobs, _, run_times = (names or f"{JOBS},{RUN_TIMES}").partition(",")
         if not run_times:
             raise InvalidInputError("SOURCE", f"names one key behind #; write both, as #{JOBS},{RUN_TIMES}")
@@ -191,8 +189,8 @@ def _read_entry(job: _Kept, reading: Reading, now: datetime) -> SourceEntry:
         **{name: value for name, value in (("args", call.args), ("kwargs", call.kwargs)) if value},
     }
     name = state["name"]
-    if name not in {call.workflow.rpartition(".")[2], job.job_id}:
-        entry["description"] = str(name)[:4096]
+    if isinstance(name, str) and name not in {call.workflow.rpartition(".")[2], job.job_id}:
+        entry["description"] = name[:MOST_DESCRIBED]
     owed_at = None if is_too_late else next_at
     return SourceEntry(job.job_id, entry, tuple(lost), not job.is_paused, owed_at, job.is_taken)
 

@@ -46,6 +46,7 @@ OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, *_COMBINED}).union(
 )
 """The classes that are expected in its pickles."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
+_MOST_EXPRESSIONS = 500
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 
 
@@ -107,6 +108,8 @@ def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
 
 def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
     fields = {_state_of(field)["name"]: [*_state_of(field)["expressions"]] for field in state["fields"]}
+    if sum(map(len, fields.values())) > _MOST_EXPRESSIONS:
+        raise NotReadableError(f"its trigger has more than {_MOST_EXPRESSIONS} expressions")
     if set(_WEEKS) - _values(fields["week"], _WEEKS):
         raise InvalidSpecError("cron", "it names weeks of the year, which no cron here does")
     zone = _zone(state["timezone"])
@@ -142,7 +145,7 @@ def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
     if changes.is_every_hour:
         return
     if changes.skips:
-        yield "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it and records so."
+        yield "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it."
     if changes.repeats:
         yield "When the clocks go back over its time, APScheduler runs it twice; rqsched once."
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from redis.exceptions import WatchError
 
 from rqsched.clock import Clock, SystemClock
 from rqsched.coming_over.celery_tasks import KIND, Clocked, Crontab, Interval, PeriodicTask, Unknown, When
-from rqsched.coming_over.source import Reading, SourceEntry, until_quiet
+from rqsched.coming_over.source import Reading, SourceEntry, is_redis, until_quiet
 from rqsched.errors import InvalidInputError
 from rqsched.store.foreign_tables import CHANGES, PERIODIC_TASKS, ForeignDatabase, aware
 from rqsched.transport import redis_keys
@@ -28,7 +29,6 @@ from rqsched.workflows import import_failure
 
 PREFIX = "redbeat:"
 """What RedBeat's keys begin with, unless the setting redbeat_key_prefix says otherwise."""
-_REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _CHUNK = 500
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 _NO_ZONE = (
@@ -43,7 +43,7 @@ def open_source(address: str, reading: Reading) -> DjangoCeleryBeat | RedBeat | 
     The URL of a Redis may end in `#` and the setting redbeat_key_prefix. Raises InvalidInputError or ConfigError for an
     address that is not valid, and for an application that is not trusted.
     """
-    if _REDIS.match(address):
+    if is_redis(address):
         url, _, prefix = address.partition("#")
         return RedBeat(connect(url), reading, prefix=prefix or PREFIX)
     if "://" in address:
@@ -320,6 +320,8 @@ class CeleryApplication:
 
 def _imported(address: str) -> Any:
     module, _, name = address.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # a user's module may raise anything

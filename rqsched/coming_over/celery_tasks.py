@@ -22,7 +22,7 @@ from rqsched.coming_over.cron_fields import (
     CronFields,
     zone_name,
 )
-from rqsched.coming_over.source import AS_BEFORE, SourceEntry, named_id
+from rqsched.coming_over.source import AS_BEFORE, MOST_DESCRIBED, SourceEntry, named_id
 from rqsched.core.ids import iso_utc
 from rqsched.core.option_table import OPTIONS
 from rqsched.core.payload import MEMO_BYTES, json_text
@@ -31,7 +31,6 @@ from rqsched.spec.duration import format_duration, require_interval
 from rqsched.spec.spec import Spec
 
 KIND = "celery-beat"
-MOST_DESCRIBED = 4096
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ITEM = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 _OWN_TASKS = frozenset({"celery.backend_cleanup"})
@@ -229,7 +228,7 @@ class PeriodicTask(NamedTuple):
 
 def _other_times(changes: ClockChanges) -> Iterator[str]:
     if changes.skips and not changes.is_every_hour:
-        yield "When the clocks go forward over its time, Celery runs it later; rqsched skips it and records so."
+        yield "When the clocks go forward over its time, Celery runs it later; rqsched skips it."
     if changes.repeats and changes.is_every_hour:
         yield "When the clocks go back, Celery runs nothing in the repeated hour; rqsched does."
 
@@ -314,7 +313,7 @@ def _routing(options: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
             lost.append(f"Its queue is left out: {error.reason}.")
     if "priority" in given:
         lost.append(
-            f"Its priority {given.pop('priority')} is left out, as brokers read it both ways; "
+            f"Its priority {given.pop('priority')} is left out, for RabbitMQ and Redis read it in opposite ways; a "
             "priority above 0 puts runs to the front of their queue."
         )
     if "expires" in given:

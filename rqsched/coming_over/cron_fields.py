@@ -88,7 +88,7 @@ class CronFields(NamedTuple):
         if self.has_last_day or covered != set(self.monthdays):
             raise InvalidCronError(
                 "cron",
-                "it fires on days that both day fields name, and a cron of rqsched on what either names; schedule "
+                "both of its day fields restrict the days, and a cron here fires on days that either names: schedule "
                 "the days of the month, and let the function return on other weekdays",
             )
         own = {one for one in self.positions if one.weekday in self.weekdays}

@@ -232,7 +232,8 @@ class HandingOver:
     def _define(self, declared: Declaration) -> Definition:
         name = declared.workflow
         if not isinstance(name, str) or not (is_path(name) or option_checks.is_registered(self._runtime, name)):
-            raise InvalidInputError("workflow", f"{name!r} is not the dotted path of a function in a module")
+            reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
+            raise InvalidInputError("workflow", f"{name!r} {reason}")
         option_checks.require_queue(self._runtime, declared.options.get("queue"))
         option_checks.require_connection(self._runtime, declared.options.get("connection"))
         spec, options = unfold(declared.spec, declared.options)

@@ -9,13 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rqsched.coming_over.source import AS_BEFORE
+from rqsched.coming_over.source import AS_BEFORE, MOST_DESCRIBED
 from rqsched.coming_over.unpickle import NotReadableError, decompress, plain, unpickle, what_is
 from rqsched.core.option_table import MAX_TIMEOUT
 from rqsched.workflows import is_path
 
 NO_TIMEOUT = "It has no timeout of its own: RQ's (180 s) becomes RQSCHED_RUN_TIMEOUT."
-_MOST_DESCRIBED = 4096
 
 
 class Call(NamedTuple):
@@ -104,4 +103,4 @@ def described(text: str | None, call: Call) -> dict[str, Any]:
     """Return a job's description as an option, unless it is the one that RQ makes of the call."""
     if not text or text.startswith(f"{call.workflow}("):
         return {}
-    return {"description": text[:_MOST_DESCRIBED]}
+    return {"description": text[:MOST_DESCRIBED]}

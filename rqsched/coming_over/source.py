@@ -15,13 +15,17 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+from rqsched.core.option_table import OPTIONS
 from rqsched.core.payload import dumps
 from rqsched.errors import ConflictError
 
 _MOST_CHARACTERS = 200
 """Of a name in an id, so that the whole stays below the 255 of an id."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
+_REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
+MOST_DESCRIBED = OPTIONS["description"].most_characters
+"""How much of what a source says an entry is for is kept."""
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
 """What an entry starts with where its source starts each fire whatever runs still, and repeats no failed job."""
 
@@ -129,6 +133,11 @@ def _numbered(entries: Sequence[SourceEntry]) -> Iterator[SourceEntry]:
         else:
             entry = {**one.entry, "schedule_id": f"{schedule_id}-{number}"}
             yield replace(one, entry=entry, lost=(*one.lost, _TWIN))
+
+
+def is_redis(address: str) -> bool:
+    """Return whether an address is the URL of a Redis."""
+    return _REDIS.match(address) is not None
 
 
 def until_quiet(disable: Callable[[], int]) -> int:

@@ -98,9 +98,7 @@ def test_crons_fire_when_their_schedules_do_unless_it_is_said(zone: str) -> None
 def test_what_differs_is_said_where_the_clocks_change() -> None:
     zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
     skipped = becomes(CronTrigger(hour=2, minute=30, timezone=zone), spring)
-    assert skipped.lost == (
-        "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it and records so.",
-    )
+    assert skipped.lost == ("When the clocks go forward over its time, APScheduler runs it later; rqsched skips it.",)
     twice = CronTrigger(hour=1, minute=30, timezone=zone)
     assert becomes(twice, autumn).lost == (
         "When the clocks go back over its time, APScheduler runs it twice; rqsched once.",
@@ -210,8 +208,8 @@ def test_triggers_that_no_spec_says_are_refused() -> None:
     now, utc = datetime(2026, 5, 4, 12, tzinfo=UTC), {"timezone": "UTC"}
     table: dict[str, BaseTrigger] = {
         "weeks of the year": CronTrigger(week="1-10", **utc),
-        "both day fields": CronTrigger(day=13, day_of_week="fri", **utc),
-        "on what either names": CronTrigger(day="last", day_of_week="fri", **utc),
+        "both of its day fields": CronTrigger(day=13, day_of_week="fri", **utc),
+        "on days that either names": CronTrigger(day="last", day_of_week="fri", **utc),
         "do not follow each other": CronTrigger(year="2026,2028", **utc),
         "never fires": CronTrigger(month=2, day=30, **utc),
         "combined": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, **utc)]),
@@ -225,6 +223,13 @@ def test_triggers_that_no_spec_says_are_refused() -> None:
         for reason, trigger in table.items():
             with row(reason), pytest.raises(InvalidInputError, match=reason):
                 becomes(trigger, now)
+
+
+def test_trigger_with_more_expressions_than_anybody_writes_is_not_read() -> None:
+    trigger = CronTrigger(hour=3, timezone="UTC")
+    trigger.fields[0].expressions *= 100_000
+    with pytest.raises(NotReadableError, match="more than 500 expressions"):
+        becomes(trigger, datetime(2026, 5, 4, 12, tzinfo=UTC))
 
 
 def test_what_is_no_trigger_of_apscheduler_is_not_read() -> None:

@@ -323,7 +323,7 @@ app.conf.beat_schedule = {
 
 
 def test_application_is_read_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "declared_beat.py").write_text(APPLICATION)
     with pytest.raises(InvalidInputError, match="--trust-source: is missing"):
         open_source("declared_beat:app", Reading())

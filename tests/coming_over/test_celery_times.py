@@ -106,9 +106,7 @@ def test_crontabs_run_when_their_schedules_do_unless_it_is_said(celery: Celery, 
 def test_what_differs_is_said_where_the_clocks_change(celery: Celery) -> None:
     zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
     at_half_past = becomes(Crontab("30", "2", "*", "*", "*", zone), spring)
-    assert at_half_past.lost == (
-        "When the clocks go forward over its time, Celery runs it later; rqsched skips it and records so.",
-    )
+    assert at_half_past.lost == ("When the clocks go forward over its time, Celery runs it later; rqsched skips it.",)
     real = TzAwareCrontab(minute="30", hour="2", tz=ZoneInfo(zone), app=celery)
     assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in theirs(real, spring.astimezone(ZoneInfo(zone)))
     assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) not in ours(at_half_past, spring)
@@ -196,7 +194,7 @@ def test_crontabs_that_celery_does_not_read_are_refused() -> None:
         "its month_of_year has 'smarch'": ("0", "0", "*", "smarch", "*"),
         "its minute names 75": ([0, 75], "0", "*", "*", "*"),
         "its minute is a NoneType": (None, "0", "*", "*", "*"),
-        "both day fields": ("0", "0", "13", "*", "fri"),
+        "both of its day fields": ("0", "0", "13", "*", "fri"),
         "never fires": ("0", "0", "30", "2", "*"),
     }
     with every_row() as row:

@@ -12,6 +12,7 @@ _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
+_COMING = "tests/coming_over/test_"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
@@ -964,4 +965,41 @@ FAN_OUT = (
 )
 """A run with targets ends once, with the last of them."""
 
-MUTATIONS = (*FENCES, *ORDER, *FOLLOWING, *ANSWERS, *RECONCILE, *PRUNING, *NOTIFICATIONS, *RETRIES_ON_REQUEST, *FAN_OUT)
+COMING_OVER = (
+    _edit(
+        "a beat is not told which tasks an import has disabled",
+        "store/foreign_tables.py",
+        "            self._tell_beat(connection, now)\n",
+        "",
+        _COMING + "celery_beat.py::test_running_beat_sends_no_more_what_was_disabled[sqlite]",
+    ),
+    _edit(
+        "an import does not look whether its source writes back what was disabled",
+        "coming_over/source.py",
+        "        count = disable()\n",
+        "        count = 0\n",
+        _COMING + "apscheduler.py::test_job_that_a_scheduler_writes_back_is_paused_again[2-True]",
+    ),
+    _edit(
+        "what beat may just have run is owed",
+        "coming_over/celery_tasks.py",
+        "None if is_open else next_at",
+        "next_at",
+        _COMING + "other_sources.py::test_what_beat_may_have_run_a_moment_ago_is_not_fired_again[django]",
+        _COMING + "other_sources.py::test_what_beat_may_have_run_a_moment_ago_is_not_fired_again[redbeat]",
+    ),
+)
+"""What another scheduler has fires there or here, never at both."""
+
+MUTATIONS = (
+    *FENCES,
+    *ORDER,
+    *FOLLOWING,
+    *ANSWERS,
+    *RECONCILE,
+    *PRUNING,
+    *NOTIFICATIONS,
+    *RETRIES_ON_REQUEST,
+    *FAN_OUT,
+    *COMING_OVER,
+)
