@@ -325,7 +325,7 @@ class Settings(BaseSettings):
     """Bearer tokens of the HTTP surfaces, as a JSON list; each entry is checked when a server starts."""
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, such as `127.0.0.1,
+    """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed, such as `127.0.0.1,
     10.0.0.0/8`, and `unix` for what comes over a UNIX socket; by default none."""
 
     webhook_url: str | None = Field(default=None, repr=False)

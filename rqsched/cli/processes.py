@@ -138,6 +138,9 @@ def web(
             "--max-connections", min=1, help="The most connections of a process; further requests are answered 503."
         ),
     ] = None,
+    root_path: Annotated[
+        str, typer.Option("--root-path", metavar="PATH", help="Below which path a proxy serves it, such as /rqsched.")
+    ] = "",
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")
     ] = True,
@@ -147,6 +150,8 @@ def web(
     """Serve the HTTP API, and the dashboard where it is installed."""
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key go together: give both, or neither.")
+    if root_path and not root_path.startswith("/"):
+        raise ConfigError("--root-path begins with a slash: /rqsched.")
     logs.begin()
     logging.getLogger("rqsched.http.access").disabled = not access_log
     serve_http = _http_serve()
@@ -158,6 +163,7 @@ def web(
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
             limit_concurrency=max_connections,
+            root_path=root_path.rstrip("/"),
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
 import rqsched
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
@@ -35,9 +38,28 @@ POLICY = (
 """The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 """The headers of every page. Without a referrer a browser's form has the origin `null`."""
+_COMPRESSION = 5
+"""A page of 90 kB becomes 8 kB in a millisecond; a higher level takes longer and saves a hundredth of it."""
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def html(request: Request, text: str, status: int) -> Response:
+    """Return a page as a response, compressed where the browser takes that; a stream of events never is."""
+    body, headers = text.encode(), {**HEADERS, "Vary": "Accept-Encoding"}
+    if _takes_gzip(request):
+        body, headers = gzip.compress(body, _COMPRESSION), {**headers, "Content-Encoding": "gzip"}
+    return HTMLResponse(body, status, headers=headers)
+
+
+def _takes_gzip(request: Request) -> bool:
+    """Return whether the browser lists gzip and does not refuse it (RFC 9110, 12.5.3)."""
+    for coding in request.headers.get("accept-encoding", "").lower().split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() == "gzip":
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
 
 
 def ago(at: datetime | None, now: datetime) -> str:

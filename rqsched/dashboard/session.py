@@ -11,15 +11,16 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.dashboard.rendering import HEADERS, render
+from rqsched.dashboard.rendering import html, render
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import ForbiddenError
@@ -29,6 +30,7 @@ SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "
 LIFETIME = timedelta(hours=12)
 """How long a session lasts."""
 _PURPOSE = b"rqsched dashboard session"
+_CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
 
 
@@ -77,9 +79,30 @@ def _signature(digest: bytes, body: bytes) -> str:
 
 
 def csrf_of(request: Request) -> str:
-    """Return the value that forms of this browser carry; a new one when it has none."""
+    """Return the value of this browser's CSRF cookie; a new one when it has none."""
     known = request.cookies.get(CSRF, "")
-    return known if len(known) == 32 and known.isalnum() else secrets.token_hex(16)
+    return known if _CSRF_FORM.fullmatch(known) else secrets.token_hex(16)
+
+
+def masked(csrf: str) -> str:
+    """Return a CSRF value as a form carries it, different in each response.
+
+    Pages are compressed. How long one is would tell a value that stood in every page to who can make it show a guess
+    beside it, and see its length (BREACH).
+    """
+    mask = secrets.token_bytes(16)
+    return mask.hex() + _xor(mask, bytes.fromhex(csrf)).hex()
+
+
+def _unmasked(given: str) -> str:
+    if not _MASKED_FORM.fullmatch(given):
+        return ""
+    value = bytes.fromhex(given)
+    return _xor(value[:16], value[16:]).hex()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(left ^ right for left, right in zip(one, other, strict=True))
 
 
 def require_csrf(request: Request, given: str) -> None:
@@ -90,7 +113,7 @@ def require_csrf(request: Request, given: str) -> None:
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
         raise ForbiddenError("a page of another site may not make changes.")
     known = request.cookies.get(CSRF, "")
-    if not known or not hmac.compare_digest(known.encode(), given.encode("utf-8", "surrogatepass")):
+    if not known or not hmac.compare_digest(known.encode(), _unmasked(given).encode()):
         raise ForbiddenError("the form is too old, or cookies are blocked; load the page again and repeat it.")
 
 
@@ -159,9 +182,9 @@ def _target(request: Request, wanted: str) -> str:
 def _render(request: Request, status: int, problem: str = "") -> Response:
     csrf = csrf_of(request)
     text = render(
-        "login.html", request=request, csrf=csrf, problem=problem, to=request.query_params.get("to", ""),
+        "login.html", request=request, csrf=masked(csrf), problem=problem, to=request.query_params.get("to", ""),
         root=request.scope.get("root_path", ""), theme=request.cookies.get(THEME, ""),
     )  # fmt: skip
-    response = HTMLResponse(text, status, headers=HEADERS)
+    response = html(request, text, status)
     remember(response, request, CSRF, csrf)
     return response

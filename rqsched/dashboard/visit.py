@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlencode
 from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
@@ -19,7 +19,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
 from rqsched.dashboard import session
-from rqsched.dashboard.rendering import HEADERS, render
+from rqsched.dashboard.rendering import html, render
 from rqsched.errors import InvalidInputError, RunNotFoundError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
@@ -125,8 +125,8 @@ class Visit:
         """Render a page."""
         csrf = session.csrf_of(self.request)
         flash = unquote(self.request.cookies.get(session.FLASH, ""))
-        text = render(template, visit=self, csrf=csrf, flash=flash, **values)
-        response = HTMLResponse(text, status, headers=HEADERS)
+        text = render(template, visit=self, csrf=session.masked(csrf), flash=flash, **values)
+        response = html(self.request, text, status)
         if flash:
             session.forget(response, self.request, session.FLASH)
         if csrf != self.request.cookies.get(session.CSRF):

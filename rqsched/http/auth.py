@@ -30,6 +30,7 @@ from rqsched.http.limits import TokenBuckets
 
 PRINCIPAL = "rqsched.principal"
 """Where a request's scope holds its principal, once it is known."""
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]*)?")
@@ -252,7 +253,8 @@ class TrustedProxies:
         """Return the scope of a request as its client sent it, where its peer is a trusted proxy; else as it is.
 
         X-Forwarded-For is read from its end, where the nearest proxy wrote, up to the first address that is not a
-        trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS.
+        trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS, and X-Forwarded-Prefix below which
+        path the proxy serves the application.
         """
         host = scope["client"][0] if scope.get("client") else ""
         peer = address_in(host)
@@ -261,8 +263,15 @@ class TrustedProxies:
         headers = Headers(scope=scope)
         scheme = headers.get("x-forwarded-proto", "").strip().lower()
         hops = ",".join(headers.getlist("x-forwarded-for")).split(",")
+        root, path = str(scope.get("root_path", "")), str(scope["path"])
+        prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
+        if not root and _PREFIX.fullmatch(prefix):
+            is_below = path == prefix or path.startswith(f"{prefix}/")
+            root, path = prefix, path if is_below else prefix + path
         return {
             **scope,
+            "root_path": root,
+            "path": path,
             "client": (str(self._client(peer, hops) or ""), 0),
             "scheme": scheme if scheme in {"http", "https"} else scope["scheme"],
         }

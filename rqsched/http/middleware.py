@@ -110,10 +110,11 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = self._proxies.look_through(scope)
         surface = surface_of(self._surfaces, _route_path(scope))
         headers = Headers(scope=scope)
         tag = Tag(request_id_of(headers), surface)
-        scope = {**self._proxies.look_through(scope), _KEY: tag, "path": _path(scope, surface)}
+        scope = {**scope, _KEY: tag, "path": _path(scope, surface)}
         connection = HTTPConnection(scope)
         sender = _Sender(send, connection, tag)
         begun = monotonic()

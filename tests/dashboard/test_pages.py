@@ -411,3 +411,22 @@ def test_who_paused_it_and_when_stands_in_the_header_and_in_the_list(pages: Page
     header = pages.get("/schedules/calm").partition("<h1>")[2].partition("</div>")[0]
     assert re.search(r"Paused: <bdi>the vendor moves</bdi> . by <bdi>local</bdi> . <time", header)
     assert re.search(r"by <bdi>local</bdi>, <time[^>]*>now</time>: <bdi>the vendor moves", pages.get("/schedules"))
+
+
+def test_pages_are_compressed_and_a_form_carries_another_value_each_time(pages: Pages) -> None:
+    pages.env.create("nightly")
+    path = "/schedules/nightly/confirm?action=pause"
+    sizes = {}
+    for coding in ("gzip", "identity", "gzip;q=0", "br, gzip;q=0.5"):
+        answer = pages.web.get(path, headers={"accept-encoding": coding})
+        sizes[coding] = int(answer.headers["content-length"])
+        assert (answer.headers.get("content-encoding") == "gzip") is (coding in {"gzip", "br, gzip;q=0.5"})
+        assert "accept-encoding" in answer.headers["vary"].lower()
+        assert "Pause nightly?" in answer.text
+    assert sizes["gzip"] * 2 < sizes["identity"]
+    pages.get(path)
+    (first,) = pages.csrf
+    pages.get(path)
+    (second,) = pages.csrf
+    assert first != second
+    assert pages.send("/schedules/nightly/do", csrf=first, action="pause").status_code == 303

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from werkzeug.test import Client
 
 from rqsched.dashboard import wsgi
 from rqsched.http import Limits
+from tests.support.narrow import present
 from tests.support.web import SCHEDULES, MakeWeb, one_token
 
 TOKENS = one_token("admin-secret-0123456789")
@@ -44,6 +47,39 @@ def test_a_proxy_that_is_named_says_who_asks(
     web.get("/healthz", headers=headers)
     (line,) = [record for record in caplog.records if record.name == "rqsched.http.access"]
     assert line.__dict__["peer"] == client
+
+
+PREFIXES: dict[str, tuple[str, str, str, str]] = {
+    "a proxy's word": ("10.0.0.1", "/jobs", "/schedules/report", "/jobs"),
+    "with a slash at its end": ("10.0.0.1", "/a/jobs/", "/schedules/report", "/a/jobs"),
+    "a proxy that leaves the path as it is": ("10.0.0.1", "/jobs", "/jobs/schedules/report", "/jobs"),
+    "a stranger's word": ("8.8.8.8", "/jobs", "/schedules/report", ""),
+    "not a path": ("10.0.0.1", "//evil.example", "/schedules/report", ""),
+    "a header in a header": ("10.0.0.1", '/jobs"><script>', "/schedules/report", ""),
+    "none": ("10.0.0.1", "", "/schedules/report", ""),
+}
+
+
+@pytest.mark.parametrize(("peer", "prefix", "path", "root"), PREFIXES.values(), ids=PREFIXES)
+def test_a_proxy_that_is_named_says_below_which_path_it_serves(
+    make_web: MakeWeb, peer: str, prefix: str, path: str, root: str
+) -> None:
+    web = make_web(tokens=TOKENS, trusted_proxies=NAMED)
+    admin = web.acting_as("admin-secret-0123456789")
+    admin.peer = peer
+    made = admin.post(SCHEDULES, {"schedule_id": "report", "workflow": "note", "interval": "1h"},
+                      headers={"x-forwarded-prefix": prefix})  # fmt: skip
+    assert urlsplit(made.headers["location"]).path == f"{root}/api/v1/schedules/report/"
+    shown = admin.get(path, headers={"x-forwarded-prefix": prefix})
+    assert shown.status_code == 200
+    assert f'href="{root}/static/app.css' in shown.text
+    assert (
+        f'action="{root}/schedules/report/do"'
+        in admin.get(
+            f"{root if path.startswith('/jobs') else ''}/schedules/report/confirm?action=pause",
+            headers={"x-forwarded-prefix": prefix},
+        ).text
+    )
 
 
 @pytest.mark.parametrize("named", ["", "10.0.0.0/8 unix"], ids=["none named", "another named"])
@@ -87,7 +123,7 @@ def test_the_dashboard_in_a_wsgi_application_believes_the_same_proxies(make_web:
         web = make_web(tokens=TOKENS, trusted_proxies=named)
         client: Any = Client(wsgi(web.env.scheduler, limits=limits))
         page = client.get("/login")
-        fields = {"csrf": client.get_cookie("rqsched_csrf").value, "token": "wrong"}
+        fields = {"csrf": present(re.search(r'name="csrf" value="([^"]+)"', page.text))[1], "token": "wrong"}
         asked = ["1.1.1.1", "1.1.1.2", "1.1.1.1"]
         environ = {"REMOTE_ADDR": "127.0.0.1"}
         assert page.status_code == 200
