@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rqsched.api.caller_transaction import WritingOptions
     from rqsched.api.declarations import Declaration, DeclarationOptions
     from rqsched.api.description import (
         BackfillProgress,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from rqsched.spec.members import MemberLike
     from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
     from rqsched.spec.timeline import Count
-    from rqsched.store.caller_transaction import ConnectionLike, SessionLike
+    from rqsched.store.caller_transaction import ConnectionLike, SessionLike, WritingOptions
     from rqsched.timing import Timing, When
     from rqsched.workflows import Registry, RunContext, current_run, workflow
 
@@ -175,7 +174,7 @@ _HOMES = {
     "Usage": "core.quota",
     "When": "timing",
     "Why": "core.results",
-    "WritingOptions": "api.caller_transaction",
+    "WritingOptions": "store.caller_transaction",
     "current_run": "workflows",
     "workflow": "workflows",
 }

@@ -13,7 +13,6 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from rqsched.api.caller_transaction import is_async
 from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
@@ -22,6 +21,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Run, Schedule
 from rqsched.core.results import Page
 from rqsched.patience import looks
+from rqsched.store.caller_transaction import is_async
 
 
 class HasRuntime(Protocol):

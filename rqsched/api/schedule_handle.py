@@ -15,14 +15,6 @@ from itertools import starmap
 from typing import Any, Unpack
 
 from rqsched.api.build_description import describe, describe_backfill, describe_delivery, describe_preview, upcoming
-from rqsched.api.caller_transaction import (
-    CallerTransaction,
-    ConnectionLike,
-    SessionLike,
-    WritingOptions,
-    caller_transaction,
-    split_transaction,
-)
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
@@ -45,6 +37,14 @@ from rqsched.spec.spec import Spec, SpecLike
 from rqsched.spec.timeline import require_utc
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
+from rqsched.store.caller_transaction import (
+    CallerTransaction,
+    ConnectionLike,
+    SessionLike,
+    WritingOptions,
+    caller_transaction,
+    split_transaction,
+)
 from rqsched.timing import When, unfold
 
 __all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]

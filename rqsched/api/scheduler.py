@@ -13,14 +13,6 @@ from rq import get_current_job
 from rqsched import signals
 from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
-from rqsched.api.caller_transaction import (
-    CallerTransaction,
-    ConnectionLike,
-    SessionLike,
-    WritingOptions,
-    caller_transaction,
-    split_transaction,
-)
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
 from rqsched.api.list_filters import ListFilters, to_filters
@@ -53,6 +45,14 @@ from rqsched.errors import (
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.store import backfills, changes, run_queries, schedule_queries, schema_version
 from rqsched.store.backfills import Backfill
+from rqsched.store.caller_transaction import (
+    CallerTransaction,
+    ConnectionLike,
+    SessionLike,
+    WritingOptions,
+    caller_transaction,
+    split_transaction,
+)
 from rqsched.store.database import Connection, Engine
 from rqsched.store.run_queries import FailedRuns
 from rqsched.store.shared_engine import database_of

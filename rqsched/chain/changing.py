@@ -19,7 +19,7 @@ from rqsched.chain.after_commit import AfterCommit
 from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
-from rqsched.store import one_change
+from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError
 
@@ -133,6 +133,6 @@ class _Attempts(Generic[R]):
         if self._runtime.notifier.owed([change]):
             return None
         self._tried = decided
-        if not one_change.write_alone(connection, change, version=version):
+        if not changes.write_alone(connection, change, version=version):
             self._tried = None
         return self._tried

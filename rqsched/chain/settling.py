@@ -14,7 +14,7 @@ from rqsched.core.ids import RunJobId
 from rqsched.core.model import FAILURES, OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle, ends_alone, is_of_one_run
 from rqsched.errors import RunNotFoundError
-from rqsched.store import changes, one_change
+from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
 
 
@@ -113,7 +113,7 @@ def _end_alone(
     def work(connection: Connection) -> bool:
         nonlocal asked
         asked += 1
-        return one_change.end_alone(connection, decided, token=claim.token, version=version)
+        return changes.end_alone(connection, decided, token=claim.token, version=version)
 
     is_written = runtime.database.transact_alone(work, patience=patience)
     return (decided if is_written or asked > 1 else None), is_written

@@ -29,10 +29,9 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
 from rqsched.fork_guard import call_in_this_process
-from rqsched.store import changes, fan_out_targets, target_attempts
+from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
-from rqsched.store.fan_out_targets import Target
-from rqsched.store.target_attempts import ClaimedTarget
+from rqsched.store.fan_out_targets import ClaimedTarget, Target
 from rqsched.transport.transport import Arm
 from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
 
@@ -51,10 +50,10 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     """
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
-    claim = partial(target_attempts.claim, job=job, token=token, now=runtime.now(), worker=worker)
+    claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
     claimed = runtime.database.transact_alone(claim)
     if claimed is None:
-        if not runtime.database.read(lambda connection: target_attempts.exists(connection, job.uid)):
+        if not runtime.database.read(lambda connection: fan_out_targets.exists(connection, job.uid)):
             raise UnknownJobError("no such target in this database.")
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
@@ -134,7 +133,7 @@ def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, R
 def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
     """Raise RunCancelled when the run has ended meanwhile, or this process does not hold the target any more."""
     try:
-        is_held = runtime.database.read(lambda connection: target_attempts.is_held(connection, target.uid, token))
+        is_held = runtime.database.read(lambda connection: fan_out_targets.is_held(connection, target.uid, token))
     except BackendUnavailableError:
         return
     if not is_held:
@@ -176,7 +175,7 @@ def _read_run(connection: Connection, target: Target) -> tuple[Schedule, Run] | 
 
 def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
     """Record what follows through an SQL outage as long as a run's may last."""
-    finish = partial(target_attempts.finish, target=target, token=token, end=end, now=runtime.now())
+    finish = partial(fan_out_targets.finish, target=target, token=token, end=end, now=runtime.now())
     transact = runtime.database.transact_alone if target.max_parallel is None else runtime.database.transact
     _follow(runtime, target, end, *transact(finish, patience=runtime.end_patience))
 
@@ -218,12 +217,12 @@ def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None =
     """
 
     def work(connection: Connection) -> tuple[Target, TargetEnd, bool, list[Target]] | None:
-        target = target_attempts.find_running(connection, job, token)
+        target = fan_out_targets.find_running(connection, job, token)
         if target is None:
             return None
         now = runtime.now()
         end = TargetEnd(TargetStatus.FAILED, reason) if is_final else decide_lost(connection, target, reason, now)
-        return target, end, *target_attempts.lose(connection, target, end, now)
+        return target, end, *fan_out_targets.lose(connection, target, end, now)
 
     if (ended := runtime.database.transact(work)) is not None:
         _follow(runtime, *ended)

@@ -17,7 +17,7 @@ from rqsched.core.overlap import StartResult
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.errors import IdempotencyConflictError, ScheduleNotFoundError
-from rqsched.store import changes, one_change
+from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -69,7 +69,7 @@ class _Triggering(NamedTuple):
 
     def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
         """Decide to start the run of a schedule that has no open one; None where that is not all."""
-        found = one_change.read_idle(connection, self.uid)
+        found = changes.read_idle(connection, self.uid)
         if found is None:
             return None
         schedule, version = found

@@ -24,7 +24,7 @@ from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes, claims, one_change, target_attempts
+from rqsched.store import changes, claims, fan_out_targets
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.dialect import dialect_of
 from rqsched.transport.transport import EXECUTE
@@ -60,13 +60,13 @@ def _rehearse(connection: Connection) -> None:
     claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
     changes.find_run(connection, run.uid)
     changes.find(connection, schedule.uid)
-    target_attempts.rehearse(connection, run.uid, _THEN)
+    fan_out_targets.rehearse(connection, run.uid, _THEN)
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
         if dialect_of(connection).joins_writes:
-            one_change.end_alone(connection, ended, token=run.uid, version="0")
+            changes.end_alone(connection, ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
+from rqsched.core.option_table import CommonOptions
 from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
 from rqsched.store import metadata
 from rqsched.store.database import is_conflict, is_transient, reason_of, sqlstate_of
@@ -75,6 +76,13 @@ ConnectionLike: TypeAlias = "Connection | AsyncConnection"
 """What `connection=` takes beside the name of a Redis."""
 
 
+class WritingOptions(CommonOptions, total=False):
+    """The options of a schedule, with which a caller's own transaction can be given."""
+
+    connection: str | ConnectionLike | None
+    """A name: the named Redis of its runs. A SQLAlchemy Connection: the transaction in which this is written."""
+
+
 def caller_transaction(connection: object = None, session: object = None) -> CallerTransaction | None:
     """Return the transaction that a caller names, by its connection or its session; None without either.
 
@@ -96,6 +104,16 @@ def caller_transaction(connection: object = None, session: object = None) -> Cal
     raise InvalidTypeError(
         field, f"{type(given).__name__} is not a SQLAlchemy {'Connection' if field == 'connection' else 'Session'}"
     )
+
+
+def split_transaction(
+    options: Mapping[str, Any], session: SessionLike | None
+) -> tuple[CallerTransaction | None, dict[str, Any]]:
+    """Return the caller's transaction, if one is given, and the options without it."""
+    given = options.get("connection")
+    if given is None or isinstance(given, str):
+        return caller_transaction(None, session), dict(options)
+    return caller_transaction(given, session), {name: value for name, value in options.items() if name != "connection"}
 
 
 def is_async(given: object) -> bool:

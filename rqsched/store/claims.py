@@ -2,7 +2,7 @@
 
 A claim is one conditional update, fenced by a token that the claimer has drawn. Every function works inside the
 caller's transaction. What the end of a claimed run reads and writes is in `changes` and `ends`, the claims of targets
-are in `target_attempts`.
+are in `fan_out_targets`.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def make_engine(url: str, pooler: str | None = None) -> Engine:
 def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
     """Let each statement of the open transaction take `for_at_most`; None lifts every limit, those of locks too.
 
-    See `session_limits.SESSION`; on SQLite, which has no such limits, nothing changes.
+    See `dialect.SESSION`; on SQLite, which has no such limits, nothing changes.
     """
     if not dialect_of(connection).has_server:
         yield

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 READ_ONLY = "rqsched_read_only"
 """The execution option of a transaction that begins without the lock of a writer (SQLite)."""
+SESSION = {
+    "statement_timeout": "8s",
+    "lock_timeout": "4s",
+    "idle_in_transaction_session_timeout": "8s",
+    "tcp_user_timeout": "8s",
+}
+"""How long a session of ours may hold up others (PostgreSQL). A process may freeze while it waits for a lock (4 s),
+between two statements (8 s), or with rows on their way to it (8 s: then no timeout of SQL is looked at, and only TCP
+ends the session)."""
+_IN_TRANSACTION = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION.items())
 
 
 class Dialect(ABC):
@@ -227,3 +237,8 @@ _DIALECTS: dict[str, Dialect] = {one.name: one for one in (SQLITE, POSTGRES)}
 def dialect_of(connection: Connection | Engine) -> Dialect:
     """Return the dialect of the database that a connection or an engine is for."""
     return _DIALECTS[connection.dialect.name]
+
+
+def limit_transaction(connection: Connection) -> None:
+    """Set the limits of SESSION for the open transaction alone: its session may be lent to somebody else next."""
+    connection.exec_driver_sql(_IN_TRANSACTION)

@@ -25,7 +25,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy.engine import Engine
 
 from rqsched.errors import ConfigError
-from rqsched.store.session_limits import SESSION, limit_transaction
+from rqsched.store.dialect import SESSION, limit_transaction
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ For a process whose schema is current this costs two short queries; it never loa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Inspector
@@ -14,11 +15,15 @@ from sqlalchemy.engine import Connection, Inspector
 from rqsched.clock import SystemClock
 from rqsched.core.ids import new_uid
 from rqsched.errors import SchemaError
+from rqsched.store import migrations
 from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.dialect import dialect_of
 from rqsched.store.metadata import DATABASE_ID, claim_value
 from rqsched.store.migrations import FIRST, HEAD, VERSION_TABLE
 from rqsched.store.tables import metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _LOCK = int.from_bytes(b"rqsched", "big")
 
@@ -70,7 +75,7 @@ def upgrade(database: Database) -> str | None:
 
 
 def _upgrade(connection: Connection) -> str | None:
-    from rqsched.store.migrations import runner  # noqa: PLC0415 - alembic costs every process start; few have to migrate
+    from alembic import command  # noqa: PLC0415 - alembic costs every process start; few have to migrate
 
     with without_limits(connection):
         if not dialect_of(connection).has_one_writer:  # else BEGIN IMMEDIATE has held off other upgrades
@@ -80,12 +85,21 @@ def _upgrade(connection: Connection) -> str | None:
             return None
         if current is not None:
             _require_upgradable(current)
-        if current is None and _has_matching_tables(connection):
-            runner.stamp(connection, HEAD)
-        else:
-            runner.upgrade(connection, HEAD)
+        is_made = current is None and _has_matching_tables(connection)
+        bring = command.stamp if is_made else command.upgrade
+        bring(alembic_config(connection), HEAD)
         claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
         return HEAD
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Return the configuration of alembic, which runs in the transaction of `connection`; none of it is in a file."""
+    from alembic.config import Config  # noqa: PLC0415 - as above
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 def _current(connection: Connection) -> str | None:

@@ -15,7 +15,7 @@ from sqlalchemy.pool import AssertionPool, Pool, SingletonThreadPool, StaticPool
 
 from rqsched.errors import ConfigError
 from rqsched.store.database import Database, prepare_sqlite
-from rqsched.store.session_limits import limit_transaction
+from rqsched.store.dialect import limit_transaction
 
 _DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 _OF_ONE_CONNECTION: tuple[type[Pool], ...] = (StaticPool, SingletonThreadPool, AssertionPool)

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD, VERSION_TABLE
-from rqsched.store.migrations.runner import alembic_config
+from rqsched.store.schema_version import alembic_config
 from rqsched.store.tables import metadata
 
 POSTGRES_CONSTRAINTS = """

@@ -20,7 +20,7 @@ from rqsched.core.policy import FailurePolicy
 from rqsched.errors import InvalidInputError, WrongDatabaseError
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.processes.work_horse import horse_died
-from rqsched.store import fan_out_targets, target_attempts
+from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
@@ -375,7 +375,7 @@ def test_a_target_whose_work_horse_died_is_lost_at_once_and_the_others_continue(
     target = parse_target_job_id(any_env.queued()[0])
     assert isinstance(target, TargetJobId)
     now = any_env.clock.now()
-    any_env.runtime.database.transact(lambda c: target_attempts.claim(c, target, new_uid(now), now))
+    any_env.runtime.database.transact(lambda c: fan_out_targets.claim(c, target, new_uid(now), now))
 
     horse_died(any_env.runtime, Job.create(module_level, id=str(target), connection=any_env.redis))
     any_env.execute_pending()

@@ -14,7 +14,7 @@ from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
-from rqsched.store import target_attempts
+from rqsched.store import fan_out_targets
 from rqsched.testing import execute_pending
 from tests.support.env import Env, events, last, newest, types
 from tests.support.invariants import check_invariants
@@ -126,9 +126,9 @@ def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: E
     job = parse_target_job_id(any_env.queued()[0])
     assert isinstance(job, TargetJobId)
     now, transact = any_env.clock.now(), any_env.runtime.database.transact
-    target = present(transact(lambda c: target_attempts.claim(c, job, "mine", now))).target
+    target = present(transact(lambda c: fan_out_targets.claim(c, job, "mine", now))).target
     done = TargetEnd(TargetStatus.SUCCEEDED)
-    end = partial(target_attempts.finish, target=target, token="mine", end=done, now=now)
+    end = partial(fan_out_targets.finish, target=target, token="mine", end=done, now=now)
     assert transact(end) == (True, []), "it may be the last one"
     assert run.refresh().status == "running"
     assert any_env.recover().targets == 1

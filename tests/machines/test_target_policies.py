@@ -20,7 +20,7 @@ from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.processes.work_horse import horse_died
-from rqsched.store import fan_out_targets, target_attempts
+from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets as rows
 from rqsched.testing import execute_pending
@@ -52,7 +52,7 @@ def claim_next(env: Env) -> TargetJobId:
     job = parse_target_job_id(env.redis.lpop("rq:queue:default").decode())  # type: ignore[union-attr]
     assert isinstance(job, TargetJobId)
     now = env.clock.now()
-    claim = partial(target_attempts.claim, job=job, token=new_uid(now), now=now)
+    claim = partial(fan_out_targets.claim, job=job, token=new_uid(now), now=now)
     assert env.runtime.database.transact(claim) is not None
     return job
 
@@ -254,9 +254,9 @@ def test_a_report_of_a_dead_horse_that_comes_twice_takes_one_place(any_env: Env)
     run = case.begin()
     job = claim_next(any_env)
     token, now = column(any_env, run, "token", status="running")[0], any_env.clock.now()
-    target = present(any_env.runtime.database.read(lambda c: target_attempts.find_running(c, job)))
+    target = present(any_env.runtime.database.read(lambda c: fan_out_targets.find_running(c, job)))
     die(any_env, job)
-    end = partial(target_attempts.finish, target=target, token=token, end=TargetEnd(TargetStatus.SUCCEEDED), now=now)
+    end = partial(fan_out_targets.finish, target=target, token=token, end=TargetEnd(TargetStatus.SUCCEEDED), now=now)
     assert any_env.runtime.database.transact(end) == (False, []), "its process was only slow"
     assert case.count(run) == {"lost": 1, "pending": 1, "waiting": 1}
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.store import changes, claims, one_change
+from rqsched.store import changes, claims
 from rqsched.store.claims import StartedRun
 from rqsched.store.database import Database
 from rqsched.store.tables import runs, schedules
@@ -35,9 +35,7 @@ class Success:
 
     def write(self, *, token: str = TOKEN, version: str | None = None) -> bool:
         given = version or present(self.started.version)
-        return self.database.transact_alone(
-            partial(one_change.end_alone, change=self.change, token=token, version=given)
-        )
+        return self.database.transact_alone(partial(changes.end_alone, change=self.change, token=token, version=given))
 
     def rows(self) -> tuple[Schedule, Run]:
         run, schedule, _ = self.started

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
-from rqsched.store import fan_out_targets, machine_states, target_attempts
+from rqsched.store import fan_out_targets, machine_states
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch
 from tests.store.samples import LATER, NOW
@@ -30,7 +30,7 @@ ASKED: dict[str, tuple[Ask, str]] = {
         lambda c: fan_out_targets.count(c, RUN),
         "ix_rqsched_targets_batch|uq_rqsched_targets_run_uid_target_id",
     ),
-    "a target by its uid": (lambda c: target_attempts.claim(c, TargetJobId(RUN), RUN, NOW), "pk_rqsched_targets"),
+    "a target by its uid": (lambda c: fan_out_targets.claim(c, TargetJobId(RUN), RUN, NOW), "pk_rqsched_targets"),
     "targets to try again": (lambda c: fan_out_targets.promote(c, NOW, 500), "ix_rqsched_targets_open"),
     "targets of a run to try again": (
         lambda c: fan_out_targets.next_promotion(c, RUN),
@@ -80,18 +80,18 @@ def test_a_target_is_claimed_once_and_ended_by_its_holder_alone(database: Databa
     assert database.transact(lambda c: fan_out_targets.record(c, batch, ["a", "b"], 1, NOW)) is None
     chunk, following = database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(RUN, 1), 1, NOW))
     assert ([target.target_id for target in chunk], following) == (["a"], 2), "named twice, recorded once"
-    job, found = TargetJobId(chunk[0].uid), target_attempts.ClaimedTarget(chunk[0], None, NOW, None)
+    job, found = TargetJobId(chunk[0].uid), fan_out_targets.ClaimedTarget(chunk[0], None, NOW, None)
 
-    assert database.transact(lambda c: target_attempts.claim(c, job, "mine", NOW)) == found
-    assert database.transact(lambda c: target_attempts.claim(c, job, "mine", NOW)) == found, "its answer was lost"
-    assert database.transact(lambda c: target_attempts.claim(c, job, "theirs", NOW)) is None
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) == found
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) == found, "its answer was lost"
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "theirs", NOW)) is None
     failed, done = TargetEnd(TargetStatus.FAILED), TargetEnd(TargetStatus.SUCCEEDED)
-    database.transact(lambda c: target_attempts.finish(c, chunk[0], "theirs", failed, NOW))
+    database.transact(lambda c: fan_out_targets.finish(c, chunk[0], "theirs", failed, NOW))
     assert database.read(lambda c: fan_out_targets.count(c, RUN)) == {"running": 1, "waiting": 1}
-    end = partial(target_attempts.finish, target=chunk[0], token="mine", end=done, now=NOW)
+    end = partial(fan_out_targets.finish, target=chunk[0], token="mine", end=done, now=NOW)
     assert database.transact(end) == (False, []), "another one waits"
     assert database.read(lambda c: fan_out_targets.count(c, RUN)) == {"succeeded": 1, "waiting": 1}
-    assert database.transact(lambda c: target_attempts.claim(c, job, "mine", NOW)) is None, "an ended one stays ended"
+    assert database.transact(lambda c: fan_out_targets.claim(c, job, "mine", NOW)) is None, "an ended one stays ended"
 
 
 def test_a_chunk_is_dispatched_once_however_often_its_job_is_delivered(database: Database) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, one_change, schedule_queries, system_queries
+from rqsched.store import changes, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
@@ -174,7 +174,7 @@ def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Datab
     if database.dialect.name == "sqlite":  # it is not asked so
         return
     fill(database)
-    found = plan(database, lambda c: one_change.read_idle(c, "0"))
+    found = plan(database, lambda c: changes.read_idle(c, "0"))
     assert "pk_rqsched_schedules" in found, found
     assert "ix_rqsched_runs_open" in found, found
 

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from rqsched.store.target_attempts import EndStep
 
 from rqsched.core.model import Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import DatabaseLimitError
-from rqsched.store import changes, claims, fan_out_targets, reconcile_queries, schema_version, target_attempts
+from rqsched.store import changes, claims, fan_out_targets, reconcile_queries, schema_version
 from rqsched.store.database import Database, Patience, without_limits
-from rqsched.store.fan_out_targets import Batch
+from rqsched.store.fan_out_targets import Batch, EndStep
 from rqsched.store.tables import runs, targets
-from rqsched.store.target_attempts import EndStep
 from tests.store.samples import LATER, NOW, add_runs, add_schedule, count, created, find_run, run_of
 from tests.support.narrow import present
 from tests.support.processes import wait_until
@@ -136,7 +136,7 @@ def test_silent_targets_are_lost_but_those_held(postgres_database: Database, imp
     with postgres_database.engine.begin() as connection:
         connection.execute(sa.update(targets).where(targets.c.target_id == "a").values(token="t"))
         step = EndStep(lambda connection, target: TargetEnd(TargetStatus.LOST, "gone"), LATER, 10)
-        assert impatient.transact(lambda c: target_attempts.end_silent(c, LATER, step)) == [batch.run_uid]
+        assert impatient.transact(lambda c: fan_out_targets.end_silent(c, LATER, step)) == [batch.run_uid]
     assert postgres_database.read(lambda c: fan_out_targets.count(c, batch.run_uid)) == {"running": 1, "lost": 1}
 
 

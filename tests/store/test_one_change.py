@@ -15,7 +15,7 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
 from rqsched.spec.spec import Every, Once
-from rqsched.store import changes, one_change
+from rqsched.store import changes
 from rqsched.store.database import Database
 from rqsched.store.rows import columns_of, event_rows, insert_rows, run_values, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
@@ -45,7 +45,7 @@ def creation(uid: str, schedule_id: str = "a", *, paused: bool = False, **option
 
 
 def create(database: Database, change: Change) -> bool:
-    return database.transact_alone(partial(one_change.create_alone, change=change))
+    return database.transact_alone(partial(changes.create_alone, change=change))
 
 
 def rows_of(database: Database, table: sa.Table) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def test_what_is_more_than_one_run_is_left_to_a_batch(database: Database) -> Non
 
 
 def read_idle(database: Database, schedule: Schedule) -> tuple[Schedule, str] | None:
-    return database.transact_alone(partial(one_change.read_idle, uid=schedule.uid))
+    return database.transact_alone(partial(changes.read_idle, uid=schedule.uid))
 
 
 def test_schedule_without_open_runs_is_read_with_the_version_of_its_row(database: Database) -> None:
@@ -152,7 +152,7 @@ def test_schedule_that_has_runs_waiting_is_not_idle(database: Database, counted:
 
 
 def test_schedule_that_is_nowhere_is_not_idle(database: Database) -> None:
-    assert database.transact_alone(partial(one_change.read_idle, uid=UIDS[2])) is None
+    assert database.transact_alone(partial(changes.read_idle, uid=UIDS[2])) is None
 
 
 @pytest.mark.parametrize("is_locked", [True, False], ids=["locked", "of a version"])
@@ -161,7 +161,7 @@ def test_trigger_written_by_one_statement_is_stored_as_by_a_batch(database: Data
     change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
     version = None if is_locked else present(read_idle(database, schedule))[1]
 
-    assert database.transact(partial(one_change.write, change=change, version=version))
+    assert database.transact(partial(changes.write_one, change=change, version=version))
     found = everything(database)
 
     assert find(database, schedule.uid) == change.after
@@ -179,7 +179,7 @@ def test_nothing_is_written_when_the_row_is_no_more_that_version(database: Datab
     database.transact(lambda c: c.execute(sa.update(schedules).values(note="other")))
     before = everything(database)
 
-    assert not database.transact_alone(partial(one_change.write, change=change, version=version))
+    assert not database.transact_alone(partial(changes.write_one, change=change, version=version))
     assert everything(database) == before
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_written_and_nothing_waited_for_while_another_transaction_hol
 
     with database.engine.begin() as other:
         changes.lock_one(other, schedule.uid)
-        assert not database.transact_alone(partial(one_change.write, change=change, version=version))
+        assert not database.transact_alone(partial(changes.write_one, change=change, version=version))
     assert everything(database) == before
 
 
@@ -203,7 +203,7 @@ def test_change_of_runs_that_there_are_is_left_to_a_batch(database: Database) ->
     ended = changed(run, worker="w")
     change = Change(started.after, started.after, changed_runs=((run, ended),), events=started.events)
 
-    assert not database.transact(partial(one_change.write, change=change))
+    assert not database.transact(partial(changes.write_one, change=change))
 
 
 def test_run_whose_name_is_taken_is_left_out_and_the_rest_written(database: Database) -> None:
@@ -211,7 +211,7 @@ def test_run_whose_name_is_taken_is_left_out_and_the_rest_written(database: Data
     change, _ = decide_trigger(schedule, [], Trigger(UIDS[0], None, False, None), now=LATER)
     database.transact(lambda c: insert_rows(c, runs, columns_of([run_values(change.new_runs[0])])))
 
-    assert database.transact(partial(one_change.write, change=change))
+    assert database.transact(partial(changes.write_one, change=change))
 
     assert len(rows_of(database, runs)) == 1
     assert find(database, schedule.uid) == change.after

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.core.target_decision import TargetEnd
-from rqsched.store import fan_out_targets, target_attempts
+from rqsched.store import fan_out_targets
 from rqsched.store.database import Database
 from rqsched.store.fan_out_targets import Batch, Target
 from rqsched.store.tables import targets
@@ -29,12 +29,12 @@ def pending(database: Database, names: Sequence[str], *, run_uid: str = RUN, chu
     return database.transact(lambda c: fan_out_targets.take_chunk(c, BatchJobId(run_uid, 1), chunk, NOW))[0]
 
 
-def claim(database: Database, target: Target, token: str = "mine") -> target_attempts.ClaimedTarget | None:
-    return database.transact_alone(lambda c: target_attempts.claim(c, target.job_id, token, LATER, "worker-1"))
+def claim(database: Database, target: Target, token: str = "mine") -> fan_out_targets.ClaimedTarget | None:
+    return database.transact_alone(lambda c: fan_out_targets.claim(c, target.job_id, token, LATER, "worker-1"))
 
 
 def finish(database: Database, target: Target, token: str = "mine", end: TargetEnd = DONE) -> bool:
-    return database.transact_alone(lambda c: target_attempts.finish(c, target, token, end, LATER))[0]
+    return database.transact_alone(lambda c: fan_out_targets.finish(c, target, token, end, LATER))[0]
 
 
 def row_of(database: Database, target: Target) -> sa.Row[tuple[object, ...]]:
@@ -58,7 +58,7 @@ def test_a_claim_says_what_the_run_of_the_target_has_come_to(database: Database)
 
 def test_a_target_that_does_not_exist_is_not_claimed(database: Database) -> None:
     uid = new_uid(NOW)
-    assert database.transact_alone(lambda c: target_attempts.claim(c, TargetJobId(uid), "mine", NOW)) is None
+    assert database.transact_alone(lambda c: fan_out_targets.claim(c, TargetJobId(uid), "mine", NOW)) is None
 
 
 @pytest.mark.parametrize("status", [RunStatus.RUNNING, RunStatus.PENDING])
@@ -101,5 +101,5 @@ def test_a_claim_and_an_end_are_one_statement_each(postgres_url: str) -> None:
 
 def test_a_rehearsal_writes_nothing(database: Database) -> None:
     [target] = pending(database, ["a"])
-    database.transact(lambda c: target_attempts.rehearse(c, new_uid(NOW), NOW))
+    database.transact(lambda c: fan_out_targets.rehearse(c, new_uid(NOW), NOW))
     assert row_of(database, target).status == "pending"

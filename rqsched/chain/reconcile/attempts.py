@@ -20,10 +20,9 @@ from rqsched.core.ids import BatchJobId
 from rqsched.core.model import Run, RunStatus
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked
-from rqsched.store import changes, claims, deliveries, fan_out_targets, reconcile_queries, target_attempts
+from rqsched.store import changes, claims, deliveries, fan_out_targets, reconcile_queries
 from rqsched.store.database import Connection
-from rqsched.store.fan_out_targets import Target
-from rqsched.store.target_attempts import EndStep
+from rqsched.store.fan_out_targets import EndStep, Target
 from rqsched.transport.transport import retry_of
 
 SIGHTINGS = 3
@@ -104,7 +103,7 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
     yield from _end_lost_and_blocked(runtime, now)
-    given_up = runtime.database.transact(lambda connection: target_attempts.give_up(connection, now))
+    given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, now))
     yield Recovered(checked=given_up, targets=given_up)
     while promoted := promote(runtime):
         yield Recovered(checked=promoted, targets=promoted)
@@ -133,8 +132,8 @@ def _end_lost_and_blocked(runtime: Runtime, now: datetime) -> Iterator[Recovered
     lost = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
     blocked = EndStep(blocked_for_too_long, now, PAGE)
     works: tuple[Callable[[Connection], list[str]], ...] = (
-        partial(target_attempts.end_silent, before=silent_since, step=lost),
-        partial(target_attempts.end_blocked, before=now - timeout, step=blocked),
+        partial(fan_out_targets.end_silent, before=silent_since, step=lost),
+        partial(fan_out_targets.end_blocked, before=now - timeout, step=blocked),
     )
     for work in works:
         while True:

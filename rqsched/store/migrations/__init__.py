@@ -1,4 +1,5 @@
-"""The migrations: one file a revision under `versions/`, run by `runner`, in the table `rqsched_alembic_version`.
+"""The migrations: one file a revision under `versions/`, run by `schema_version`, which keeps the revision in
+the table `rqsched_alembic_version`.
 
 A revision is written by hand, without `tables`: it says what the schema was then, whatever the code says now. After
 adding one, set HEAD; a contract test compares the migrated schema with `tables` on every database.

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from redis import Redis
 
 from rqsched.store import schema_version
 from rqsched.store.database import Database
-from rqsched.store.migrations import HEAD, runner
+from rqsched.store.migrations import HEAD
+from rqsched.store.schema_version import alembic_config
 from rqsched.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import make_workflow
@@ -46,7 +48,7 @@ class Recorded:
 
     def write(self, database: Database, redis: Redis) -> None:
         """Put everything where that version had it."""
-        database.transact(lambda connection: runner.upgrade(connection, self.revision))
+        database.transact(lambda connection: command.upgrade(alembic_config(connection), self.revision))
         database.transact(self._insert)
         for name, (kind, content) in self.keys.items():
             _restore(redis, name, kind, content)

@@ -23,7 +23,7 @@ from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_
 from rqsched.core.model import OPEN_TARGETS
 from rqsched.errors import RunStateError
 from rqsched.machines import MachineScheduler, MachineStates
-from rqsched.store import target_attempts
+from rqsched.store import fan_out_targets
 from rqsched.store.tables import targets
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import run_in_child
@@ -193,7 +193,7 @@ def see_die(env: CrashEnv) -> None:
     job = parse_target_job_id(str(env.job))
     assert isinstance(job, TargetJobId)
     now = env.clock.now()
-    env.runtime.database.transact(lambda c: target_attempts.claim(c, job, new_uid(now), now))
+    env.runtime.database.transact(lambda c: fan_out_targets.claim(c, job, new_uid(now), now))
     lose(env.runtime, job, "its work horse died")
 
 

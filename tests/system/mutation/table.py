@@ -134,7 +134,7 @@ FENCES = (
     ),
     _edit(
         "an end in one statement does not compare the token",
-        "store/one_change.py",
+        "store/changes.py",
         '            runs.c.token == sa.bindparam("b_token"),\n'
         "            runs.c.status == constant(RunStatus.RUNNING),\n",
         "",
@@ -144,7 +144,7 @@ FENCES = (
     ),
     _edit(
         "an end in one statement does not notice that the schedule has changed",
-        "store/one_change.py",
+        "store/changes.py",
         '.where(schedules.c.uid == sa.bindparam("b_schedule"), is_as_read)',
         '.where(schedules.c.uid == sa.bindparam("b_schedule"))',
         _STORE + "end_alone.py::test_nothing_is_written_when_the_schedule_has_changed_since_the_claim",
@@ -160,7 +160,7 @@ FENCES = (
     ),
     _edit(
         "a trigger in one statement does not notice that the schedule has changed",
-        "store/one_change.py",
+        "store/changes.py",
         ".where(is_this, is_version)",
         ".where(is_this)",
         _STORE + "one_change.py::test_nothing_is_written_when_the_row_is_no_more_that_version",
@@ -169,7 +169,7 @@ FENCES = (
     ),
     _edit(
         "a trigger in one statement starts a run beside one that is unfinished",
-        "store/one_change.py",
+        "store/changes.py",
         "    ~sa.exists().where(",
         "    ~sa.false() | sa.exists().where(",
         _STORE + "one_change.py::test_schedule_with_an_unfinished_run_is_not_idle[running]",
@@ -920,24 +920,24 @@ FAN_OUT = (
     ),
     _edit(
         "a job with an earlier number claims a target",
-        "store/target_attempts.py",
-        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
+        "store/fan_out_targets.py",
+        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"), _IS_FREE)',
         'sa.bindparam("of"), _IS_FREE)',
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
     ),
     _edit(
         "a claim of a target does not compare the status",
-        "store/target_attempts.py",
-        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"), _IS_FREE)',
-        'sa.bindparam("of"), _COLUMNS.delivery == sa.bindparam("delivered"))',
+        "store/fan_out_targets.py",
+        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"), _IS_FREE)',
+        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"))',
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
     ),
     _edit(
         "the end of a target does not compare the token",
-        "store/target_attempts.py",
-        '    .where(_COLUMNS.uid == sa.bindparam("of"), _IS_MINE)\n',
-        '    .where(_COLUMNS.uid == sa.bindparam("of"))\n',
+        "store/fan_out_targets.py",
+        '    .where(targets.c.uid == sa.bindparam("of"), _IS_MINE)\n',
+        '    .where(targets.c.uid == sa.bindparam("of"))\n',
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
     ),
@@ -950,7 +950,7 @@ FAN_OUT = (
     ),
     _edit(
         "a target whose process died frees its place twice",
-        "store/target_attempts.py",
+        "store/fan_out_targets.py",
         "is_limited = target.max_parallel is not None and has_place",
         "is_limited = target.max_parallel is not None",
         _EACH + "a_report_of_a_dead_horse_that_comes_twice_takes_one_place[sqlite]",
