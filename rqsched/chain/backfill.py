@@ -72,9 +72,10 @@ class BackfillRange(NamedTuple):
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
-    """Check a range and write the backfill's row; raises InvalidInputError or InvalidLimitError, then nothing is.
+    """Check a range and write the backfill's row.
 
-    Nor is anything when Redis belongs to another database: that raises WrongDatabaseError.
+    With nothing written it raises InvalidInputError or InvalidLimitError, ScheduleNotFoundError once the schedule is
+    deleted, and WrongDatabaseError when Redis belongs to another database.
     """
     runtime.ownership.require_own_redis()
     now = runtime.now()
@@ -96,7 +97,15 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, u
         rerun=wanted.rerun.value if wanted.rerun else None,
     )
 
-    return runtime.database.transact(lambda connection: backfills.add(connection, backfill))
+    def decide(connection: Connection, _: Decided[Backfill] | None) -> Decided[Backfill]:
+        locked = changes.lock_one(connection, schedule.uid)
+        if (known := backfills.find(connection, uid)) is not None:
+            return Decided([], known)
+        if locked is None or locked.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
+        return Decided([], backfill, also=partial(backfills.add, backfill=backfill))
+
+    return change(runtime, decide)
 
 
 def _require_range(wanted: BackfillRange, now: datetime) -> tuple[datetime, datetime]:

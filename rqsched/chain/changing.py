@@ -5,7 +5,8 @@
    enough, or as a part of the caller's transaction.
 3. After the commit Redis follows, and subscribers are told.
 
-An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last.
+An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
+repair draws none: its row is as it wrote it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ class Decided(NamedTuple, Generic[R]):
 
     def is_written(self, row: Schedule | None) -> bool:
         """Return whether a row is as this wrote it; no longer once another operation or a fire has written it."""
-        if row is None or row.operation is None:
+        if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]
+        if row.operation is None:  # a repair's, which draws no uid
+            return row in written
         return any((one.uid, one.operation) == (row.uid, row.operation) for one in written)
 
 

@@ -7,6 +7,7 @@ told from a lost COMMIT, and nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
@@ -67,9 +68,9 @@ def purge(runtime: Runtime, uid: str) -> None:
     The jobs of runs that wait on their queues are withdrawn: a worker would report them as unknown.
     """
 
-    def work(connection: Connection) -> list[Run]:
-        waiting = changes.pending_runs(connection, uid)
-        pruning.purge_schedule(connection, uid)
-        return waiting
+    def decide(connection: Connection, tried: Decided[list[Run]] | None) -> Decided[list[Run]]:
+        if changes.lock_one(connection, uid) is None and tried is not None:
+            return tried
+        return Decided([], changes.pending_runs(connection, uid), also=partial(pruning.purge_schedule, uid=uid))
 
-    runtime.transport.withdraw(runtime.database.transact(work))
+    runtime.transport.withdraw(change(runtime, decide))

@@ -67,13 +67,9 @@ class Backfill:
 _COLUMNS = [backfills.c[name] for name in Backfill.__dataclass_fields__]
 
 
-def add(connection: Connection, backfill: Backfill) -> Backfill:
-    """Insert a backfill unless its uid is there; returns the one that is."""
-    known = find(connection, backfill.uid)
-    if known is not None:
-        return known
+def add(connection: Connection, backfill: Backfill) -> None:
+    """Insert a backfill."""
     connection.execute(sa.insert(backfills).values(_values(backfill)))
-    return backfill
 
 
 def save(connection: Connection, backfill: Backfill) -> None:

@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import first_uid_at
 from rqsched.core.model import OPEN, TASK, RunKind, RunStatus, ScheduleStatus
 from rqsched.core.pruning import Oldest, RunMark
-from rqsched.store.changes import lock_one
 from rqsched.store.database import without_limits
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_uid
@@ -37,8 +36,7 @@ _LONGEST = timedelta(minutes=10)
 
 
 def purge_schedule(connection: Connection, uid: str) -> None:
-    """Delete a schedule's row with its runs, targets, backfills, deliveries, audit events and idempotency keys."""
-    lock_one(connection, uid)
+    """Delete a locked schedule's row with its runs, targets, backfills, deliveries, audit events, idempotency keys."""
     with without_limits(connection, for_at_most=_LONGEST):
         for table in _BELONGINGS:
             connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))

@@ -274,6 +274,19 @@ def test_deleting_the_schedule_stops_its_backfill(env: Env) -> None:
         schedule.backfill(NOON - HOUR, NOON)
 
 
+@pytest.mark.parametrize("purge", [False, True], ids=["deleted", "purged"])
+def test_backfill_of_a_schedule_that_is_deleted_before_it_is_opened_is_refused(any_env: Env, purge: bool) -> None:
+    schedule = any_env.create()
+    known = schedule.state
+    schedule.delete(purge=purge)
+
+    with pytest.raises(ScheduleNotFoundError):
+        open_backfill(any_env.runtime, known, BackfillRange(NOON - HOUR, NOON), uid := new_uid(NOON))
+
+    with pytest.raises(BackfillNotFoundError):
+        get_backfill(any_env.runtime, uid)
+
+
 SECONDLY = Cron("* * * * * *")
 """The clock must not move far: a backfill that nobody moves for the grace is taken over by whoever reconciles."""
 

@@ -9,6 +9,7 @@ import pytest
 from rqsched import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
+from rqsched.chain.reconcile.schedules import find_overdue
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
 from tests.support.env import HOUR, MINUTE, ONCE, Env, block, link_id, newest, run_job_id, statuses
@@ -171,4 +172,28 @@ def test_stop_of_a_backfill_is_told_once(env: Env, silent: SilentDatabase, told:
 
     assert cancel(env.runtime, opened.uid).status == "stopped"
     assert told.count(audit.BACKFILL_STOPPED) == 1
+    check_invariants(env.runtime)
+
+
+def test_purge_withdraws_the_jobs_of_runs_that_wait(env: Env, silent: SilentDatabase) -> None:
+    schedule = env.create()
+    env.fire_next(schedule)
+    schedule.delete()
+    assert len(env.queued()) == 1
+    silent.lose()
+
+    env.scheduler.newest("report").delete(purge=True)
+
+    assert env.queued() == []
+
+
+def test_repair_is_counted_and_told_once(env: Env, silent: SilentDatabase, told: list[str]) -> None:
+    schedule = env.create(spec=24 * HOUR, expect_success_within=HOUR)
+    env.advance(2 * HOUR)
+    silent.lose()
+
+    [recovered] = find_overdue(env.runtime)
+
+    assert (recovered.overdue, recovered.failed) == (1, 0)
+    assert told.count(audit.OVERDUE) == recorded(schedule).count(audit.OVERDUE) == 1
     check_invariants(env.runtime)

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from rqsched.store.target_attempts import EndStep
 
 from rqsched.core.model import Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.target_decision import TargetEnd

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
 from rqsched.errors import BackendUnavailableError
@@ -110,16 +111,11 @@ def repair_schedules(
 
 
 def _repair_schedule(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool:
-    def work(connection: Connection) -> Change | None:
+    def decide_one(connection: Connection, tried: Decided[bool] | None) -> Decided[bool]:
         schedule = changes.lock_one(connection, uid, skip_locked=True)
-        if schedule is None:
-            return None
-        change = decide(connection, schedule, runtime.now())
-        runtime.notifier.write(connection, [change])
-        return change
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        decided = None if schedule is None else decide(connection, schedule, runtime.now())
+        return Decided([], False) if decided is None or decided.is_empty else Decided([decided], True)
 
-    change = runtime.database.transact(work)
-    if change is None or change.is_empty:
-        return False
-    runtime.publish([change])
-    return True
+    return change(runtime, decide_one)
