@@ -12,7 +12,7 @@ from datetime import datetime
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import change_run, settle_run
 from rqsched.core.blocked import decide_block, out_of_time
-from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.core.model import Change, Run, Schedule
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import claims
 from rqsched.store.database import Patience
@@ -24,14 +24,11 @@ def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) ->
     """Undo the claim of `run`, as this process holds it, and say why; None when it is no longer this process's."""
     timeout = runtime.settings.blocked_timeout
 
-    def is_mine(current: Run) -> bool:
-        return current.token == run.token and current.status is RunStatus.RUNNING
-
     def decide(schedule: Schedule, runs: list[Run], current: Run, now: datetime) -> Change:
         return decide_block(schedule, runs, current, reason, now=now, timeout=timeout)
 
     _log.warning("run %s is blocked: %s", run.uid, reason, extra={"action": "run_blocked"})
-    return change_run(runtime, run.uid, decide, fence=is_mine, patience=patience)
+    return change_run(runtime, run.uid, decide, fence=lambda current: current.is_held_by(run.token), patience=patience)
 
 
 def unblock_run(runtime: Runtime, run: Run) -> None:

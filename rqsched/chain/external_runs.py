@@ -95,8 +95,8 @@ def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change 
     """End the attempt that a worker holds according to `run` as it was read; None when it no longer does."""
 
     def is_same(current: Run) -> bool:
-        is_held = current.executor == "external" and current.status is RunStatus.RUNNING
-        return is_held and current.attempt == run.attempt and current.token == run.token
+        is_that_attempt = current.executor == "external" and current.attempt == run.attempt
+        return is_that_attempt and current.is_held_by(run.token)
 
     return settle_run(runtime, run.uid, attempt_result, fence=is_same)
 

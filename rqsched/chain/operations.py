@@ -73,4 +73,5 @@ def purge(runtime: Runtime, uid: str) -> None:
             return tried
         return Decided([], changes.pending_runs(connection, uid), also=partial(pruning.purge_schedule, uid=uid))
 
-    runtime.transport.withdraw(change(runtime, decide))
+    waiting = change(runtime, decide)
+    runtime.transport.withdraw(waiting)

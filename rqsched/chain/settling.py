@@ -52,9 +52,6 @@ def write_end(
     with the same `at` before and may be written already (`is_repeated`) is recognised.
     """
 
-    def is_mine(run: Run) -> bool:
-        return run.token == claim.token and run.status is RunStatus.RUNNING
-
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
         moment = at if at is not None and schedule == claim.schedule else now
         return decide_settle(schedule, runs, run, attempt_result, now=moment)
@@ -71,7 +68,7 @@ def write_end(
         runtime,
         claim.run.uid,
         decide,
-        fence=is_mine,
+        fence=lambda run: run.is_held_by(claim.token),
         patience=patience,
         schedule_uid=claim.schedule.uid,
         tried=tried,

@@ -511,6 +511,10 @@ class Run:
         """Which job carries this attempt."""
         return self.delivery
 
+    def is_held_by(self, token: str | None) -> bool:
+        """Return whether it runs under this token, which its process has drawn: only that one may keep or end it."""
+        return self.status is RunStatus.RUNNING and self.token == token
+
     @property
     def is_blocked(self) -> bool:
         """Whether it waits for a worker that can find its workflow; its status is `pending` then."""

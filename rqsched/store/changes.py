@@ -51,6 +51,7 @@ from rqsched.store.tables import (
     Microseconds,
     audit_events,
     constant,
+    is_held_by,
     runs,
     schedules,
 )
@@ -621,8 +622,7 @@ def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str]) -> sa.Update:
         .where(
             runs.c.schedule_uid == locked.c.uid,
             runs.c.uid == sa.bindparam("b_run"),
-            runs.c.token == sa.bindparam("b_token"),
-            runs.c.status == constant(RunStatus.RUNNING),
+            is_held_by(runs, sa.bindparam("b_token")),
         )
         .values({name: sa.bindparam(f"r_{name}", type_=runs.c[name].type) for name in of_run})
         .returning(runs.c.schedule_uid)

@@ -24,9 +24,10 @@ from rqsched.store.rows import (
     SELECT_RUNS,
     SELECT_SCHEDULES,
     to_run,
+    to_run_and_schedule,
     to_schedule,
 )
-from rqsched.store.tables import IS_UNFINISHED, constant, runs, schedules
+from rqsched.store.tables import IS_UNFINISHED, constant, is_free_for, is_held_by, runs, schedules
 
 
 class StartedRun(NamedTuple):
@@ -65,25 +66,11 @@ def start_run(
         row = None
     if row is None:
         return None
-    middle, end = len(RUN_COLUMNS), len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS)
-    return StartedRun(to_run(row[:middle]), to_schedule(row[middle:end]), *row[end:])
+    return StartedRun(*to_run_and_schedule(row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
 
 
 _START_GIVES = ("token", "started_at", "worker")
-
-
-_IS_MINE = (runs.c.status == constant(RunStatus.RUNNING)) & (runs.c.token == sa.bindparam("b_token"))
-"""A commit whose answer was lost is repeated: then the run is the claimer's already."""
-
-
-def _is_startable() -> sa.ColumnElement[bool]:
-    is_pending = runs.c.status == constant(RunStatus.PENDING)
-    is_asked = sa.and_(
-        runs.c.uid == sa.bindparam("b_uid"),
-        runs.c.attempt == sa.bindparam("b_attempt"),
-        runs.c.delivery == sa.bindparam("b_delivery"),
-    )
-    return is_asked & (is_pending | _IS_MINE)
+_TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")
 
 
 def _start(dialect: Dialect) -> sa.Update:
@@ -91,9 +78,15 @@ def _start(dialect: Dialect) -> sa.Update:
         name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES
     }
     began = dialect.after(runs.c.started_at, given["started_at"])
-    given["started_at"] = sa.case((_IS_MINE, runs.c.started_at), else_=began)
+    given["started_at"] = sa.case((is_held_by(runs, _TOKEN), runs.c.started_at), else_=began)
     seen = {"sightings": 0, "seen_beat": None, "seen_at": None}
-    return sa.update(runs).where(_is_startable()).values(status=RunStatus.RUNNING.value, **seen, **given)
+    is_asked = (
+        runs.c.uid == sa.bindparam("b_uid"),
+        runs.c.attempt == sa.bindparam("b_attempt"),
+        runs.c.delivery == sa.bindparam("b_delivery"),
+    )
+    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN))
+    return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
 _START = _start(SQLITE)
@@ -113,8 +106,8 @@ _STARTED = (
 
 def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
     """Forget that a running run was blocked, while `token` holds it."""
-    is_held = runs.c.token == token, runs.c.uid == run_uid, runs.c.status == "running"
-    connection.execute(sa.update(runs).where(*is_held).values(blocked_at=None, blocked_reason=None))
+    held = sa.update(runs).where(runs.c.uid == run_uid, is_held_by(runs, token))
+    connection.execute(held.values(blocked_at=None, blocked_reason=None))
 
 
 def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
@@ -127,13 +120,7 @@ def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | 
 
 
 _BEAT = (
-    sa.update(runs)
-    .where(
-        runs.c.uid == sa.bindparam("b_uid"),
-        runs.c.token == sa.bindparam("b_token"),
-        runs.c.status == constant(RunStatus.RUNNING),
-    )
-    .values(beat=runs.c.beat + 1)
+    sa.update(runs).where(runs.c.uid == sa.bindparam("b_uid"), is_held_by(runs, _TOKEN)).values(beat=runs.c.beat + 1)
 )
 
 

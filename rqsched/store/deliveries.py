@@ -7,7 +7,6 @@ is one conditional UPDATE; what a process says about it later counts only while 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,8 +27,16 @@ from rqsched.core.deliveries import (
 from rqsched.core.ids import DeliveryJobId
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_due_time
-from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import HAS_FAILED_DELIVERY, IS_OPEN_DELIVERY, constant, deliveries, schedules
+from rqsched.store.rows import insert_rows, state_columns
+from rqsched.store.tables import (
+    HAS_FAILED_DELIVERY,
+    IS_OPEN_DELIVERY,
+    constant,
+    deliveries,
+    is_free_for,
+    is_held_by,
+    schedules,
+)
 
 _NAMES = [*Delivery.__dataclass_fields__]
 _SELECT = sa.select(*(deliveries.c[name] for name in _NAMES))
@@ -45,8 +52,7 @@ def _read(row: Sequence[Any]) -> Delivery:
 
 def record(connection: Connection, owed: Sequence[Delivery]) -> None:
     """Insert deliveries; those that exist already are left as they are."""
-    rows = [asdict(one) | {"kind": one.kind.value, "status": one.status.value} for one in owed]
-    insert_rows(connection, deliveries, columns_of(rows), or_ignore=True)
+    insert_rows(connection, deliveries, state_columns(owed, _NAMES), or_ignore=True)
 
 
 def find(connection: Connection, uid: str) -> Delivery | None:
@@ -67,12 +73,9 @@ def claim(
 ) -> Delivery | None:
     """Make a pending attempt running, held by `token` until `until`; None when it could not be claimed."""
     values = {"status": DeliveryStatus.RUNNING.value, "token": token, "worker": worker, "started_at": now}
-    is_pending = deliveries.c.status == DeliveryStatus.PENDING.value
-    # A commit whose answer was lost is repeated: then the row holds this very token.
-    is_mine = (deliveries.c.status == DeliveryStatus.RUNNING.value) & (deliveries.c.token == token)
     statement = (
         sa.update(deliveries)
-        .where(deliveries.c.uid == job.uid, deliveries.c.attempt == job.attempt, is_pending | is_mine)
+        .where(deliveries.c.uid == job.uid, deliveries.c.attempt == job.attempt, is_free_for(deliveries, token))
         .values(**values, due_at=until)
     )
     return find(connection, job.uid) if connection.execute(statement).rowcount else None
@@ -141,8 +144,7 @@ def fail(connection: Connection, delivery: Delivery, token: str, error: str, now
 
 
 def _held(uid: str, token: str) -> sa.Update:
-    is_running = deliveries.c.status == DeliveryStatus.RUNNING.value
-    return sa.update(deliveries).where(deliveries.c.uid == uid, deliveries.c.token == token, is_running)
+    return sa.update(deliveries).where(deliveries.c.uid == uid, is_held_by(deliveries, token))
 
 
 def _failed(delivery: Delivery, error: str, again_at: datetime | None, now: datetime) -> dict[str, Any]:

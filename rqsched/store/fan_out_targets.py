@@ -24,7 +24,16 @@ from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import POSTGRES, dialect_of
 from rqsched.store.pages import page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import HAS_OPEN_TARGETS, IS_OPEN_TARGET, constant, runs, schedules, targets
+from rqsched.store.tables import (
+    HAS_OPEN_TARGETS,
+    IS_OPEN_TARGET,
+    constant,
+    is_free_for,
+    is_held_by,
+    runs,
+    schedules,
+    targets,
+)
 
 _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
@@ -379,13 +388,12 @@ _CLAIM_OF = (
     .select_from(targets.outerjoin(runs, runs.c.uid == targets.c.run_uid))
     .where(targets.c.uid == sa.bindparam("of"))
 )
-# A commit whose answer was lost is repeated: then the row holds this very token.
-_IS_MINE = (targets.c.status == constant(TargetStatus.RUNNING)) & (targets.c.token == sa.bindparam("by"))
-_IS_FREE = (targets.c.status == constant(TargetStatus.PENDING)) | _IS_MINE
+_TOKEN: sa.BindParameter[str] = sa.bindparam("by")
 _CLAIM = (
     sa.update(targets)
-    .where(targets.c.uid == sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"), _IS_FREE)
-    .values(status=TargetStatus.RUNNING.value, token=sa.bindparam("by"), worker=sa.bindparam("worker_name"))
+    .where(targets.c.uid == sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"))
+    .where(is_free_for(targets, _TOKEN))
+    .values(status=TargetStatus.RUNNING.value, token=_TOKEN, worker=sa.bindparam("worker_name"))
     .values(started_at=sa.bindparam("begun"), deadline_at=sa.bindparam("deadline"))
 )
 _OF_RUN = [
@@ -394,7 +402,7 @@ _OF_RUN = [
 ]
 _BEGAN = POSTGRES.after(targets.c.started_at, sa.bindparam("begun", type_=targets.c.started_at.type))
 _CLAIM_RETURNING = _CLAIM.values(
-    started_at=sa.case((_IS_MINE, targets.c.started_at), else_=_BEGAN),
+    started_at=sa.case((is_held_by(targets, _TOKEN), targets.c.started_at), else_=_BEGAN),
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*_TARGET, targets.c.payload, targets.c.started_at, *_OF_RUN)
@@ -402,7 +410,7 @@ _CLAIM_RETURNING = _CLAIM.values(
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
     sa.update(targets)
-    .where(targets.c.uid == sa.bindparam("of"), _IS_MINE)
+    .where(targets.c.uid == sa.bindparam("of"), is_held_by(targets, _TOKEN))
     .values({name: sa.bindparam(f"new_{name}") for name in _ENDED_BY})
 )
 _OTHERS = targets.alias("others")
@@ -497,7 +505,7 @@ def find_running(connection: Connection, job: TargetJobId, token: str | None = N
 
 def is_held(connection: Connection, uid: str, token: str) -> bool:
     """Return whether a token holds a running target whose run is not over."""
-    held = sa.exists().where(targets.c.uid == uid, targets.c.token == token, _IS_RUNNING, ~_has_ended_in_vain())
+    held = sa.exists().where(targets.c.uid == uid, is_held_by(targets, token), ~_has_ended_in_vain())
     return connection.execute(sa.select(held)).scalar_one()
 
 

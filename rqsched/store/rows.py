@@ -44,6 +44,8 @@ ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xm
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
 """Built once: naming a hundred columns takes longer than the rest of a short query."""
+_WORDS = {"status", "kind"}
+"""Columns of texts whose fields are words of an enum."""
 _BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}", "lineage": "{}"}
 _BLANK_RUN = {**_BLANK, "attempts": "[]", "result": None}
 
@@ -78,6 +80,12 @@ def to_run(row: Sequence[Any]) -> Run:
     return _made(Run, zip(_RUN, values, strict=True))
 
 
+def to_run_and_schedule(row: Sequence[Any]) -> tuple[Run, Schedule]:
+    """Read a run and its schedule from a row that begins with RUN_COLUMNS and SCHEDULE_COLUMNS."""
+    split = len(RUN_COLUMNS)
+    return to_run(row[:split]), to_schedule(row[split : split + len(SCHEDULE_COLUMNS)])
+
+
 def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) -> _State:
     """Return a state of these fields: half of what `__init__` takes, and every fire and run reads some."""
     state = object.__new__(kind)
@@ -87,27 +95,35 @@ def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) ->
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
     """Return the columns of a schedule, or the named ones."""
-    definition = schedule.definition
-    values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
-    if "status" in values:
-        values["status"] = schedule.status.value
-    return values
+    return _only(schedule_columns([schedule], names))
 
 
 def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> Columns:
     """Return the columns of schedules, or the named ones, each with its values."""
-    own, declared = ([name for name in names if (name in _DECLARED) is of] for of in (False, True))
-    columns = _columns_of(found, own) | _columns_of([one.definition for one in found], declared)
-    if "status" in columns:
-        columns["status"] = [status.value for status in columns["status"]]
-    return columns
+    declared, own = ([name for name in names if (name in _DECLARED) is of] for of in (True, False))
+    return state_columns([one.definition for one in found], declared) | state_columns(found, own)
 
 
-def _columns_of(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return what objects have under these names."""
+def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
+    """Return the columns of a run, or the named ones."""
+    return _only(state_columns([run], names))
+
+
+def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
+    """Return the columns of runs, or the named ones, each with its values."""
+    return state_columns(found, names)
+
+
+def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return what objects have under these names, as columns hold it."""
     if not found:
         return dict.fromkeys(names, ())
-    return dict(zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True))
+    columns = zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True)
+    return {name: [word.value for word in values] if name in _WORDS else values for name, values in columns}
+
+
+def _only(columns: Columns) -> dict[str, Any]:
+    return {name: values[0] for name, values in columns.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -124,24 +140,6 @@ def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
     if before.definition is not after.definition:
         found |= _differences(DEFINITION, before.definition, after.definition)
     return found
-
-
-def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
-    """Return the columns of a run, or the named ones."""
-    values = dict(zip(names, _reader(tuple(names))(run), strict=True))
-    for name in ("status", "kind"):
-        if name in values:
-            values[name] = values[name].value
-    return values
-
-
-def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
-    """Return the columns of runs, or the named ones, each with its values."""
-    columns = _columns_of(found, names)
-    for name in ("status", "kind"):
-        if name in columns:
-            columns[name] = [word.value for word in columns[name]]
-    return columns
 
 
 def run_differences(before: Run, after: Run) -> set[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,6 +26,7 @@ from rqsched.store.rows import (
     SELECT_SLIM_RUNS,
     SELECT_SLIM_SCHEDULES,
     to_run,
+    to_run_and_schedule,
     to_schedule,
 )
 from rqsched.store.tables import (
@@ -550,7 +551,7 @@ def page_of_dead_letters(
     rows = connection.execute(statement).all()
     kept = rows[:limit]
     following = write_cursor(kept[-1].dead_letter_at, kept[-1][0]) if len(rows) > limit else None
-    return Page([_read_dead_letter(row) for row in kept], following)
+    return Page([to_run_and_schedule(row) for row in kept], following)
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:
@@ -563,7 +564,7 @@ def find_dead_letter(connection: Connection, uid: str, *, namespace: str) -> tup
     """Read one dead letter with its schedule; None when there is none in the namespace."""
     statement = _SELECT_DEAD_LETTERS.where(IS_DEAD_LETTER, runs.c.uid == uid, schedules.c.namespace == namespace)
     row = connection.execute(statement).first()
-    return None if row is None else _read_dead_letter(row)
+    return None if row is None else to_run_and_schedule(row)
 
 
 def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> bool:
@@ -590,8 +591,3 @@ def _are_wanted(wanted: DeadLetters) -> list[sa.ColumnElement[bool]]:
     if wanted.queue is not None:
         found.append(sa.func.coalesce(runs.c.queue, wanted.default_queue) == wanted.queue)
     return found
-
-
-def _read_dead_letter(row: Sequence[Any]) -> tuple[Run, Schedule]:
-    split = len(RUN_COLUMNS)
-    return to_run(row[:split]), to_schedule(row[split : split + len(SCHEDULE_COLUMNS)])

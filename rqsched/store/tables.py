@@ -107,6 +107,19 @@ def constant(word: StrEnum) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{word.value}'", sa.String)
 
 
+def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
+    """Say that an attempt of a run, a target or a delivery runs under a token: only its holder may keep or end it."""
+    return (table.c.status == constant(RunStatus.RUNNING)) & (table.c.token == token)
+
+
+def is_free_for(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
+    """Say that an attempt may be claimed under a token: it is pending, or the token holds it already.
+
+    That is so when a claim is repeated because the answer to its commit was lost.
+    """
+    return (table.c.status == constant(RunStatus.PENDING)) | is_held_by(table, token)
+
+
 def _is_one_of(name: str, words: Iterable[str]) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{name} IN ({', '.join(repr(str(word)) for word in words)})", name=name)
 

@@ -17,7 +17,7 @@ from rqsched.chain.settling import has_failed_finally, settle_run
 from rqsched.chain.target_execution import decide_lost, end_if_over
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import BatchJobId
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import Run
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked
 from rqsched.store import changes, claims, deliveries, fan_out_targets, reconcile_queries
@@ -76,9 +76,8 @@ def _lose(runtime: Runtime, runs: Sequence[tuple[Run, int]], reason: str) -> Rec
 
 def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     def is_still_silent(current: Run) -> bool:
-        is_same = current.token == run.token and current.attempt == run.attempt
         is_silent = current.heartbeat_at == run.heartbeat_at and current.dispatched_at is None
-        return is_same and current.status is RunStatus.RUNNING and is_silent
+        return is_silent and current.attempt == run.attempt and current.is_held_by(run.token)
 
     if runtime.database.read(lambda connection: claims.read_heartbeat(connection, run.uid)) != heartbeat:
         return False

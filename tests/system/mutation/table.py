@@ -117,8 +117,8 @@ FENCES = (
     _edit(
         "a claim does not compare the status",
         "store/claims.py",
-        "    return is_asked & (is_pending | _IS_MINE)\n",
-        "    return is_asked\n",
+        ".where(*is_asked, is_free_for(runs, _TOKEN))",
+        ".where(*is_asked)",
         _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
         _CHAIN + "drain.py::test_a_replaced_pending_run_never_starts[sqlite-cancel]",
         _WORLDS.format(0),
@@ -126,8 +126,8 @@ FENCES = (
     _edit(
         "an end does not compare the token",
         "chain/settling.py",
-        "return run.token == claim.token and run.status is RunStatus.RUNNING",
-        "return True",
+        "fence=lambda run: run.is_held_by(claim.token)",
+        "fence=lambda run: True",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-returns]",
         _CHAIN + "run_ends.py::test_the_result_of_a_cancelled_run_is_not_recorded[sqlite-fails]",
         _CHAIN + "run_ends.py::test_the_late_end_of_a_lost_attempt_is_not_that_of_the_attempt_in_its_place[sqlite]",
@@ -135,8 +135,7 @@ FENCES = (
     _edit(
         "an end in one statement does not compare the token",
         "store/changes.py",
-        '            runs.c.token == sa.bindparam("b_token"),\n'
-        "            runs.c.status == constant(RunStatus.RUNNING),\n",
+        '            is_held_by(runs, sa.bindparam("b_token")),\n',
         "",
         _STORE + "end_alone.py::test_nothing_is_written_under_another_token",
         _STORE + "end_alone.py::test_nothing_is_written_after_waiting_for_a_transaction_that_changed_either_row"
@@ -257,15 +256,15 @@ FENCES = (
     _edit(
         "a heartbeat does not compare the token",
         "store/claims.py",
-        '        runs.c.token == sa.bindparam("b_token"),\n        runs.c.status == constant(RunStatus.RUNNING),\n',
-        "        runs.c.status == constant(RunStatus.RUNNING),\n",
+        '.where(runs.c.uid == sa.bindparam("b_uid"), is_held_by(runs, _TOKEN))',
+        '.where(runs.c.uid == sa.bindparam("b_uid"), runs.c.status == constant(RunStatus.RUNNING))',
         _STORE + "claims.py::test_a_heartbeat_with_another_token_does_not_count[sqlite]",
     ),
     _edit(
         "a run is given back without a comparison of the token",
         "chain/blocking.py",
-        "current.token == run.token and current.status is RunStatus.RUNNING",
-        "current.status is RunStatus.RUNNING",
+        "fence=lambda current: current.is_held_by(run.token)",
+        "fence=lambda current: True",
         _CHAIN + "blocked.py::test_a_worker_that_wakes_up_after_its_run_was_lost_gives_nothing_back[sqlite]",
     ),
     _edit(
@@ -491,9 +490,9 @@ FOLLOWING = (
 ANSWERS = (
     _edit(
         "a repeated claim does not recognise its own token",
-        "store/claims.py",
-        "    return is_asked & (is_pending | _IS_MINE)\n",
-        "    return is_asked & is_pending\n",
+        "store/tables.py",
+        "(table.c.status == constant(RunStatus.PENDING)) | is_held_by(table, token)",
+        "table.c.status == constant(RunStatus.PENDING)",
         _CHAIN + "lost_answers.py::test_a_claim_whose_answer_was_lost_is_recognised_when_repeated",
     ),
     _edit(
@@ -560,7 +559,7 @@ ANSWERS = (
     _edit(
         "a repeated operation does not recognise its own commit",
         "chain/changing.py",
-        "        if row is None or row.operation is None:\n            return False\n",
+        "        if row is None:\n            return False\n",
         "        return False\n",
         _CRASH.format("pause"),
         _CRASH.format("restart a done one"),
@@ -660,7 +659,7 @@ RECONCILE = (
     _edit(
         "reconcile records a run as lost although it has ended",
         "chain/reconcile/attempts.py",
-        "return is_same and current.status is RunStatus.RUNNING and is_silent",
+        "return is_silent and current.attempt == run.attempt and current.is_held_by(run.token)",
         "return True",
         _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
     ),
@@ -825,14 +824,14 @@ NOTIFICATIONS = (
     _edit(
         "a notification is attempted without a comparison of its row",
         "store/deliveries.py",
-        "deliveries.c.attempt == job.attempt, is_pending | is_mine)",
-        "is_pending | is_mine | sa.true())",
+        "deliveries.c.attempt == job.attempt, is_free_for(deliveries, token))",
+        "sa.true())",
         _CHAIN + "notifications.py::test_a_delivery_is_attempted_once_however_often_its_job_is_delivered[sqlite]",
     ),
     _edit(
         "the end of a notification does not compare the token",
         "store/deliveries.py",
-        "where(deliveries.c.uid == uid, deliveries.c.token == token, is_running)",
+        "where(deliveries.c.uid == uid, is_held_by(deliveries, token))",
         "where(deliveries.c.uid == uid)",
         _CHAIN + "notifications.py::test_a_process_that_lost_its_delivery_says_nothing_about_it_any_more[sqlite]",
     ),
@@ -921,22 +920,22 @@ FAN_OUT = (
     _edit(
         "a job with an earlier number claims a target",
         "store/fan_out_targets.py",
-        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"), _IS_FREE)',
-        'sa.bindparam("of"), _IS_FREE)',
+        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"))',
+        'sa.bindparam("of"))',
         _EACH + "a_job_of_an_earlier_attempt_handles_nothing[sqlite]",
     ),
     _edit(
         "a claim of a target does not compare the status",
         "store/fan_out_targets.py",
-        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"), _IS_FREE)',
-        'sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"))',
+        "    .where(is_free_for(targets, _TOKEN))\n",
+        "",
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
     ),
     _edit(
         "the end of a target does not compare the token",
         "store/fan_out_targets.py",
-        '    .where(targets.c.uid == sa.bindparam("of"), _IS_MINE)\n',
+        '    .where(targets.c.uid == sa.bindparam("of"), is_held_by(targets, _TOKEN))\n',
         '    .where(targets.c.uid == sa.bindparam("of"))\n',
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[sqlite]",
         _STORE + "fan_out_targets.py::test_a_target_is_claimed_once_and_ended_by_its_holder_alone[postgres]",
