@@ -80,15 +80,11 @@ def _held_until(runtime: Runtime, now: datetime, held_for: timedelta | None) -> 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> ClaimedRun:
     """Read a run of a namespace, also one that is not external; raises RunNotFoundError."""
-
-    def work(connection: Connection) -> ClaimedRun:
-        run = changes.find_run(connection, uid)
-        schedule = None if run is None else changes.find(connection, run.schedule_uid)
-        if run is None or schedule is None or schedule.namespace != namespace:
-            raise RunNotFoundError(uid)
-        return ClaimedRun(run, schedule)
-
-    return runtime.database.read(work)
+    found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, uid))
+    if found is None or found[0].namespace != namespace:
+        raise RunNotFoundError(uid)
+    schedule, run = found
+    return ClaimedRun(run, schedule)
 
 
 def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change | None:

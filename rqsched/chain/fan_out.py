@@ -126,26 +126,22 @@ def _named(one: Any) -> Named:
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
     """Return what the targets of a run have in common, by its schedule's policies as they are now."""
-
-    def read(connection: Connection) -> Batch:
-        run = changes.find_run(connection, run_uid)
-        schedule = None if run is None else changes.find(connection, run.schedule_uid)
-        if run is None or schedule is None:
-            raise RunNotFoundError(run_uid)
-        usual = run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
-        return Batch(
-            run_uid=run.uid,
-            workflow=workflow or run.workflow,
-            at=run.occurrence_at,
-            timeout=schedule.policies.target_timeout or usual,
-            schedule_uid=run.schedule_uid,
-            queue=run.queue,
-            connection=run.connection,
-            max_parallel=schedule.policies.max_parallel,
-            is_named=run.has_named_targets,
-        )
-
-    return runtime.database.read(read)
+    found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, run_uid))
+    if found is None:
+        raise RunNotFoundError(run_uid)
+    schedule, run = found
+    usual = run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
+    return Batch(
+        run_uid=run.uid,
+        workflow=workflow or run.workflow,
+        at=run.occurrence_at,
+        timeout=schedule.policies.target_timeout or usual,
+        schedule_uid=run.schedule_uid,
+        queue=run.queue,
+        connection=run.connection,
+        max_parallel=schedule.policies.max_parallel,
+        is_named=run.has_named_targets,
+    )
 
 
 def fan_out(

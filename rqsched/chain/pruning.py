@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import RunStatus, Schedule
@@ -131,19 +132,13 @@ def _retention_for(runtime: Runtime, wanted: Pruning, policies: str) -> Retentio
     return wanted.retention or Retention.parse(own or runtime.settings.retention)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """How far the pruning of one schedule is."""
 
     run: int | None = 0
     """Runs up to this number have been looked at; None when there are no more to look at."""
     event: int | None = 0
     """Audit events up to this sequence have been looked at; None when there are no more to look at."""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing is left to look at."""
-        return self.run is None and self.event is None
 
 
 _END = _Place(None, None)
@@ -154,7 +149,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
     """Prune one schedule step by step; what fails is logged and left out."""
     place = _Place()
     try:
-        while not place.is_end:
+        while place != _END:
             step = partial(_step, uid=uid, retention=retention, place=place, now=runtime.now())
             # Look first, without a lock: most schedules with old rows have only some that always stay.
             done, place = runtime.database.read(partial(step, is_dry=True))

@@ -111,10 +111,10 @@ def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = 
     """Check that a run could be retried now; raises what `retry_run` would. Writes nothing."""
 
     def read(connection: Connection) -> None:
-        run = changes.find_run(connection, run_uid)
-        schedule = None if run is None else changes.find(connection, run.schedule_uid)
-        if run is None or schedule is None:
+        found = changes.find_with_schedule(connection, run_uid)
+        if found is None:
             raise RunNotFoundError(run_uid)
+        schedule, run = found
         if not (run.is_asked and run.status in OPEN):
             runs_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
 

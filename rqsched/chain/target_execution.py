@@ -123,7 +123,8 @@ def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, R
     """
     key = target.run_uid, attempt
     known = runtime.runs_of_targets.get(key)
-    if known is None and (known := runtime.database.read(lambda connection: _read_run(connection, target))):
+    find = partial(changes.find_with_schedule, run_uid=target.run_uid)
+    if known is None and (known := runtime.database.read(find)):
         while len(runtime.runs_of_targets) >= _RUNS_KEPT:
             runtime.runs_of_targets.pop(next(iter(runtime.runs_of_targets)), None)
         runtime.runs_of_targets[key] = known
@@ -163,14 +164,8 @@ def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types:
 
 def _read_policy(connection: Connection, target: Target) -> Schedule | None:
     """Return the schedule whose policy says whether a target is tried again; None when it is not."""
-    found = _read_run(connection, target)
+    found = changes.find_with_schedule(connection, target.run_uid)
     return found[0] if found and (found[1].status in OPEN or found[1].status is RunStatus.SUCCEEDED) else None
-
-
-def _read_run(connection: Connection, target: Target) -> tuple[Schedule, Run] | None:
-    schedule = None if target.schedule_uid is None else changes.find(connection, target.schedule_uid)
-    run = None if schedule is None else changes.find_run(connection, target.run_uid)
-    return (schedule, run) if schedule and run else None
 
 
 def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
@@ -193,7 +188,7 @@ def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool,
 def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
     """Arm the retry link of the run; without it reconcile finds the target when it is due, some seconds later."""
     try:
-        found = runtime.database.read(lambda connection: _read_run(connection, target))
+        found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, target.run_uid))
         if found is not None:
             schedule, run = found
             link = RetryLinkId(schedule.uid, run.number, run.attempt)

@@ -27,6 +27,7 @@ from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,
     SELECT_RUNS,
+    SELECT_RUNS_WITH_SCHEDULES,
     SELECT_SCHEDULES,
     event_columns,
     event_rows,
@@ -38,6 +39,7 @@ from rqsched.store.rows import (
     schedule_differences,
     schedule_values,
     to_run,
+    to_run_and_schedule,
     to_schedule,
     update_rows,
 )
@@ -290,7 +292,17 @@ def find_run(connection: Connection, uid: str) -> Run | None:
     return None if row is None else to_run(row)
 
 
+def find_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
+    """Read a run and its schedule without locking them."""
+    row = connection.execute(_FIND_WITH_SCHEDULE, {"uid": run_uid}).first()
+    if row is None:
+        return None
+    run, schedule = to_run_and_schedule(row)
+    return schedule, run
+
+
 _FIND_RUN = SELECT_RUNS.where(runs.c.uid == sa.bindparam("uid"))
+_FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("uid"))
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:

@@ -21,7 +21,7 @@ from rqsched.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
     SCHEDULE_COLUMNS,
-    SELECT_RUNS,
+    SELECT_RUNS_WITH_SCHEDULES,
     SELECT_SCHEDULES,
     to_run,
     to_run_and_schedule,
@@ -96,11 +96,7 @@ _START_RETURNING = (
     .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
 _START_UNTOLD = _START_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text))
-_STARTED = (
-    sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS)
-    .join_from(runs, schedules, schedules.c.uid == runs.c.schedule_uid)
-    .where(runs.c.uid == sa.bindparam("b_uid"))
-)
+_STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
 """SQLite returns no columns of the other table."""
 
 
@@ -182,20 +178,16 @@ def start_external(
     update = sa.update(runs).where(dialect.one_of(runs.c.uid, uids)).values(**{**values, "started_at": started_at})
     update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
-    return _with_schedules(connection, [started[uid] for uid in uids])
+    of_these = dialect.one_of(schedules.c.uid, sorted({run.schedule_uid for run in started.values()}))
+    found = (to_schedule(row) for row in connection.execute(SELECT_SCHEDULES.where(of_these)))
+    known = {schedule.uid: schedule for schedule in found}
+    return [(started[uid], known[started[uid].schedule_uid]) for uid in uids]
 
 
 def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Schedule]]:
     """Return the active runs that a claim with this token started, each with its schedule."""
-    statement = SELECT_RUNS.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
-    return _with_schedules(connection, [to_run(row) for row in connection.execute(statement)])
-
-
-def _with_schedules(connection: Connection, found: Sequence[Run]) -> list[tuple[Run, Schedule]]:
-    uids = sorted({run.schedule_uid for run in found})
-    statement = SELECT_SCHEDULES.where(dialect_of(connection).one_of(schedules.c.uid, uids))
-    known = {schedule.uid: schedule for schedule in (to_schedule(row) for row in connection.execute(statement))}
-    return [(run, known[run.schedule_uid]) for run in found]
+    statement = SELECT_RUNS_WITH_SCHEDULES.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
+    return [to_run_and_schedule(row) for row in connection.execute(statement)]
 
 
 def record_external_heartbeats(

@@ -108,7 +108,8 @@ def is_transient(error: BaseException) -> bool:
         return True
     state = sqlstate_of(error)
     if state:
-        return _passes(state) or _is_from_standby(error)
+        passes = state in _CONFLICTS or (state.startswith(_OUTAGES) and state not in _ABOUT_THE_STATEMENT)
+        return passes or _is_from_standby(error)
     text = str(error.orig).lower()
     if any(part in text for part in _SQLITE_OUTAGES):
         return True
@@ -121,11 +122,6 @@ def is_conflict(error: BaseException) -> bool:
         return False
     state = sqlstate_of(error)
     return state in {*_CONFLICTS, "57014"} if state else any(part in str(error.orig).lower() for part in _SQLITE_LOCKED)
-
-
-def _passes(state: str) -> bool:
-    """Return whether a failure of this SQLSTATE may pass without a change of the statement."""
-    return state in _CONFLICTS or (state.startswith(_OUTAGES) and state not in _ABOUT_THE_STATEMENT)
 
 
 def _is_from_standby(error: BaseException) -> bool:

@@ -140,11 +140,6 @@ class _PlainCursor(psycopg.Cursor[Any]):
         return _Description(found) if found is not None and found.nfields else super().description
 
 
-def session_options() -> str:
-    """Return the start-up options that set the limits of a session."""
-    return " ".join(f"-c {name}={value}" for name, value in SESSION.items())
-
-
 def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
     """Open an engine whose connections are bounded; none is made before it is used.
 
@@ -214,9 +209,10 @@ def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]
         plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options}
         if is_limited:
             # Those of the URL or the environment come last, and win.
+            limits = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
-                own = {**plain, "options": f"{session_options()} {others}".strip()}
+                own = {**plain, "options": f"{limits} {others}".strip()}
                 return BoundedConnection.connect(*args, **own)
             except psycopg.OperationalError as error:
                 if _REFUSED not in str(error):

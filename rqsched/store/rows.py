@@ -43,6 +43,9 @@ ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xm
 """The transaction that wrote a schedule's row as it is; no lock of it changes that (PostgreSQL)."""
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
+SELECT_RUNS_WITH_SCHEDULES = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS).join_from(
+    runs, schedules, schedules.c.uid == runs.c.schedule_uid
+)
 """Built once: naming a hundred columns takes longer than the rest of a short query."""
 _WORDS = {"status", "kind"}
 """Columns of texts whose fields are words of an enum."""
@@ -81,7 +84,7 @@ def to_run(row: Sequence[Any]) -> Run:
 
 
 def to_run_and_schedule(row: Sequence[Any]) -> tuple[Run, Schedule]:
-    """Read a run and its schedule from a row that begins with RUN_COLUMNS and SCHEDULE_COLUMNS."""
+    """Read a run and its schedule from a row that begins with the columns of SELECT_RUNS_WITH_SCHEDULES."""
     split = len(RUN_COLUMNS)
     return to_run(row[:split]), to_schedule(row[split : split + len(SCHEDULE_COLUMNS)])
 

@@ -5,9 +5,9 @@ Every query is bounded, whatever is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,9 +20,8 @@ from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
-    SCHEDULE_COLUMNS,
     SELECT_RUNS,
-    SELECT_SCHEDULES,
+    SELECT_RUNS_WITH_SCHEDULES,
     SELECT_SLIM_RUNS,
     SELECT_SLIM_SCHEDULES,
     to_run,
@@ -133,7 +132,7 @@ def find_runs(
         statement = statement.where(runs.c.uid > cursor if oldest_first else runs.c.uid < cursor)
     order = runs.c.uid.asc() if oldest_first else runs.c.uid.desc()
     statement, cut = cut_to_size(connection, statement.order_by(order).limit(limit + 1), most)
-    found = [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+    found = _named(connection.execute(statement))
     return page_of(found, limit, lambda one: one[1].uid, cut)
 
 
@@ -147,11 +146,12 @@ def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
 
 def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
     """Read a run of any schedule of a namespace by its uid, with its schedule."""
-    run = find_run_in(connection, namespace, uid)
-    if run is None:
+    is_this = runs.c.uid == uid.upper(), schedules.c.namespace == namespace
+    row = connection.execute(SELECT_RUNS_WITH_SCHEDULES.where(*is_this)).first()
+    if row is None:
         return None
-    owner = connection.execute(SELECT_SCHEDULES.where(schedules.c.uid == run.schedule_uid)).one()
-    return to_schedule(owner), run
+    run, schedule = to_run_and_schedule(row)
+    return schedule, run
 
 
 def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
@@ -178,14 +178,18 @@ class FailedRuns(NamedTuple):
     """The workflow they executed; None for any."""
 
 
+_SELECT_NAMED = sa.select(*RUN_COLUMNS, schedules.c.schedule_id).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+
+
+def _named(rows: Iterable[Sequence[Any]]) -> list[tuple[str, Run]]:
+    """Read runs, each with the id of its schedule, which is the last column."""
+    return [(row[-1], to_run(row[:-1])) for row in rows]
+
+
 def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[tuple[str, Run]]:
     """Read failed and lost runs of schedules that are not deleted, oldest end first, with the ids of the schedules."""
-    statement = (
-        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(HAS_FAILED, runs.c.ended_at >= wanted.since)
-        .where(IS_LIVE, schedules.c.namespace == wanted.namespace)
-    )
+    statement = _SELECT_NAMED.where(HAS_FAILED, runs.c.ended_at >= wanted.since)
+    statement = statement.where(IS_LIVE, schedules.c.namespace == wanted.namespace)
     if wanted.until is not None:
         statement = statement.where(runs.c.ended_at < wanted.until)
     if wanted.schedule_id is not None:
@@ -193,20 +197,18 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
     if wanted.workflow is not None:
         statement = statement.where(runs.c.workflow == wanted.workflow)
     rows = connection.execute(statement.order_by(runs.c.ended_at, runs.c.uid).limit(limit))
-    return [(row[-1], to_run(row[:-1])) for row in rows]
+    return _named(rows)
 
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
     """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
     owner = dialect_of(connection).unindexed(schedules.c.namespace)
     statement = (
-        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(HAS_FAILED, runs.c.ended_at >= since, owner == namespace)
+        _SELECT_NAMED.where(HAS_FAILED, runs.c.ended_at >= since, owner == namespace)
         .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
         .limit(limit)
     )
-    return [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+    return _named(connection.execute(statement))
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
@@ -215,17 +217,11 @@ def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tupl
     Those of a busy namespace are among the newest of all; only for a quiet one are its schedules looked at.
     """
     newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
-    statement = (
-        sa.select(*RUN_COLUMNS, schedules.c.schedule_id)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(schedules.c.namespace == namespace)
-        .order_by(newest)
-        .limit(limit)
-    )
+    statement = _SELECT_NAMED.where(schedules.c.namespace == namespace).order_by(newest).limit(limit)
     of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT)
     found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
     rows = found if len(found) == limit else connection.execute(statement)
-    return [(row[-1], to_run(row[:-1])) for row in rows]
+    return _named(rows)
 
 
 _LOOKED_AT = 200
@@ -583,7 +579,7 @@ def take_off_dead_letters(connection: Connection, uids: Sequence[str]) -> None:
 
 
 _DEAD_LETTERS = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
-_SELECT_DEAD_LETTERS = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS, runs.c.dead_letter_at).select_from(_DEAD_LETTERS)
+_SELECT_DEAD_LETTERS = SELECT_RUNS_WITH_SCHEDULES.add_columns(runs.c.dead_letter_at)
 
 
 def _are_wanted(wanted: DeadLetters) -> list[sa.ColumnElement[bool]]:

@@ -5,7 +5,7 @@ For a process whose schema is current this costs two short queries; it never loa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -133,7 +133,11 @@ def _has_matching_tables(connection: Connection) -> bool:
     if not faults and len(existing) == len(metadata.tables):
         return True
     missing = sorted(set(metadata.tables) - {table.name for table in existing})
-    raise SchemaError(_foreign(faults or [f"{existing[0].name} exists, but {_list(missing)} do not"]))
+    told = faults or [f"{existing[0].name} exists, but {_list(missing)} do not"]
+    raise SchemaError(
+        f"the database holds tables that rqsched did not make: {'; '.join(told)}. Nothing was changed. "
+        "Rename or drop them, or give rqsched a database of its own."
+    )
 
 
 def _fault(inspector: Inspector, table: sa.Table) -> str | None:
@@ -150,10 +154,3 @@ def _fault(inspector: Inspector, table: sa.Table) -> str | None:
 
 def _list(names: Collection[str]) -> str:
     return ", ".join(sorted(names))
-
-
-def _foreign(faults: Iterable[str]) -> str:
-    return (
-        f"the database holds tables that rqsched did not make: {'; '.join(faults)}. Nothing was changed. "
-        "Rename or drop them, or give rqsched a database of its own."
-    )

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -54,7 +54,10 @@ def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) ->
         _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
         return None
     try:
-        _deliver(runtime, delivery, is_beside=is_beside)
+        seconds = runtime.notifier.seconds(delivery)
+        # What its process dies with is attempted again when its lease is over.
+        with nullcontext() if is_beside else time_limit(runtime.watch, seconds, _leave):
+            _send(runtime, delivery, seconds)
     except OutOfTimeError as error:
         why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
         return _fail(runtime, delivery, token, f"{why}{error}")
@@ -89,16 +92,6 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
         deliveries.put_off(connection, delivery, token, again_at)
         return None
     return delivery
-
-
-def _deliver(runtime: Runtime, delivery: Delivery, *, is_beside: bool) -> None:
-    seconds = runtime.notifier.seconds(delivery)
-    if is_beside:
-        _send(runtime, delivery, seconds)
-        return
-    # What its process dies with is attempted again when its lease is over.
-    with time_limit(runtime.watch, seconds, _leave):
-        _send(runtime, delivery, seconds)
 
 
 def _send(runtime: Runtime, delivery: Delivery, seconds: int) -> None:

@@ -29,16 +29,6 @@ LEASE_SECONDS = 60
 """How long an attempt may take to record its end beyond its timeout, before it counts as lost."""
 
 
-def configured_by(settings: Settings) -> Configured:
-    """Return what the settings want told of every schedule."""
-    return Configured(
-        webhook=settings.webhook_url,
-        heartbeat=settings.heartbeat_url,
-        sentry=settings.sentry_checkins,
-        queue=settings.notification_queue,
-    )
-
-
 class Parts(Protocol):
     """What a notifier uses of its process's runtime."""
 
@@ -57,8 +47,14 @@ class Notifier:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._configured = configured = configured_by(parts.settings)
-        self.tells_every_start = configured.heartbeat is not None or configured.sentry
+        settings = parts.settings
+        self._configured = Configured(
+            webhook=settings.webhook_url,
+            heartbeat=settings.heartbeat_url,
+            sentry=settings.sentry_checkins,
+            queue=settings.notification_queue,
+        )
+        self.tells_every_start = self._configured.heartbeat is not None or self._configured.sentry
         """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
 
     def write(self, connection: Connection, changes: Sequence[Change]) -> None:
