@@ -98,7 +98,9 @@ def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) ->
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
     """Return the columns of a schedule, or the named ones."""
-    return _only(schedule_columns([schedule], names))
+    definition = schedule.definition
+    values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
+    return {name: value.value if name in _WORDS else value for name, value in values.items()}
 
 
 def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> Columns:
@@ -109,7 +111,8 @@ def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> 
 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     """Return the columns of a run, or the named ones."""
-    return _only(state_columns([run], names))
+    values = zip(names, _reader(tuple(names))(run), strict=True)
+    return {name: value.value if name in _WORDS else value for name, value in values}
 
 
 def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
@@ -123,10 +126,6 @@ def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Se
         return dict.fromkeys(names, ())
     columns = zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True)
     return {name: [word.value for word in values] if name in _WORDS else values for name, values in columns}
-
-
-def _only(columns: Columns) -> dict[str, Any]:
-    return {name: values[0] for name, values in columns.items()}
 
 
 @lru_cache(maxsize=1024)
