@@ -140,6 +140,11 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
         )
     if waiting := [one for one in where[Fires.SOURCE] if moving.is_waiting(one) or one.outcome is Outcome.CREATED]:
         yield f"{len(waiting)} fire {at_source}; ours wait, paused: {source.cannot_disable or _DISABLE}."
+        if late := [one for one in waiting if moving.is_owed(one)]:
+            yield (
+                f"{len(late)} of them are late there: each fires once, at once, when it is handed over "
+                f"({_listed(_ids(late))})."
+            )
     if paused := [one for one in where[Fires.SOURCE] if one.is_paused and not moving.is_waiting(one)]:
         yield f"{len(paused)} fire {at_source}: ours were paused here by somebody ({_listed(_ids(paused))})."
     if handed := [one for one in where[Fires.NOWHERE] if moving.is_waiting(one)]:

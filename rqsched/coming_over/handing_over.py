@@ -182,6 +182,10 @@ class HandingOver:
         """Return whether a schedule waits for its source to fire it no more."""
         return one.schedule is not None and self._waits(one.schedule)
 
+    def is_owed(self, one: Imported) -> bool:
+        """Return whether its source should have fired it by now, and has not."""
+        return one.source.next_at is not None and one.source.next_at <= self._runtime.now()
+
     def _may_fire(self, schedule: Schedule | None) -> bool:
         return schedule is not None and (schedule.is_active or self._waits(schedule))
 
@@ -193,7 +197,7 @@ class HandingOver:
         if one.schedule is None or not self.is_waiting(one):
             return one
         handle, next_at = ScheduleHandle(self._runtime, one.schedule), one.source.next_at
-        is_owed = next_at is not None and next_at <= self._runtime.now()
+        is_owed = self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run

@@ -14,7 +14,7 @@ from rqsched.coming_over.unpickle import NotReadableError, decompress, plain, un
 from rqsched.core.option_table import MAX_TIMEOUT
 from rqsched.workflows import is_path
 
-NO_TIMEOUT = "It has no timeout of its own: RQ's (180 s) becomes RQSCHED_RUN_TIMEOUT."
+NO_TIMEOUT = "It has no timeout of its own: in place of its queue's (RQ's is 180 s) it has RQSCHED_RUN_TIMEOUT."
 
 
 class Call(NamedTuple):

@@ -84,6 +84,13 @@ def test_a_source_whose_all_is_imported_is_a_success(cli: Cli, words: tuple[str,
     assert "1 created." in cli(*words).out
 
 
+def test_what_is_late_there_is_said_before_it_fires_here(cli: Cli, words: tuple[str, ...], theirs: Any) -> None:
+    theirs.enqueue_at(SOON - timedelta(days=1), BY_PATH, job_id="late", timeout=60)
+    assert "1 of them are late there: each fires once, at once" in cli(*words, "--dry-run", code=1).out
+    cli(*words, "--disable-source", code=1)
+    assert cli.scheduler.get("rq-scheduler:late").status == "done"
+
+
 def test_a_source_without_anything_says_so(cli: Cli, redis_url: str) -> None:
     assert "nothing there." in cli("import", "rq-scheduler", redis_url, "--disable-source").out
 

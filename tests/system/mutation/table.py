@@ -966,6 +966,42 @@ FAN_OUT = (
 
 COMING_OVER = (
     _edit(
+        "what is imported fires before its source is disabled",
+        "coming_over/handing_over.py",
+        "self.waits if source.enabled else self._rests, True, self._context)",
+        "self.waits if source.enabled else self._rests, False, self._context)",
+        _COMING + "handing_over.py::test_ours_wait_until_their_source_is_disabled",
+    ),
+    _edit(
+        "what a source owes is fired by each import",
+        "coming_over/handing_over.py",
+        'force=True, idempotency_key=f"import:{iso_utc(next_at)}", context',
+        "force=True, context",
+        "tests/system/crash/test_handing_over.py::"
+        "test_an_import_that_ends_at_any_step_is_completed_by_another_one[sqlite]",
+    ),
+    _edit(
+        "what comes while it is handed over is left out",
+        "coming_over/handing_over.py",
+        "if next_at is not None and not is_owed:",
+        "if False:",
+        _COMING + "handing_over.py::test_a_time_that_comes_while_it_is_handed_over_is_fired_once",
+    ),
+    _edit(
+        "jobs are taken while rqscheduler enqueues",
+        "coming_over/rq_scheduler.py",
+        "        self._take_lock(token)\n",
+        "        self._redis.set(LOCK, token)\n",
+        _COMING + "rq_scheduler.py::test_nothing_is_moved_while_an_rqscheduler_enqueues",
+    ),
+    _edit(
+        "a pickle of others imports what it names",
+        "coming_over/unpickle.py",
+        'return Name(f"{module}.{name}")',
+        "return super().find_class(module, name)",
+        _COMING + "unpickle.py::test_a_call_is_named_and_not_made[os.system-4]",
+    ),
+    _edit(
         "a beat is not told which tasks an import has disabled",
         "store/foreign_tables.py",
         "            self._tell_beat(connection, now)\n",
