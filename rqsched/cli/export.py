@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -75,7 +74,7 @@ def export(
     if file is None:
         session.writer.document(text)
         return
-    _write(file, text)
+    schedule_file.write(file, text)
     fields = {
         "file": str(file),
         "schedules": len(found.entries),
@@ -92,9 +91,7 @@ def _format(file: Path | None, given: Format | None, output: Output) -> Format:
         if usual is Format.JSON and given not in {None, usual}:
             raise InvalidInputError("--format", f"is {given}, and -o {output} is JSON; name a FILE, or leave out -o")
         return given or usual
-    named = Format.of(file)
-    if named is None:
-        raise InvalidInputError("FILE", f"{file.name!r} does not end in .toml, .yaml, .yml or .json, as sync needs it")
+    named = schedule_file.require_format(file)
     if given not in {None, named}:
         raise InvalidInputError("--format", f"is {given}, and sync reads {file.name} as {named}; leave it out")
     return named
@@ -121,17 +118,3 @@ def _exported(schedules: Iterable[Schedule], settings: Settings, *, is_done_want
 def _named(ids: list[str]) -> str:
     more = len(ids) - _MOST_NAMED
     return ", ".join(ids[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file as a whole: half of one would be read as schedules that shall be gone."""
-    target = file.resolve()
-    new = target.with_name(f".{target.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        if target.exists():
-            shutil.copymode(target, new)
-        new.replace(target)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise InvalidInputError(str(file), f"cannot be written: {error.strerror}") from None

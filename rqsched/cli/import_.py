@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rqsched.cli import schedule_file
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.cli.output import shown
 from rqsched.cli.schedule_file import declaration_of
-from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
+from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome, labelled
 from rqsched.coming_over.kinds import OPENERS
 from rqsched.coming_over.source import Reading, Source
 from rqsched.errors import InvalidInputError
@@ -22,6 +24,10 @@ app = typer.Typer(add_completion=False)
 _SHOWN = 5
 """How many ids are listed for a sentence that is true of many."""
 _DISABLE = "run this with --disable-source, and take out of your application what schedules them there"
+_HEAD = (
+    "Where the import wrote these, too, they wait there until --disable-source, and a sync leaves them so.",
+    "Elsewhere a sync makes them fire at once: disable the source first.",
+)
 _BAD = {Outcome.NOT_IMPORTED, Outcome.TAKEN}
 
 Kind = Annotated[
@@ -36,6 +42,12 @@ def import_(
     kind: Kind,
     source: Address,
     dry_run: DryRun = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write", metavar="FILE", help="Also write a file for `rqsched sync`; with --dry-run nothing else."
+        ),
+    ] = None,
     disable_source: Annotated[
         bool, typer.Option("--disable-source", help="Let the source fire them no more, and then ours.")
     ] = False,
@@ -57,6 +69,8 @@ def import_(
         raise InvalidInputError("--source-is-stopped", "contradicts --disable-source; give one")
     if timezone is not None:
         require_timezone(timezone)
+    if write is not None:
+        schedule_file.require_format(write)
     with closing(OPENERS[kind](source, Reading(trust_source, timezone))) as opened:
         if disable_source and opened.cannot_disable:
             raise InvalidInputError("--disable-source", opened.cannot_disable)
@@ -70,6 +84,8 @@ def import_(
             found, said = moving.hand_over()
         else:
             found = moving.resume() if source_is_stopped else moving.write()
+        if write is not None:
+            _write(write, kind, found)
         advice = [*_advice(moving, opened, found)]
         _show(session, opened, found, [said, *advice] if said else advice, is_preview=dry_run)
     if not all(map(_is_good, found)):
@@ -78,6 +94,18 @@ def import_(
 
 def _is_good(one: Imported) -> bool:
     return one.outcome not in _BAD
+
+
+def _write(path: Path, kind: str, found: Sequence[Imported]) -> None:
+    """Write what was imported as the file of a sync, with what is lost above each entry."""
+    written = [(labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_good(one)]
+    text = schedule_file.text_of(
+        [schedule_file.tidied(entry) for entry, _ in written],
+        schedule_file.require_format(path),
+        head=[f"From {kind}, by rqsched import.", *_HEAD],
+        remarks={entry["schedule_id"]: lost for entry, lost in written},
+    )
+    schedule_file.write(path, text)
 
 
 def _show(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -68,6 +69,14 @@ class Format(StrEnum):
         """Return what the name of a file says; None when it says nothing."""
         suffix = path.suffix.lower().removeprefix(".")
         return cls.YAML if suffix == "yml" else cls(suffix) if suffix in list(cls) else None
+
+
+def require_format(file: Path) -> Format:
+    """Return what the name of a file says it is written in; raises InvalidInputError for one that says nothing."""
+    named = Format.of(file)
+    if named is None:
+        raise InvalidInputError("FILE", f"{file.name!r} does not end in .toml, .yaml, .yml or .json, as sync needs it")
+    return named
 
 
 def read(path: Path) -> list[Declaration]:
@@ -328,6 +337,23 @@ def text_of(
     opening = "" if is_toml else f"{_ENTRIES}:\n"
     empty = f"{_ENTRIES} = []\n" if is_toml else f"{_ENTRIES}: []\n"
     return _comment(head) + ("\n" if head else "") + (opening + "\n".join(blocks) if blocks else empty)
+
+
+def write(file: Path, text: str) -> None:
+    """Replace a file as a whole: half of one would be read as schedules that shall be gone.
+
+    Raises InvalidInputError where it cannot be written.
+    """
+    target = file.resolve()
+    new = target.with_name(f".{target.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, new)
+        new.replace(target)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise InvalidInputError(str(file), f"cannot be written: {error.strerror}") from None
 
 
 def _comment(lines: Iterable[str]) -> str:

@@ -191,9 +191,9 @@ class RqScheduler:
         repeat, interval, cron = meta.get("repeat"), meta.get("interval"), meta.get("cron_string")
         bound = {} if repeat is None else {"max_runs": max(int(repeat), 1)}
         if interval:
-            every = f"PT{int(interval)}S"
+            every = int(interval)
             lost = ["Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts."]
-            return {"spec": {"intervals": [{"every": every, "anchor": iso_utc(next_at)}]}, **bound}, every, lost
+            return {"interval": every, "anchor": iso_utc(next_at), **bound}, every, lost
         if cron:
             expression = _cron(str(cron))
             zone = self._reading.timezone or "UTC"

@@ -133,3 +133,30 @@ def test_names_of_others_move_no_cursor(cli: Cli, words: tuple[str, ...]) -> Non
     answer = cli(*words, code=1)
     assert "gone" in answer.out
     assert "\x1b" not in answer.out + answer.err
+
+
+@pytest.mark.parametrize("name", ["schedules.toml", "schedules.yaml", "schedules.json"])
+def test_a_file_of_the_entries_is_what_sync_reads(name: str, cli: Cli, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / name
+    cli(*words, "--write", str(path), code=1)
+    text = path.read_text()
+    assert "Its meta is lost (who): pass it as arguments." in text
+    assert "From rq-scheduler, by rqsched import." in text
+    assert cli("sync", str(path), "-o", "json").json["unchanged"] == ["rq-scheduler:hourly"]
+    assert cli.scheduler.get("rq-scheduler:hourly").status == "paused"
+    cli(*words, "--disable-source", "--write", str(path), code=1)
+    assert path.read_text() == text
+    assert cli("sync", str(path), "--prune", "-o", "json").json["unchanged"] == ["rq-scheduler:hourly"]
+    assert cli.scheduler.get("rq-scheduler:hourly").status == "active"
+
+
+def test_a_dry_run_may_write_the_file_alone(cli: Cli, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "schedules.toml"
+    cli(*words, "--dry-run", "--write", str(path), code=1)
+    assert cli.ids() == []
+    assert cli("sync", str(path), "-o", "json").json["created"] == ["rq-scheduler:hourly"]
+
+
+def test_a_file_of_no_known_form_is_refused_before_anything_is_written(cli: Cli, words: tuple[str, ...]) -> None:
+    assert "does not end in .toml" in cli(*words, "--write", "schedules.txt", code=2).err
+    assert cli.ids() == []

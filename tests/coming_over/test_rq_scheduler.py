@@ -62,7 +62,8 @@ def test_an_interval_counts_on_from_its_next_time(theirs: Any, source: RqSchedul
         "timeout": 77,
         "overlap": "allow_all",
         "retry": {"max_retries": 0},
-        "spec": {"intervals": [{"every": "PT3600S", "anchor": "2099-01-15T12:00:00Z"}]},
+        "interval": 3600,
+        "anchor": "2099-01-15T12:00:00Z",
         "max_runs": 5,
     }
     one = only(source)
@@ -227,7 +228,7 @@ def test_jobs_of_the_serializer_of_json_are_read(redis: Redis, source: RqSchedul
     job.meta["interval"] = 60
     job.save()
     redis.zadd(SCHEDULED, {"x": AT.timestamp()})
-    assert (entry(source)["args"], entry(source)["spec"]["intervals"][0]["every"]) == (["eu"], "PT60S")
+    assert (entry(source)["args"], entry(source)["interval"]) == (["eu"], 60)
 
 
 def put(redis: Redis, data: bytes, score: float = 4_000_000_000.0, **fields: bytes) -> None:

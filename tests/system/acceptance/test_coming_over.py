@@ -43,6 +43,9 @@ def imports(live: LiveEnv, *words: str) -> str:
     return process.log()
 
 
+@pytest.mark.parametrize(
+    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
+)
 def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(any_live: LiveEnv) -> None:
     live = any_live
     url, redis = live.environment["RQSCHED_REDIS_URL"], live.scheduler.runtime.transport.redis
