@@ -77,17 +77,17 @@ def import_(
         moving = HandingOver(
             session.scheduler, opened, declaration_of, namespace=session.namespace, context=session.context
         )
-        said = ""
+        said: list[str] = []
         if dry_run:
             found = moving.preview()
         elif disable_source:
-            found, said = moving.hand_over()
+            found, done = moving.hand_over()
+            said = [done]
         else:
             found = moving.resume() if source_is_stopped else moving.write()
         if write is not None:
             _write(write, kind, found)
-        advice = [*_advice(moving, opened, found)]
-        _show(session, opened, found, [said, *advice] if said else advice, is_preview=dry_run)
+        _show(session, opened, found, [*said, *_advice(moving, opened, found)], is_preview=dry_run)
     if not all(map(_is_good, found)):
         raise typer.Exit(FAILED)
 
