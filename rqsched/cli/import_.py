@@ -17,6 +17,7 @@ from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome, labelled
 from rqsched.coming_over.kinds import OPENERS
 from rqsched.coming_over.source import Reading, Source
+from rqsched.config import Settings
 from rqsched.errors import InvalidInputError
 from rqsched.spec.zones import require_timezone
 
@@ -86,7 +87,7 @@ def import_(
         else:
             found = moving.resume() if source_is_stopped else moving.write()
         if write is not None:
-            _write(write, kind, found)
+            _write(write, kind, found, session.settings)
         _show(session, opened, found, [*said, *_advice(moving, opened, found)], is_preview=dry_run)
     if not all(map(_is_good, found)):
         raise typer.Exit(FAILED)
@@ -96,11 +97,11 @@ def _is_good(one: Imported) -> bool:
     return one.outcome not in _BAD
 
 
-def _write(path: Path, kind: str, found: Sequence[Imported]) -> None:
+def _write(path: Path, kind: str, found: Sequence[Imported], settings: Settings) -> None:
     """Write what was imported as the file of a sync, with what is lost above each entry."""
     written = [(labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_good(one)]
     text = schedule_file.text_of(
-        [schedule_file.tidied(entry) for entry, _ in written],
+        [schedule_file.tidied(entry, settings) for entry, _ in written],
         schedule_file.require_format(path),
         head=[f"From {kind}, by rqsched import.", *_HEAD],
         remarks={entry["schedule_id"]: lost for entry, lost in written},
