@@ -234,14 +234,19 @@ class HandingOver:
         return Imported(source, Outcome.CREATED, source.lost, ScheduleRequest(*said, must_have_future=False))
 
     def _define(self, declared: Declaration) -> Definition:
-        name = declared.workflow
-        if not isinstance(name, str) or not (is_path(name) or option_checks.is_registered(self._runtime, name)):
+        name, runtime = declared.workflow, self._runtime
+        is_known = isinstance(name, str) and option_checks.is_registered(runtime, name)
+        if not isinstance(name, str) or not (is_known or is_path(name)):
             reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
-        option_checks.require_queue(self._runtime, declared.options.get("queue"))
-        option_checks.require_connection(self._runtime, declared.options.get("connection"))
         spec, options = unfold(declared.spec, declared.options)
-        return define(None, {**options, "managed_by": MANAGED_BY}, workflow=name, spec=spec)
+        options = option_checks.fill(runtime.settings, options, spec, is_new=True)
+        # A path would be imported to see what the function says of itself.
+        defaults = option_checks.defaults_of(runtime, name, is_external=not is_known)
+        option_checks.require_queue(runtime, options.get("queue"))
+        option_checks.require_connection(runtime, options.get("connection"))
+        option_checks.require_notifications(runtime, {**defaults, **options})
+        return define(None, {**options, "managed_by": MANAGED_BY}, workflow=name, spec=spec, defaults=defaults)
 
     def _known(self, ids: Sequence[str]) -> dict[str, Schedule]:
         found: dict[str, Schedule] = {}

@@ -271,3 +271,21 @@ def test_who_imported_is_in_the_history(env: Env, hourly: str) -> None:
     kinds = [event.event_type for event in events(env.scheduler.get(hourly))]
     assert kinds[:2] == ["ScheduleCreated", "SchedulePaused"]
     assert "ScheduleResumed" in kinds
+
+
+def test_what_the_settings_say_of_all_schedules_holds_for_imported_ones_too(make_env: MakeEnv, theirs: Any) -> None:
+    env = make_env(on_failure="note", retry={"max_retries": 7, "base": "5s"}, timezone="Europe/Berlin")
+    theirs.cron("0 9 * * *", FUNCTION, id="x", timeout=60)
+    moving(env).write()
+    described = env.scheduler.get("rq-scheduler:x").describe()
+    assert described.on_failure == "note"
+    assert (described.policies["retry"]["max_retries"], described.policies["retry"]["base"]) == (0, 5.0)
+    assert described.timezone == "UTC"  # where rqscheduler's host is, whatever the project says
+
+
+def test_a_setting_that_names_nobody_is_said_and_nothing_is_taken(make_env: MakeEnv, theirs: Any) -> None:
+    env = make_env(on_failure="nobody")
+    theirs.cron("0 9 * * *", FUNCTION, id="x", timeout=60)
+    found, _ = moving(env).hand_over()
+    assert "no workflow named 'nobody'" in found[0].lost[0]
+    assert env.redis.zcard(SCHEDULED) == 1
