@@ -15,8 +15,7 @@ from rqsched.errors import InvalidInputError, InvalidLimitError, RunStateError
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.damage import pop
-from tests.support.decisions import NOON
-from tests.support.env import MINUTE, SECOND, Env, all_runs
+from tests.support.env import MINUTE, NOON, SECOND, Env, all_runs
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 

@@ -19,7 +19,8 @@ from rqsched.core.runs_on_request import Trigger, decide_retry_on_request, decid
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.spec import Every, Once
-from tests.support.decisions import HOUR, IDENTITY, MINUTE, NOON, active, definition, fire, holding, overlapping, run
+from tests.support.decisions import IDENTITY, active, definition, fire, holding, overlapping, run
+from tests.support.env import HOUR, MINUTE, NOON
 
 DOCUMENT = {
     "ScheduleCreated": {"spec", "action", "overlap_policy", "next_fire_at"},

@@ -9,7 +9,7 @@ import pytest
 from rqsched.core.delays import backoff, base_of
 from rqsched.core.policy import RetryPolicy
 from rqsched.spec.spec import Cron, Every, Once, Spec
-from tests.support.decisions import HOUR, MINUTE, NOON, SECOND
+from tests.support.env import HOUR, MINUTE, NOON, SECOND
 
 
 def delays(policy: RetryPolicy, interval: timedelta, count: int = 7) -> list[float]:

@@ -13,7 +13,8 @@ from rqsched.core.blocked import MAX_REASON, decide_block
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from tests.support.decisions import HOUR, MINUTE, NOON, SECOND, active, event, fire, holding, overlapping, run, types
+from tests.support.decisions import active, event, fire, holding, overlapping, run, types
+from tests.support.env import HOUR, MINUTE, NOON, SECOND
 
 LATER = NOON + 10 * MINUTE
 CLAIMED: dict[str, Any] = {"started_at": LATER, "token": "T", "worker": "host:7", "queued_at": NOON}

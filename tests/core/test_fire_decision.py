@@ -13,21 +13,8 @@ from rqsched.core.fire_decision import decide_fire_failed, decide_retry, is_stal
 from rqsched.core.model import RunKind, RunStatus, ScheduleStatus
 from rqsched.core.policy import MissedPolicy, OverlapPolicy, Policies
 from rqsched.spec.spec import Cron, Every, Once, Spec
-from tests.support.decisions import (
-    CONTINUE,
-    HOUR,
-    MINUTE,
-    NOON,
-    SECOND,
-    active,
-    ended,
-    event,
-    fire,
-    holding,
-    overlapping,
-    run,
-    types,
-)
+from tests.support.decisions import active, ended, event, fire, holding, overlapping, run, types
+from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND
 from tests.support.narrow import present
 
 DELAYED = Spec(Every("5m", from_completion=True))
@@ -100,7 +87,7 @@ def test_a_fire_decides_the_same_again_from_the_same_state() -> None:
 
 @pytest.mark.parametrize(("env", "starts"), [("production", True), ("staging", True), ("laptop", False), ("", False)])
 def test_a_schedule_of_other_environments_skips_and_continues(env: str, starts: bool) -> None:
-    policies = Policies(environments=("production", "staging"), retry=CONTINUE)
+    policies = Policies(environments=("production", "staging"), retry=ONCE)
     change = fire(active(policies=policies), env=env)
     assert len(change.new_runs) == starts
     assert change.after.next_run_at == NOON + 2 * HOUR
@@ -132,7 +119,7 @@ def test_an_occurrence_a_backfill_ran_starts_nothing_and_the_chain_advances() ->
     ("mode", "status", "event_type"), [("done", "done", "Completed"), ("delete", "deleted", "Deleted")]
 )
 def test_the_last_of_max_runs_ends_the_schedule(mode: str, status: str, event_type: str) -> None:
-    policies = Policies(overlap=OverlapPolicy.ALLOW_ALL, on_exhausted=mode, retry=CONTINUE)
+    policies = Policies(overlap=OverlapPolicy.ALLOW_ALL, on_exhausted=mode, retry=ONCE)
     schedule = active("@hourly", policies=policies, max_runs=2)
     first = fire(schedule).after
     assert (first.remaining, first.status) == (1, ScheduleStatus.ACTIVE)

@@ -22,7 +22,8 @@ from rqsched.core.repair import decide_drain
 from rqsched.core.runs_on_request import Trigger, decide_backfill, decide_retry_on_request, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec, SpecLike
-from tests.support.decisions import IDENTITY, MINUTE, SECOND, Memory, definition
+from tests.support.decisions import IDENTITY, Memory, definition
+from tests.support.env import MINUTE, SECOND
 
 TICK = timedelta(microseconds=1)
 START = datetime(2026, 3, 8, 5, tzinfo=UTC)  # two hours before the clocks of New York jump

@@ -26,23 +26,8 @@ from rqsched.core.runs_on_request import Trigger, decide_backfill, decide_trigge
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
-from tests.support.decisions import (
-    CONTINUE,
-    HOUR,
-    IDENTITY,
-    MINUTE,
-    NOON,
-    SECOND,
-    active,
-    definition,
-    ended,
-    event,
-    fire,
-    holding,
-    overlapping,
-    run,
-    types,
-)
+from tests.support.decisions import IDENTITY, active, definition, ended, event, fire, holding, overlapping, run, types
+from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND
 
 RUN_UID = "01KF0000000000000000000999"
 DELAYED = Spec(Every("5m", from_completion=True))
@@ -142,7 +127,7 @@ def test_declaring_the_same_again_changes_nothing_and_keeps_the_anchor(spec: Spe
     [
         ({"queue": "low"}, "queue"),
         ({"action": '{"args":[1],"kwargs":{}}'}, "action"),
-        ({"policies": Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=CONTINUE)}, "policies"),
+        ({"policies": Policies(overlap=OverlapPolicy.ALLOW_ALL, retry=ONCE)}, "policies"),
         ({"labels": '{"a":"b"}'}, "labels"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -383,7 +368,7 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
 def test_a_schedule_resumes_where_catch_up_says(
     spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, given: str
 ) -> None:
-    policies = Policies(catch_up=CatchUp(catch_up if given == "by the schedule" else "next"), retry=CONTINUE)
+    policies = Policies(catch_up=CatchUp(catch_up if given == "by the schedule" else "next"), retry=ONCE)
     paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
     mode = CatchUp(catch_up) if given == "by the call" else None

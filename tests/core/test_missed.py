@@ -18,13 +18,14 @@ from rqsched.core.model import Schedule
 from rqsched.core.occurrences import classify_due, due_of, stored_due_of
 from rqsched.core.policy import Policies
 from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
-from tests.support.decisions import CONTINUE, HOUR, MINUTE, NOON, SECOND, active, definition, event, fire, types
+from tests.support.decisions import active, definition, event, fire, types
+from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND
 
 ALLOW = {"overlap": "allow_all"}
 
 
 def down(options: dict[str, Any], spec: SpecLike = "* * * * *", **fields: Any) -> Schedule:
-    return active(spec, policies=Policies(**options, retry=CONTINUE), **fields)
+    return active(spec, policies=Policies(**options, retry=ONCE), **fields)
 
 
 def minutes(*instants: datetime) -> list[int]:

@@ -12,7 +12,8 @@ from rqsched.core.overlap import for_backfill, judge_overlap
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from tests.support.decisions import MINUTE, NOON, ended, event, fire, holding, overlapping, run, types
+from tests.support.decisions import ended, event, fire, holding, overlapping, run, types
+from tests.support.env import MINUTE, NOON
 
 NOTHING, QUEUED, RUNNING, RETRYING, BUFFERED, DEAD = (
     "nothing unfinished",

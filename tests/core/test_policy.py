@@ -17,7 +17,7 @@ from rqsched.core.policy import (
     RetryPolicy,
 )
 from rqsched.errors import InvalidPolicyError
-from tests.support.decisions import HOUR, MINUTE, SECOND
+from tests.support.env import HOUR, MINUTE, SECOND
 
 
 def named(**values: Any) -> Policies:

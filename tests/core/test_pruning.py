@@ -21,22 +21,21 @@ from rqsched.core.pruning import (
 )
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidPolicyError
-from tests.support.decisions import NOON as NOW
 from tests.support.decisions import active
+from tests.support.env import DAY, NOON
 
-DAY = timedelta(days=1)
-SCHEDULE = replace(active(), run_number=100, event_sequence=2_000, evaluated_to=NOW)
+SCHEDULE = replace(active(), run_number=100, event_sequence=2_000, evaluated_to=NOON)
 
 
 def mark(number: int, days_ago: float = 50, status: str = "failed", **fields: Any) -> RunMark:
     """A run that ended so long ago."""
-    at = NOW - days_ago * DAY
+    at = NOON - days_ago * DAY
     made = RunMark(f"run-{number}", number, RunKind.SCHEDULED, RunStatus(status), at, at, at, False, False)
     return made._replace(**fields)
 
 
 def edges(text: str, schedule: Schedule = SCHEDULE) -> Edges:
-    return edges_of(schedule, Retention.parse(text), oldest_in_count=None, now=NOW)
+    return edges_of(schedule, Retention.parse(text), oldest_in_count=None, now=NOON)
 
 
 def gone(*runs: RunMark, retention: str = "10d", succeeded_later: bool = True, **fields: Any) -> list[int]:
@@ -89,7 +88,7 @@ KEPT: dict[str, tuple[RunMark, dict[str, Any]]] = {
     "an open one": (mark(5, status="running", ended_at=None), {}),
     "one that waits": (mark(5, status="buffered", ended_at=None), {}),
     "one with open targets": (mark(5, status="succeeded", has_open_targets=True), {}),
-    "one of an occurrence to come": (mark(5, occurrence_at=NOW), {"evaluated_to": NOW - DAY}),
+    "one of an occurrence to come": (mark(5, occurrence_at=NOON), {"evaluated_to": NOON - DAY}),
 }
 
 
@@ -105,29 +104,29 @@ def test_the_last_success_stays_until_there_is_a_later_one() -> None:
 
 
 def test_a_manual_run_of_an_instant_to_come_may_go_and_moves_nothing() -> None:
-    manual = mark(5, kind=RunKind.MANUAL, occurrence_at=NOW)
-    assert gone(manual, evaluated_to=NOW - DAY) == [5]
+    manual = mark(5, kind=RunKind.MANUAL, occurrence_at=NOON)
+    assert gone(manual, evaluated_to=NOON - DAY) == [5]
     assert pruned_to([manual]) is None
-    assert pruned_to([mark(1, 30), mark(2, 40), manual]) == NOW - 30 * DAY
+    assert pruned_to([mark(1, 30), mark(2, 40), manual]) == NOON - 30 * DAY
 
 
 def test_events_go_from_the_first_on_up_to_one_that_stays() -> None:
-    events = [(1, NOW - 50 * DAY), (2, NOW - 5 * DAY), (3, NOW - 50 * DAY)]
+    events = [(1, NOON - 50 * DAY), (2, NOON - 5 * DAY), (3, NOON - 50 * DAY)]
     assert first_kept_event(events, edges("10d")) == 2, "a gap would be left"
     assert first_kept_event(events[:1], edges("10d")) == 2
     assert first_kept_event([], edges("10d")) == 0
 
 
 def test_of_events_ten_for_each_run_stay_at_most() -> None:
-    events = [(sequence, NOW - 2 * DAY) for sequence in range(1895, 1905)]
+    events = [(sequence, NOON - 2 * DAY) for sequence in range(1895, 1905)]
     assert first_kept_event(events, edges("10")) == 1901
-    assert first_kept_event([(1, NOW)], edges("10")) == 1, "what was recorded within a day stays"
+    assert first_kept_event([(1, NOON)], edges("10")) == 1, "what was recorded within a day stays"
 
 
 def test_a_schedule_is_worth_a_transaction_when_it_keeps_a_twentieth_too_much() -> None:
     def may_go(text: str, first: int, days_ago: float) -> bool:
-        oldest = Oldest("uid", "{}", 100, 0, first, NOW - days_ago * DAY, None, None, None)
-        return oldest.may_go(with_slack(Retention.parse(text)), NOW)
+        oldest = Oldest("uid", "{}", 100, 0, first, NOON - days_ago * DAY, None, None, None)
+        return oldest.may_go(with_slack(Retention.parse(text)), NOON)
 
     assert [may_go("20d", 1, days) for days in (20.9, 21.1)] == [False, True]
     assert [may_go("40", first, 5) for first in (59, 58)] == [False, True]
@@ -136,4 +135,4 @@ def test_a_schedule_is_worth_a_transaction_when_it_keeps_a_twentieth_too_much() 
 
 def test_nothing_is_beyond_a_retention_of_everything() -> None:
     assert gone(mark(1, 10_000), retention="0") == []
-    assert first_kept_event([(1, NOW - 10_000 * DAY)], edges("0")) == 1
+    assert first_kept_event([(1, NOON - 10_000 * DAY)], edges("0")) == 1

@@ -14,22 +14,8 @@ from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle_decision import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
-from tests.support.decisions import (
-    CONTINUE,
-    HOUR,
-    MINUTE,
-    NOON,
-    SECOND,
-    active,
-    definition,
-    ended,
-    event,
-    fire,
-    holding,
-    overlapping,
-    run,
-    types,
-)
+from tests.support.decisions import active, definition, ended, event, fire, holding, overlapping, run, types
+from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND
 
 LATER = NOON + 10 * MINUTE
 FAILED, LOST, SUCCEEDED = (
@@ -54,7 +40,7 @@ def end(schedule: Schedule, attempt_result: AttemptResult, *runs: Run) -> Change
 
 
 def test_a_success_keeps_its_result_and_forgives_earlier_failures() -> None:
-    before = replace(retrying(CONTINUE), consecutive_failures=2, error_count=5, last_error="boom")
+    before = replace(retrying(ONCE), consecutive_failures=2, error_count=5, last_error="boom")
     change = end(before, SUCCEEDED, run(1, error="boom", started_at=NOON))
     ((_, after),) = change.changed_runs
     assert (after.status, after.result, after.error, after.ended_at) == (RunStatus.SUCCEEDED, "42", None, LATER)
@@ -64,7 +50,7 @@ def test_a_success_keeps_its_result_and_forgives_earlier_failures() -> None:
 
 
 def test_every_attempt_leaves_its_entry() -> None:
-    change = end(retrying(CONTINUE), FAILED, run(1, attempt=2, started_at=NOON, attempts='[{"attempt":1}]'))
+    change = end(retrying(ONCE), FAILED, run(1, attempt=2, started_at=NOON, attempts='[{"attempt":1}]'))
     ((_, after),) = change.changed_runs
     assert json.loads(after.attempts) == [
         {"attempt": 1},
@@ -81,7 +67,7 @@ def test_every_attempt_leaves_its_entry() -> None:
 def test_the_entries_and_the_error_are_kept_within_bounds() -> None:
     many = json.dumps([{"attempt": number} for number in range(1, 61)])
     error = "ValueError: boom\n" + "x" * 10_000 + "\nraised here"
-    change = end(retrying(CONTINUE), AttemptResult(AttemptOutcome.FAILED, error=error), run(1, attempts=many))
+    change = end(retrying(ONCE), AttemptResult(AttemptOutcome.FAILED, error=error), run(1, attempts=many))
     ((_, after),) = change.changed_runs
     assert len(json.loads(after.attempts)) == MAX_ATTEMPTS_KEPT
     assert after.error is not None
@@ -140,7 +126,7 @@ def test_a_schedule_dies_when_its_run_has_no_attempt_left(
 
 
 def test_then_continue_keeps_the_schedule_active() -> None:
-    schedule = retrying(CONTINUE)
+    schedule = retrying(ONCE)
     change = end(schedule, FAILED)
     assert ended(change) == {1: "failed"}
     assert (change.after.status, change.after.next_run_at) == (ScheduleStatus.ACTIVE, schedule.next_run_at)
@@ -149,7 +135,7 @@ def test_then_continue_keeps_the_schedule_active() -> None:
 
 def test_a_failed_run_is_recorded_with_its_attempt_the_first_line_of_its_error_and_its_duration() -> None:
     error = AttemptResult(AttemptOutcome.FAILED, error="ValueError: boom\n\nFile jobs.py, line 3")
-    change = end(retrying(CONTINUE), error, run(1, attempt=2, started_at=NOON))
+    change = end(retrying(ONCE), error, run(1, attempt=2, started_at=NOON))
     assert event(change, "RunFailed") == {
         "workflow_instance_id": "schedule:nightly:1",
         "workflow_run_id": run(1).uid,
@@ -163,7 +149,7 @@ def test_a_failed_run_is_recorded_with_its_attempt_the_first_line_of_its_error_a
 
 
 def test_a_lost_run_is_recorded_as_lost() -> None:
-    change = end(retrying(CONTINUE), LOST._replace(error="its work horse died"))
+    change = end(retrying(ONCE), LOST._replace(error="its work horse died"))
     assert types(change) == ["RunLost"]
     assert event(change, "RunLost")["error"] == "its work horse died"
 
@@ -179,7 +165,7 @@ def test_an_attempt_that_is_tried_again_is_recorded_with_the_time_of_the_next_on
 
 
 def test_a_success_after_a_success_has_no_event_and_writes_nothing_but_the_counts() -> None:
-    before = end(retrying(CONTINUE), SUCCEEDED).after
+    before = end(retrying(ONCE), SUCCEEDED).after
     assert before.last_outcome == "succeeded", "written with the first success, and then left alone"
     change = end(before, SUCCEEDED)
     changed = {
@@ -190,7 +176,7 @@ def test_a_success_after_a_success_has_no_event_and_writes_nothing_but_the_count
 
 @pytest.mark.parametrize("failure", [FAILED, LOST], ids=["failed", "lost"])
 def test_only_the_first_success_after_a_failed_run_is_recorded(failure: AttemptResult) -> None:
-    recovered = end(end(retrying(CONTINUE), failure).after, SUCCEEDED)
+    recovered = end(end(retrying(ONCE), failure).after, SUCCEEDED)
     assert event(recovered, "RunSucceeded")["consecutive_failures"] == 1
     assert types(end(recovered.after, SUCCEEDED)) == []
 
@@ -204,7 +190,7 @@ def test_a_success_is_recorded_as_one_after_failures_even_after_a_restart() -> N
 
 
 def test_a_run_that_succeeds_at_a_later_attempt_is_recorded() -> None:
-    change = end(retrying(CONTINUE), SUCCEEDED, run(1, attempt=3, started_at=NOON))
+    change = end(retrying(ONCE), SUCCEEDED, run(1, attempt=3, started_at=NOON))
     assert (event(change, "RunSucceeded")["attempt"], "error" in event(change, "RunSucceeded")) == (3, False)
 
 
@@ -327,7 +313,7 @@ def test_a_spec_that_is_over_is_done_when_its_buffer_is_empty() -> None:
 
 
 def test_total_repeats_counts_successes() -> None:
-    schedule = retrying(CONTINUE, max_successes=2)
+    schedule = retrying(ONCE, max_successes=2)
     for attempt_result in (SUCCEEDED, FAILED, LOST, AttemptResult(AttemptOutcome.CANCELLED)):
         schedule = end(schedule, attempt_result).after
         assert schedule.is_active
@@ -337,7 +323,7 @@ def test_total_repeats_counts_successes() -> None:
 
 
 def test_total_repeats_that_was_lowered_ends_with_the_next_success() -> None:
-    schedule = replace(retrying(CONTINUE, max_successes=2), success_count=5)
+    schedule = replace(retrying(ONCE, max_successes=2), success_count=5)
     assert end(schedule, SUCCEEDED).after.status is ScheduleStatus.DONE
 
 
@@ -384,7 +370,7 @@ DELAYED = Spec(Every("5m", from_completion=True))
     "attempt_result", [SUCCEEDED, FAILED, LOST, AttemptResult(AttemptOutcome.CANCELLED)], ids=lambda v: v.outcome
 )
 def test_the_delay_begins_when_the_awaited_run_ends(attempt_result: AttemptResult) -> None:
-    waiting = replace(retrying(CONTINUE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
+    waiting = replace(retrying(ONCE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     change = end(waiting, attempt_result)
     assert (change.after.next_run_at, change.after.due_at) == (LATER + 5 * MINUTE, LATER + 5 * MINUTE)
     assert (change.after.awaiting_run_uid, change.after.n) == (None, waiting.n + 1)
@@ -396,19 +382,19 @@ def test_the_delay_waits_for_the_retries_too() -> None:
 
 
 def test_another_run_s_end_does_not_set_the_next_time() -> None:
-    waiting = replace(retrying(CONTINUE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
+    waiting = replace(retrying(ONCE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     change = end(waiting, SUCCEEDED, run(2, kind="manual"), run(1))
     assert (change.after.next_run_at, change.after.awaiting_run_uid) == (None, run(1).uid)
 
 
 def test_a_spec_that_ended_meanwhile_is_done() -> None:
     spec = Spec(Every("5m", from_completion=True), end_at=LATER)
-    waiting = replace(retrying(CONTINUE, spec), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
+    waiting = replace(retrying(ONCE, spec), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     assert types(end(waiting, SUCCEEDED)) == ["Completed"]
 
 
 def test_an_update_leaves_an_awaited_run_awaited() -> None:
-    waiting = replace(retrying(CONTINUE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
+    waiting = replace(retrying(ONCE, DELAYED), next_run_at=None, due_at=None, awaiting_run_uid=run(1).uid)
     slower = definition(Every("9m", from_completion=True), policies=waiting.policies)
     updated = lifecycle.decide_update(waiting, slower, now=NOON).after
     assert updated.awaiting_run_uid == run(1).uid

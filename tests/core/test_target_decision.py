@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from rqsched.core.model import Schedule, ScheduleStatus, changed
@@ -11,9 +9,9 @@ from rqsched.core.policy import Policies, RetryPolicy
 from rqsched.core.settle_decision import MAX_ERROR
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import InvalidPolicyError
-from tests.support.decisions import NOON, active
+from tests.support.decisions import active
+from tests.support.env import HOUR, NOON, SECOND
 
-SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 ERROR = "ValueError: not today"
 
 

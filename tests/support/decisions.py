@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from rqsched.core import lifecycle
 from rqsched.core.audit import Event
 from rqsched.core.fire_decision import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
-from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import OverlapPolicy, Policies
 from rqsched.spec.spec import Spec, SpecLike
+from tests.support.env import MINUTE, NOON, ONCE
 from tests.support.narrow import present
 
-NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 UID = "01KF0000000000000000000000"
 IDENTITY = lifecycle.Identity(UID, "default", "nightly")
-CONTINUE = RetryPolicy(max_retries=0, then="continue")
 
 
 def definition(spec: SpecLike = "@hourly", *, policies: Policies | None = None, **fields: Any) -> Definition:
-    policies = policies or Policies(retry=CONTINUE)
+    policies = policies or Policies(retry=ONCE)
     return Definition(dump_spec(Spec.coerce(spec)), "report", policies=policies.dumps(), **fields)
 
 
@@ -33,7 +31,7 @@ def active(spec: SpecLike = "@hourly", *, now: datetime = NOON, **fields: Any) -
 
 
 def overlapping(overlap: str, spec: SpecLike = "@hourly", **fields: Any) -> Schedule:
-    policies = Policies(overlap=OverlapPolicy(overlap), buffer_limit=fields.pop("buffer_limit", None), retry=CONTINUE)
+    policies = Policies(overlap=OverlapPolicy(overlap), buffer_limit=fields.pop("buffer_limit", None), retry=ONCE)
     return active(spec, policies=policies, **fields)
 
 
