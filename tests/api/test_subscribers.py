@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rqsched import Cron, RetryPolicy
+from rqsched import Cron
 from rqsched.core.ids import uid_to_uuid
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.signals import everywhere, on
-from tests.support.env import HOUR, MINUTE, Env, newest, types
+from tests.support.env import HOUR, MINUTE, ONCE, Env, newest, types
 
 Messages = list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ def test_a_fire_is_emitted_as_cron_triggered(any_env: Env) -> None:
 def test_a_failed_run_and_the_success_after_it_are_emitted_and_a_further_success_is_not(any_env: Env) -> None:
     messages = heard(any_env, "RunFailed")
     successes = heard(any_env, "RunSucceeded")
-    schedule = any_env.create(retry=RetryPolicy(max_retries=0))
+    schedule = any_env.create(retry=ONCE)
 
     any_env.failing = True
     any_env.tick()

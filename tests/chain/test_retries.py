@@ -15,7 +15,7 @@ from rqsched.core.delays import backoff
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.policy import RetryPolicy
 from rqsched.transport.transport import retry_of
-from tests.support.env import HOUR, MINUTE, SECOND, Env, events, link_id, newest, outcomes, run_job_id, statuses
+from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, events, link_id, newest, outcomes, run_job_id, statuses
 from tests.support.narrow import present
 
 
@@ -332,7 +332,7 @@ def test_a_schedule_may_die_only_after_several_failed_runs_in_a_row(env: Env) ->
 
 
 def test_without_retries_user_code_runs_at_most_once(any_env: Env) -> None:
-    schedule = failing(any_env, retry=RetryPolicy(max_retries=0, then="continue"))
+    schedule = failing(any_env, retry=ONCE)
 
     run = any_env.run_next(schedule, HOUR)
 

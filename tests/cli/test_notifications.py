@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every
 from rqsched.chain.notifications import delivering
 from rqsched.core.ids import DeliveryJobId
 from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, Cli
+from tests.support.env import ONCE
 
 TOLD = [
     "--on-failure", HELLO, "--on-recovery", HELLO, "--expect-success-within", "26h",
     "--webhook", "https://example.com/secret", "--event", "RunFailed", "--event", "RunLost",
     "--heartbeat", "https://hc-ping.com/uuid",
 ]  # fmt: skip
-ONCE = RetryPolicy(max_retries=0)
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from datetime import timedelta
 
 import pytest
 
-from rqsched import Every, RetryPolicy, Scheduler
+from rqsched import Every, Scheduler
 from rqsched.core.option_table import Options
+from tests.support.env import ONCE
 from tests.support.processes import rq_worker_command, rqsched_command, wait_until
 from tests.support.receiver import HANG, Receiver
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE, TELL, TOLD
 from tests.system.acceptance.live import LiveEnv
 
-ONCE = RetryPolicy(max_retries=0)
 SECRET = "a key of this test"
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 

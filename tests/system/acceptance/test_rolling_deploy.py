@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every
 from rqsched.core import audit
+from tests.support.env import ONCE
 from tests.support.processes import rqsched_command, wait_until
 from tests.system.acceptance.live import LiveEnv
 
@@ -17,8 +18,7 @@ RUNS = 32
 def test_runs_without_retries_survive_a_rolling_deploy(any_live: LiveEnv) -> None:
     live = any_live
     old = live.start(rqsched_command("worker"), RQSCHED_IMPORTS="tests.system.acceptance.old_release")
-    once = RetryPolicy(max_retries=0)
-    schedules = [live.note_every(f"note-{number}", Every("24h"), retry=once) for number in range(RUNS)]
+    schedules = [live.note_every(f"note-{number}", Every("24h"), retry=ONCE) for number in range(RUNS)]
     runs = [run for schedule in schedules if (run := schedule.trigger().run) is not None]
     wait_until(lambda: runs[0].refresh().blocked_reason, timeout=90, what="the old worker to meet a new workflow")
 

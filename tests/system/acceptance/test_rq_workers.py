@@ -12,8 +12,8 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from rqsched import Every, RetryPolicy
-from tests.support.env import SECOND
+from rqsched import Every
+from tests.support.env import ONCE, SECOND
 from tests.support.narrow import present
 from tests.support.processes import SOON, is_gone, kill_all, process_tree, wait_until
 from tests.support.servers import PostgresServer
@@ -199,7 +199,7 @@ def test_a_bare_rq_worker_executes_what_lies_on_its_lists(live: LiveEnv) -> None
 
 
 def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(live: LiveEnv) -> None:
-    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(retry=ONCE)
     live.start_rq(*RQ_KINDS["fork"])
     execution = live.wait_for_execution(run)
 

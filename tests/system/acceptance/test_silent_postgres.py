@@ -11,10 +11,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every
 from rqsched.errors import DatabaseUnavailableError
 from rqsched.store import postgres
 from rqsched.store.database import Database
+from tests.support.env import ONCE
 from tests.support.processes import Process, wait_until
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.sql import backend
@@ -92,7 +93,7 @@ def test_worker_goes_on_after_new_connections_were_swallowed_too(live: LiveEnv, 
 
 def test_run_whose_worker_is_behind_silent_connections_ends_once_with_its_result(live: LiveEnv, proxy: Proxy) -> None:
     start_worker(live, proxy)
-    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(retry=ONCE)
     live.wait_for_execution(run)
 
     proxy.swallow()

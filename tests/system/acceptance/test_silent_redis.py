@@ -12,7 +12,8 @@ import pytest
 from redis import Redis
 from rq import Worker
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every
+from tests.support.env import ONCE
 from tests.support.narrow import present
 from tests.support.processes import BIN, SOON, Process, is_gone, wait_until
 from tests.support.proxy import Proxy, proxy_to
@@ -60,7 +61,7 @@ def test_an_idle_worker_whose_connections_swallow_everything_executes_again_soon
 def test_a_worker_whose_connections_swallow_everything_during_a_run_keeps_it(live: LiveEnv, proxy: Proxy) -> None:
     worker = start_worker(live, proxy)
     runs = worker.wait_for_child("runs")
-    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(retry=ONCE)
     horse = live.executor_of(run)
 
     assert proxy.swallow() >= 2
@@ -81,7 +82,7 @@ def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_con
     """RQ's parent kills the horse, and must still be there then."""
     worker = start_worker(live, proxy)
     runs = worker.wait_for_child("runs")
-    run = live.hold_now(timeout=1, deaf=True, retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(timeout=1, deaf=True, retry=ONCE)
     horse = live.executor_of(run)
 
     proxy.swallow()
@@ -98,7 +99,7 @@ def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
     live: LiveEnv, proxy: Proxy, kind: str
 ) -> None:
     worker = start_worker(live, proxy, kind)
-    run = live.hold_now(deaf=True, retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(deaf=True, retry=ONCE)
     horse = live.executor_of(run)
 
     silent_since = time.monotonic()

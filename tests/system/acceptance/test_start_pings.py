@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rqsched import RetryPolicy
+from tests.support.env import ONCE
 from tests.support.processes import SOON, wait_until
 from tests.support.receiver import HANG, OK, receiver
 from tests.system.acceptance.live import LiveEnv
@@ -40,7 +40,7 @@ def test_a_start_whose_horse_dies_before_it_is_told_is_not_told_after_the_failur
     (folder := tmp_path / "receiver").mkdir()
     with receiver(folder) as hook:
         hook.answer(HANG)
-        run = live.hold_now(notifications={"heartbeat": f"{hook.url}/key"}, retry=RetryPolicy(max_retries=0))
+        run = live.hold_now(notifications={"heartbeat": f"{hook.url}/key"}, retry=ONCE)
         horse = live.executor_of(run)
         wait_until(lambda: hook.paths == ["/key/start"], timeout=SOON, what="the ping of the start, unanswered")
         hook.answer(OK)

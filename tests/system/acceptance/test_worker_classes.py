@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rqsched import Every, RetryPolicy
+from rqsched import Every
 from rqsched.api.schedule_handle import RunHandle
-from tests.support.env import SECOND
+from tests.support.env import ONCE, SECOND
 from tests.support.processes import is_gone, wait_until
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
@@ -57,7 +57,7 @@ def test_no_connection_to_postgres_is_shared_with_a_work_horse(make_live: MakeLi
 
 def test_terminating_a_run_kills_its_horse_and_the_worker_goes_on(live: LiveEnv) -> None:
     live.start_rq(*PLAIN)
-    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(retry=ONCE)
     horse = live.executor_of(run)
     assert not is_gone(horse)
 
@@ -72,7 +72,7 @@ def test_terminating_a_run_kills_its_horse_and_the_worker_goes_on(live: LiveEnv)
 def test_a_run_that_takes_too_long_ends_with_a_timeout(live: LiveEnv) -> None:
     live.start_rq(*PLAIN)
 
-    run: RunHandle = live.hold_now(timeout=1, retry=RetryPolicy(max_retries=0, then="continue"))
+    run: RunHandle = live.hold_now(timeout=1, retry=ONCE)
 
     live.wait_for_status(run, "failed")
     assert run.error is not None

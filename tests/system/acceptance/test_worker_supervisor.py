@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from rqsched import Every, RetryPolicy
+from tests.support.env import ONCE
 from tests.support.processes import is_gone, process_tree, wait_until
 from tests.system.acceptance.live import LiveEnv
 
@@ -119,7 +120,7 @@ def test_a_worker_that_is_asked_twice_ends_the_run_too(live: LiveEnv) -> None:
     ("retry", "status"),
     [
         pytest.param(RetryPolicy(max_retries=1, base=timedelta(hours=1)), "retrying", id="with attempts left"),
-        pytest.param(RetryPolicy(max_retries=0), "lost", id="without attempts left"),
+        pytest.param(ONCE, "lost", id="without attempts left"),
     ],
 )
 def test_a_run_whose_horse_died_is_settled_by_the_worker_that_saw_it(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rqsched import RetryPolicy
+from tests.support.env import ONCE
 from tests.support.narrow import present
 from tests.support.processes import Process, wait_until
 from tests.system.acceptance.live import RQ_KINDS, LiveEnv
@@ -55,7 +55,7 @@ def test_run_whose_worker_is_frozen_ends_as_its_horse_says_and_the_worker_goes_o
 
 @each_kind
 def test_run_that_died_with_its_worker_is_lost(live: LiveEnv, kind: str) -> None:
-    run = live.hold_now(retry=RetryPolicy(max_retries=0))
+    run = live.hold_now(retry=ONCE)
     STARTS[kind](live)
     horse = live.executor_of(run, timeout=SOON)
     worker = present(horse.parent())

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rq.registry import FailedJobRegistry
 
-from rqsched import RetryPolicy, Scheduler
+from rqsched import Scheduler
+from tests.support.env import ONCE
 from tests.support.processes import BIN, Process, rqsched_command, wait_until
 from tests.system.acceptance.live import LiveEnv
 
@@ -33,7 +34,7 @@ def test_runs_start_at_the_right_worker_beside_one_with_another_database(
 ) -> None:
     wrong = start_worker_elsewhere(live, tmp_path, options)
     live.start_worker()
-    runs = [live.run_now(f"note-{number}", retry=RetryPolicy(max_retries=0)) for number in range(count)]
+    runs = [live.run_now(f"note-{number}", retry=ONCE) for number in range(count)]
 
     # Redis gives a job to who has waited longest, so the wrong one gets some first, and steps back.
     wrong.wait_for_log("Set RQSCHED_DATABASE_URL of this worker")
