@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -17,24 +15,20 @@ from rqsched.api.declarations import Declaration
 from rqsched.core.quota import Quota
 from rqsched.errors import IdempotencyConflictError, QuotaExceededError, ScheduleExistsError, TransactionConflictError
 from rqsched.store.database import make_engine
-from rqsched.testing import ManualClock
-from tests.support.env import Env, open_env
+from tests.support.env import Env, MakeEnv
 
-MakeEnv = Callable[..., Env]
 LARGE = {"kwargs": {"text": "é" * 1_000}}
 
 
 @pytest.fixture
-def limited(clock: ManualClock, redis_url: str, database_url: str) -> Iterator[MakeEnv]:
-    """Environments over each database in turn whose namespaces have these quotas."""
-    with ExitStack() as stack:
+def limited(make_env: MakeEnv, database_url: str) -> MakeEnv:
+    """Environments over each database in turn whose namespaces have these quotas; `every` is `*`."""
 
-        def make(**quotas: Any) -> Env:
-            urls = {"database_url": database_url, "redis_url": redis_url}
-            given = {name.replace("every", "*"): quota for name, quota in quotas.items()}
-            return stack.enter_context(open_env(clock, **urls, quotas=given))
+    def make(**quotas: Any) -> Env:
+        given = {name.replace("every", "*"): quota for name, quota in quotas.items()}
+        return make_env(database_url=database_url, quotas=given)
 
-        yield make
+    return make
 
 
 def counted(env: Env, namespace: str = "default") -> int:

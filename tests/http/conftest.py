@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from rqsched.http import Limits, create_app
-from rqsched.testing import ManualClock
 from tests.support.durable_workflow import asked_by_clients
-from tests.support.env import Env, open_env
+from tests.support.env import MakeEnv
 from tests.support.openjobspec import Ojs
 from tests.support.serving import served
 from tests.support.web import MakeWeb, Web
 
 
 @pytest.fixture
-def make_web(clock: ManualClock, redis_url: str, sqlite_url: str) -> Iterator[MakeWeb]:
-    """Applications over SQLite and the test process's Valkey; `app` goes to create_app, the rest are settings."""
-    with ExitStack() as stack:
+def make_web(make_env: MakeEnv) -> MakeWeb:
+    """Applications over environments; `app` goes to create_app, the rest are settings."""
 
-        def make(*, app: dict[str, Any] | None = None, **settings: Any) -> Web:
-            urls = {"database_url": sqlite_url, "redis_url": redis_url}
-            env: Env = stack.enter_context(open_env(clock, **{**urls, **settings}))
-            return Web(create_app(env.scheduler, **(app or {})), env)
+    def make(*, app: dict[str, Any] | None = None, **settings: Any) -> Web:
+        env = make_env(**settings)
+        return Web(create_app(env.scheduler, **(app or {})), env)
 
-        yield make
+    return make
 
 
 @pytest.fixture
