@@ -27,7 +27,7 @@ from rqsched.core.pruning import (
     pruned_to,
     with_slack,
 )
-from rqsched.core.retention import YOUNG, Retention
+from rqsched.core.retention import Retention
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, pruning
 from rqsched.store.database import Connection
@@ -113,13 +113,17 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         )
         found, cursor = runtime.database.read(page)
         yield Pruned(schedules=len(found))
+        over = []
         for one in found:
             retention = _retention_for(runtime, wanted, one.policies)
-            if retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
+            if retention is not None and one.is_over(retention, now):
+                over.append(one.uid)
+            elif retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
                 yield from _prune_schedule(runtime, wanted, one.uid, retention)
+        if over:
+            yield _delete_tasks(runtime, over, is_dry=wanted.is_dry)
         if cursor is None:
             break
-    yield from _prune_tasks(runtime, wanted)
     if wanted.namespace is None:
         yield from _prune_loose(runtime, wanted)
 
@@ -246,28 +250,16 @@ def _edges(connection: Connection, schedule: Schedule, retention: Retention, now
     return edges_of(schedule, retention, oldest_in_count=oldest, now=now)
 
 
-def _prune_tasks(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Delete the tasks that ended longer ago than their retention: each is a schedule of one run, and goes with it."""
-    cursor: str | None = None
-    while True:
-        now = runtime.now()
-        page = partial(
-            pruning.ended_tasks, namespace=wanted.namespace, after=cursor, created_before=now - YOUNG, limit=BATCH
-        )
-        found, cursor = runtime.database.read(page)
-        gone = [uid for uid, policies, ended_at in found if _is_over(runtime, wanted, policies, ended_at, now)]
-        count = 0
-        if gone:
-            work = partial(pruning.delete_tasks, uids=gone, is_dry=wanted.is_dry)
-            count = runtime.database.read(work) if wanted.is_dry else runtime.database.transact(work)
-        yield Pruned(schedules=len(found), tasks=count, busy=len(gone) - count)
-        if cursor is None:
-            return
-
-
-def _is_over(runtime: Runtime, wanted: Pruning, policies: str, ended_at: datetime, now: datetime) -> bool:
-    retention = _retention_for(runtime, wanted, policies)
-    return retention is not None and retention.age is not None and ended_at < now - retention.age
+def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
+    """Delete tasks that are over, each with its run and all that belongs to it; what fails is logged and left out."""
+    work, count = partial(pruning.delete_tasks, uids=uids, is_dry=is_dry), 0
+    try:
+        count = runtime.database.read(work) if is_dry else runtime.database.transact(work)
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - they never starve the others
+        _log.exception("%d tasks cannot be pruned now", len(uids), extra={"action": "prune_failed"})
+    return Pruned(tasks=count, busy=len(uids) - count)
 
 
 def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:

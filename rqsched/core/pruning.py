@@ -42,9 +42,20 @@ class Oldest(NamedTuple):
     """When that was recorded."""
     other_at: datetime | None
     """When its oldest backfill or delivery was requested; None when it has none."""
+    is_task: bool = False
+    """Whether it is a schedule of one run, which goes as a whole and not by and by."""
+    ended_at: datetime | None = None
+    """When it was changed last, if it is done, dead or deleted; its run may still be open."""
+
+    def is_over(self, retention: Retention, now: datetime) -> bool:
+        """Return whether a task ended longer ago than its retention: then all of it may go, unless its run is open."""
+        is_old = self.ended_at is not None and retention.age is not None and self.ended_at < now - retention.age
+        return self.is_task and is_old
 
     def may_go(self, retention: Retention, now: datetime) -> bool:
         """Return whether some of it may be beyond the retention; the rows that always stay are seen as such later."""
+        if self.is_task:
+            return False
         edges = _edges(self.run_number, self.event_sequence, retention, now=now)
         since = self.run_at if self.first_run is not None and self.first_run > 1 else None
 

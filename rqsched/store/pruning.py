@@ -13,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import first_uid_at
 from rqsched.core.model import OPEN, TASK, RunKind, RunStatus, ScheduleStatus
 from rqsched.core.pruning import Oldest, RunMark
 from rqsched.store.database import without_limits
@@ -46,7 +45,7 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 def oldest(
     connection: Connection, *, namespace: str | None, after: str | None, limit: int, unless_due_by: datetime | None
 ) -> tuple[list[Oldest], str | None]:
-    """Read a page of schedules but tasks, deleted ones too, with what is oldest of each; also the next cursor.
+    """Read a page of schedules, deleted ones too, with what is oldest of each; also the next cursor.
 
     `unless_due_by` leaves out what fires up to then. Each subquery reads one row of an index.
     """
@@ -61,31 +60,20 @@ def oldest(
         _first(backfills.c.created_at, backfills.c.uid, backfills.c.schedule_uid == schedules.c.uid),
         _first(deliveries.c.created_at, deliveries.c.uid, deliveries.c.schedule_uid == schedules.c.uid),
         schedules.c.due_at,
+        schedules.c.managed_by,
+        schedules.c.status,
+        schedules.c.updated_at,
     )
-    statement = statement.where(schedules.c.managed_by.is_distinct_from(TASK))  # those go as a whole
     if namespace is not None:
         statement = statement.where(schedules.c.namespace == namespace)
     rows, cursor = page_by_uid(connection, statement, schedules.c.uid, after, limit)
     idle = [row for row in rows if unless_due_by is None or row.due_at is None or row.due_at > unless_due_by]
-    return [Oldest(*[*row[:8], min(filter(None, row[8:10]), default=None)]) for row in idle], cursor
+    return [_oldest_of(row) for row in idle], cursor
 
 
-def ended_tasks(
-    connection: Connection, *, namespace: str | None, after: str | None, created_before: datetime, limit: int
-) -> tuple[list[tuple[str, str, datetime]], str | None]:
-    """Read uid, policies and last change of a page of tasks that have ended; also the next cursor.
-
-    A uid tells when it was drawn, so those that are too young are not read.
-    """
-    statement = sa.select(schedules.c.uid, schedules.c.policies, schedules.c.updated_at).where(
-        schedules.c.managed_by == TASK,
-        schedules.c.uid < first_uid_at(created_before),
-        schedules.c.status.in_(_HAVE_ENDED),
-    )
-    if namespace is not None:
-        statement = statement.where(schedules.c.namespace == namespace)
-    rows, cursor = page_by_uid(connection, statement, schedules.c.uid, after, limit)
-    return [tuple(row) for row in rows], cursor
+def _oldest_of(row: Any) -> Oldest:
+    ended_at = row.updated_at if row.status in _HAVE_ENDED else None
+    return Oldest(*[*row[:8], min(filter(None, row[8:10]), default=None), row.managed_by == TASK, ended_at])
 
 
 def delete_tasks(connection: Connection, uids: Sequence[str], *, is_dry: bool) -> int:
