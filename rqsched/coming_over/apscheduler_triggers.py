@@ -139,9 +139,10 @@ def _timing_of_cron(cron: CronFields, zone: str, window: Window, now: datetime) 
 
 
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
-    if changes.go_forward and 0 in cron.hours and set(cron.weekdays) != set(WEEKDAYS):
-        # It steps from day to day by 24 hours, past the midnight after a day of 23.
-        yield "On the day after the clocks go forward, APScheduler passes over the first hour; rqsched does not."
+    is_hour_by_hour = changes.is_every_hour and cron.names_every_day
+    if changes.go_forward and 0 in cron.hours and not is_hour_by_hour:
+        # It steps to the next day or month by what lies between by the calendar, which is an hour too far then.
+        yield "When the clocks went forward, APScheduler may pass over the next midnight; rqsched does not."
     if changes.is_every_hour:
         return
     if changes.skips:

@@ -55,6 +55,12 @@ class CronFields(NamedTuple):
     has_last_day: bool = False
     """Whether the last day of the month is one, too."""
 
+    @property
+    def names_every_day(self) -> bool:
+        """Whether no field restricts the days."""
+        named = ((self.monthdays, MONTHDAYS), (self.months, MONTHS), (self.weekdays, WEEKDAYS))
+        return all(set(values) == set(field) for values, field in named)
+
     def expression(self) -> str:
         """Return the expression of ours; raises InvalidCronError when none names the same instants."""
         monthday, weekday = self._days()

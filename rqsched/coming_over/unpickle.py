@@ -153,6 +153,12 @@ def _named_zone(key: str, *rest: object) -> tzinfo:
     return ZoneInfo(key)
 
 
+def _wrapped(zone: tzinfo, *rest: object) -> tzinfo:
+    """Return the zone that tzlocal before its release 5 has put into a shim."""
+    del rest
+    return zone
+
+
 def _utc(*args: object) -> tzinfo:
     del args
     return UTC
@@ -225,6 +231,7 @@ _MAKERS: Mapping[tuple[str, str], _Maker] = {
     ("pytz", "_p"): _Maker(_named_zone),
     ("pytz", "_UTC"): _Maker(_utc),
     ("pytz", "_FixedOffset"): _Maker(lambda minutes: timezone(timedelta(minutes=minutes))),
+    ("pytz_deprecation_shim._impl", "wrap_zone"): _Maker(_wrapped),
     ("dateutil.tz.tz", "tzutc"): _Maker(_utc),
     ("dateutil.tz.tz", "tzoffset"): _Maker(_fixed),
     ("dateutil.tz.tz", "tzfile"): _Maker(_zone_of_file),

@@ -81,11 +81,11 @@ def theirs(due: Any, after: datetime, count: int = 20) -> list[datetime]:
     return found
 
 
-def touched(found: list[datetime], expected: list[datetime], zone: str, hours: int = 3) -> bool:
-    """Whether they differ only within so many hours of a change of clocks."""
+def touched(found: list[datetime], expected: list[datetime], zone: str) -> bool:
+    """Whether they differ only within three hours of a change of clocks."""
     last = min(found[-1], expected[-1])
     different = {at for at in {*found} ^ {*expected} if at <= last}
-    around = (timedelta(hours=-hours), timedelta(hours=hours))
+    around = (timedelta(hours=-3), timedelta(hours=3))
     return all(len({(at + span).astimezone(ZoneInfo(zone)).utcoffset() for span in around}) == 2 for at in different)
 
 

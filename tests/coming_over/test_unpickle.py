@@ -95,8 +95,12 @@ def test_zones_of_dateutil_are_read_by_their_names(zone: Any, protocol: int) -> 
         (b"cpytz\n_UTC\n(tR.", timedelta(0)),
         (b"cpytz\n_p\n(VEurope/Berlin\nI3180\nI0\nVLMT\ntR.", timedelta(hours=1)),
         (b"cpytz\n_FixedOffset\n(I90\ntR.", timedelta(minutes=90)),
+        (
+            b"cpytz_deprecation_shim._impl\nwrap_zone\n(czoneinfo\nZoneInfo\n(VEurope/Berlin\ntRVx\ntR.",
+            timedelta(hours=1),
+        ),
     ],
-    ids=["utc", "named", "fixed"],
+    ids=["utc", "named", "fixed", "in a shim"],
 )
 def test_zones_of_pytz_are_read_without_pytz(makes: bytes, offset: timedelta) -> None:
     found = unpickle(makes)
