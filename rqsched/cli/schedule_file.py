@@ -103,19 +103,52 @@ def _parse(path: Path) -> Any:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
 
 
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; raises ValueError where a key stands twice, for one of its values would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} stands twice in an object")
+    return found
+
+
 def _parse_yaml(text: str) -> Any:
     yaml = _yaml()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        node = loader.get_single_node()
+        _require_distinct(yaml, node)
+        return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         hint = "; quote texts that begin with * or @" if getattr(error, "problem_mark", None) else ""
         raise ValueError(" ".join(str(error).split()) + hint) from None
+    finally:
+        loader.dispose()
+
+
+def _require_distinct(yaml: Any, top: Any) -> None:
+    """Check what PyYAML does not: that no key stands twice in a mapping as it is written; raises ValueError."""
+    waiting, seen = [top], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+            continue
+        _distinct([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        waiting += [value for _, value in node.value]
 
 
 _PARSERS: Mapping[Format, tuple[Callable[[str], Any], str]] = {
     Format.TOML: (tomllib.loads, "TOML"),
     Format.YAML: (_parse_yaml, "YAML"),
-    Format.JSON: (json.loads, "JSON (the name of a file of TOML ends in .toml, one of YAML in .yaml)"),
+    Format.JSON: (_parse_json, "JSON (the name of a file of TOML ends in .toml, one of YAML in .yaml)"),
 }
 
 

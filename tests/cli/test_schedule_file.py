@@ -291,6 +291,9 @@ def test_yaml_is_read_as_people_write_it(tmp_path: Path, name: str) -> None:
 
 
 REFUSED = {
+    "a key twice": ("[{schedule_id: a, workflow: w, cron: '0 2 * * *', cron: '0 3 * * *'}]", "cron stands twice"),
+    "a key of an object twice": ("[{schedule_id: a, workflow: w, interval: 1h, kwargs: {x: 1, x: 2}}]", "x stands"),
+    "two documents": ("[]\n---\n[]", "is not valid YAML: expected a single document"),
     "a cron that is an alias": ("[{schedule_id: a, workflow: w, cron: * * * * *}]", "quote texts that begin with *"),
     "a class": ("!!python/object:os.system {}", "is not valid YAML"),
     "a date": ("[{schedule_id: a, workflow: w, once: 2030-01-01}]", "once: '2030-01-01' is not a valid instant"),
@@ -314,6 +317,11 @@ def test_yaml_that_is_refused_says_why(tmp_path: Path, text: str, hint: str) -> 
     with pytest.raises(InvalidInputError) as refused:
         read(path)
     assert hint in str(refused.value)
+
+
+def test_a_merge_of_yaml_is_no_key_that_stands_twice(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("[&a {schedule_id: a, workflow: w, interval: 1h}, {<<: *a, schedule_id: b}]")
+    assert [one.schedule_id for one in read(tmp_path / "s.yaml")] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("package", "extra", "form"), [("yaml", "yaml", "yaml"), ("tomlkit", "cli", "toml")])
