@@ -12,7 +12,7 @@ import typer
 from rqsched.cli import schedule_file
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
-from rqsched.cli.output import shown
+from rqsched.cli.output import progress_bar, shown
 from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome, labelled
 from rqsched.coming_over.kinds import OPENERS
@@ -75,17 +75,17 @@ def import_(
     with closing(OPENERS[kind](source, Reading(trust_source, timezone))) as opened:
         if disable_source and opened.cannot_disable:
             raise InvalidInputError("--disable-source", opened.cannot_disable)
-        moving = HandingOver(
-            session.scheduler, opened, declaration_of, namespace=session.namespace, context=session.context
-        )
         said: list[str] = []
-        if dry_run:
-            found = moving.preview()
-        elif disable_source:
-            found, done = moving.hand_over()
-            said = [done]
-        else:
-            found = moving.resume() if source_is_stopped else moving.write()
+        with progress_bar("Handing over", None) as advance:
+            where: Any = {"namespace": session.namespace, "context": session.context, "progress": advance}
+            moving = HandingOver(session.scheduler, opened, declaration_of, **where)
+            if dry_run:
+                found = moving.preview()
+            elif disable_source:
+                found, done = moving.hand_over()
+                said = [done]
+            else:
+                found = moving.resume() if source_is_stopped else moving.write()
         if write is not None:
             _write(write, kind, found, session.settings)
         _show(session, opened, found, [*said, *_advice(moving, opened, found)], is_preview=dry_run)

@@ -110,6 +110,7 @@ class HandingOver:
         *,
         namespace: str | None = None,
         context: CommandContext | None = None,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._scheduler = scheduler
         self._runtime = scheduler.runtime
@@ -117,6 +118,8 @@ class HandingOver:
         self._read = read
         self._namespace = require_id(namespace or scheduler.settings.namespace, "namespace")
         self._context = context
+        self._progress = progress
+        """Called with 1 for each entry that is looked at to fire here from now on."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
         """The note of what is to fire once its source does not."""
         self._rests = f"was disabled at {source.kind} when it was imported"
@@ -194,6 +197,7 @@ class HandingOver:
 
     def _taken_over(self, one: Imported) -> Imported:
         """Let a schedule fire that waits; what its source owes is fired first, once, also when this is repeated."""
+        self._progress(1)
         if one.schedule is None or not self.is_waiting(one):
             return one
         handle, next_at = ScheduleHandle(self._runtime, one.schedule), one.source.next_at
