@@ -803,6 +803,14 @@ PRUNING = (
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
     _edit(
+        "pruning deletes a task whose run was retried",
+        "store/pruning.py",
+        "    gone = sorted({*held} - {*connection.execute(of_open).scalars()})\n",
+        "    gone = sorted(held)\n",
+        _CHAIN + "tasks.py::test_task_that_has_not_ended_stays[sqlite]",
+        _CHAIN + "tasks.py::test_task_that_has_not_ended_stays[postgres]",
+    ),
+    _edit(
         "pruning deletes the run of an occurrence that may still fire",
         "core/pruning.py",
         "        and (run.kind is RunKind.MANUAL or run.occurrence_at <= schedule.evaluated_to)\n",
