@@ -247,6 +247,42 @@ def test_entries_of_redbeat_are_read_as_redbeat_wrote_them(celery: Celery, redis
     }
 
 
+def test_hostile_entries_of_redbeat_are_not_imported_and_hide_no_other(celery: Celery, redis: Redis) -> None:
+    interval = {"__type__": "interval", "every": 60.0, "relative": False}
+    good = {"name": "x", "task": "shop.tasks.go", "schedule": interval, "args": [], "kwargs": {}, "options": {}}
+    deep = "[" * 100_000 + "]" * 100_000
+    table: dict[str, Any] = {
+        "not JSON": "{",
+        "too deep": deep,
+        "a list": "[]",
+        "no task": {**good, "task": None},
+        "no schedule": {**good, "schedule": None},
+        "not a number": {**good, "schedule": {**interval, "every": float("nan")}},
+        "negative": {**good, "schedule": {**interval, "every": -60}},
+        "longer than time": {**good, "schedule": {**interval, "every": 1e300}},
+        "no length": {**good, "schedule": {"__type__": "interval"}},
+        "of no crontab": {**good, "schedule": {"__type__": "crontab", "minute": {"a": 1}}},
+        "a class": {**good, "schedule": {"__type__": "os.system", "command": "touch /tmp/owned"}},
+        "args of text": {**good, "args": "abc"},
+        "kwargs of a list": {**good, "kwargs": [1]},
+        "deep args": {**good, "args": json.loads("[" * 80 + "]" * 80)},
+    }
+    for name, definition in table.items():
+        text = definition if isinstance(definition, str) else json.dumps(definition)
+        redis.hset(f"redbeat:{name}", "definition", text)
+        redis.zadd("redbeat::schedule", {f"redbeat:{name}": 1})
+    odd_meta: tuple[Any, ...] = (None, [], {"last_run_at": {"__type__": "datetime", "year": 10**9}}, {"last_run_at": 7})
+    for number, meta in enumerate(odd_meta):
+        redis.hset(f"redbeat:odd-{number}", mapping={"definition": json.dumps(good), "meta": json.dumps(meta)})
+        redis.zadd("redbeat::schedule", {f"redbeat:odd-{number}": 1})
+    put(celery, "good", every(celery, timedelta(hours=1)))
+    found = by_name(RedBeat(redis, Reading(), ManualClock(NOON)))
+    assert {name for name, one in found.items() if one.entry is not None} == {"good"} | {f"odd-{n}" for n in range(4)}
+    assert {name for name, one in found.items() if one.entry is None} == {*table}
+    assert all(one.lost for one in found.values() if one.entry is None)
+    assert not Path("/tmp/owned").exists()
+
+
 def test_zone_of_crontabs_is_asked_for_where_redbeat_kept_none(celery: Celery, redis: Redis) -> None:
     put(celery, "a", crontab(hour="7", app=celery))
     redis.hdel("redbeat:a", "meta")
