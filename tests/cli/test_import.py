@@ -72,6 +72,18 @@ def test_disabling_the_source_lets_ours_fire_and_says_how_to_go_back(cli: Cli, w
     assert cli("list", "--label", "imported_from=rq-scheduler", "-o", "json").json["schedules"][0]["status"] == "active"
 
 
+def test_the_way_back_lets_theirs_fire_alone(cli: Cli, words: tuple[str, ...]) -> None:
+    cli(*words, "--disable-source", code=1)
+    cli("bulk", "pause", "--label", "imported_from=rq-scheduler")
+    redis = cli.scheduler.runtime.transport.redis
+    redis.zunionstore(SCHEDULED, [SCHEDULED, "rqsched:disabled:rq-scheduler"])
+    redis.delete("rqsched:disabled:rq-scheduler")
+    answer = cli(*words, "--disable-source", "-o", "json", code=1)
+    assert [row["fires"] for row in answer.json["entries"]] == ["source", "source"]
+    assert "1 fire at rq-scheduler: ours were paused here by somebody (hourly)." in answer.json["next"]
+    assert redis.zcard(SCHEDULED) == 2
+
+
 def test_a_stopped_source_is_left_as_it_is(cli: Cli, words: tuple[str, ...]) -> None:
     cli(*words, "--source-is-stopped", code=1)
     assert cli.scheduler.get("rq-scheduler:hourly").status == "active"
