@@ -51,8 +51,8 @@ ANSWERS: dict[str, Sequence[str]] = {
     "doctor": ["doctor"],
     "usage": ["usage"],
 }
-WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine"}
-"""Processes and their probe, a group that is there by its commands, and one whose answers are in test_machine."""
+WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine", "export", "import"}
+"""Processes and their probe, a group that is there by its commands, and those that files of their own try."""
 
 
 @dataclass(frozen=True)
