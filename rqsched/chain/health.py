@@ -331,8 +331,8 @@ def _dispatchers(scope: _Scope) -> Finding:
 
 @_check("workers", "schema redis", "Start `rqsched worker QUEUE` for that queue.")
 def _workers(scope: _Scope) -> Finding:
-    workers = Worker.all(connection=scope.runtime.transport.control.connection)
-    listening = Counter(name for one in workers for name in one.queue_names())
+    workers = telemetry.live_workers(scope.runtime.transport.redis)
+    listening = Counter(name for one in workers for name in one.queues)
     waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
     deserted = {name: one.number for name, one in waiting.items() if name not in listening}
     if deserted:
@@ -345,8 +345,7 @@ def _workers(scope: _Scope) -> Finding:
         return Finding(Level.PROBLEM, f"runs wait too long for a worker: {told}", numbers=numbers, advice=advice)
     if not listening:
         return Finding(Level.WARNING, "no RQ worker")
-    found = telemetry.worker_versions(scope.runtime.transport.redis, [one.key for one in workers])
-    versions = Counter(f"rqsched {version}" if version else "RQ alone" for version in found)
+    versions = Counter(f"rqsched {one.version}" if one.version else "RQ alone" for one in workers)
     names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
     return Finding(Level.OK, f"{names}; {kinds}")
 

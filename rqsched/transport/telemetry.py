@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import cast
+from typing import NamedTuple, cast
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -32,6 +32,8 @@ EXPIRY = timedelta(seconds=15)
 """How long a dispatcher counts as alive after its last heartbeat."""
 FOREIGN_FOR = timedelta(minutes=5)
 """How long a worker with another database is shown after the last job it was given."""
+_RQ_WORKERS = "rq:workers"
+"""RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"
 """The field of RQ's hash of a worker that holds our version."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
@@ -112,6 +114,27 @@ def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
         for key in keys:
             pipe.hget(key, WORKER_VERSION)
         return [_text(value or "") for value in pipe.execute()]
+
+
+class LiveRqWorker(NamedTuple):
+    """What RQ shows of one of its workers, and we of ours."""
+
+    queues: list[str]
+    """The queues it listens on, in its order."""
+    version: str
+    """Our version in it; empty in RQ's own."""
+
+
+def live_workers(redis: Redis) -> list[LiveRqWorker]:
+    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each of them."""
+    keys = sorted(_text(key) for key in cast("Iterable[bytes | str]", redis.smembers(_RQ_WORKERS)))
+    with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hmget(key, "queues", WORKER_VERSION)
+        found = pipe.execute()
+    return [
+        LiveRqWorker(_text(queues).split(","), _text(version or "")) for queues, version in found if queues is not None
+    ]
 
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
