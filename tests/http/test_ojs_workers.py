@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 
 from rqsched.core.audit import RUN_RETRYING, Event
-from rqsched.core.model import Change
+from rqsched.core.model import Change, RunStatus
+from rqsched.http.ojs.responses import Job, state_of
 from tests.support.env import MINUTE, SECOND
 from tests.support.openjobspec import WORKERS, Ojs, refused
 from tests.support.rows import every_row
@@ -43,6 +45,14 @@ def test_a_fetch_for_more_than_a_hundred_claims_a_hundred(ojs: Ojs) -> None:
     for _ in range(101):
         handle.trigger()
     assert [len(ojs.fetch(count=500)) for _ in range(3)] == [100, 1, 0], "a worker with 500 slots gets them in turn"
+
+
+@pytest.mark.parametrize("status", RunStatus)
+def test_every_status_of_a_run_is_a_state_of_a_job(ojs: Ojs, status: RunStatus) -> None:
+    fired(ojs)
+    run = ojs.env.scheduler.get("daily-report").runs().items[0]
+    shown = get_args(get_type_hints(Job)["state"])
+    assert state_of(replace(run.state, status=status)) in shown
 
 
 def test_a_job_can_be_read_from_waiting_to_its_end(ojs: Ojs) -> None:
