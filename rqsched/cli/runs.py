@@ -18,10 +18,11 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import dump, progress_bar
-from rqsched.core.audit import AuditRecord
+from rqsched.core.audit import MISSED, AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
+from rqsched.core.reasons import miss_in_words
 from rqsched.core.target_progress import TargetProgress
 from rqsched.errors import error_line
 
@@ -91,10 +92,19 @@ def _refs(event: AuditRecord) -> str:
 
 
 def _reason(event: AuditRecord) -> str:
-    """Return why it happened: the rule's word, the caller's reason, the error's first line."""
+    """Return why it happened: the rule's word, the caller's reason, the error's first line, how many were missed."""
     asked = event.payload.get("command_context") or {}
-    given = (event.payload.get("reason"), asked.get("reason"), error_line(event.payload.get("error")))
+    given = (event.payload.get("reason"), asked.get("reason"), error_line(event.payload.get("error")), _missed(event))
     return "; ".join(dict.fromkeys(str(one) for one in given if one))
+
+
+def _missed(event: AuditRecord) -> str:
+    if event.event_type != MISSED:
+        return ""
+    told = event.payload
+    at_least = "+" if told.get("count_capped") else ""
+    why = miss_in_words(str(told.get("policy", "")), has_fired=bool(told.get("fired")))
+    return f"{told['count']}{at_least} missed: {why}"
 
 
 @command(app)

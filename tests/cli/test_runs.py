@@ -12,7 +12,7 @@ from rqsched.api.description import RunDescription
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli.runs import _RunFilter
 from rqsched.core.model import BLOCKED, RunStatus
-from rqsched.testing import execute_pending
+from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, LONG, Cli
 from tests.support.env import block
 from tests.support.narrow import present
@@ -61,6 +61,14 @@ def test_history_shows_why_each_thing_happened(cli: Cli) -> None:
     assert lines["SchedulePaused"].endswith("ticket 8")
     assert lines["ScheduleTriggerSkipped"].endswith("status_not_triggerable")
     assert lines["RunFailed"].endswith("ValueError: no")
+
+
+def test_history_shows_how_many_occurrences_were_missed_and_why(cli: Cli) -> None:
+    cli.past(4.5).create("hourly", HELLO, Every("1h"))
+    run_due(cli.scheduler)
+
+    (line,) = (line for line in cli("history", "hourly").out.splitlines() if "ScheduleMissed" in line)
+    assert line.endswith("3 missed: nothing fired in time, and one run makes up for all")
 
 
 def test_runs_show_the_whole_first_line_of_an_error(cli: Cli) -> None:

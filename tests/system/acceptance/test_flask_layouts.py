@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -109,6 +111,21 @@ def test_every_process_of_a_layout_has_the_same_imports(layout: Layout, imports:
 
     assert layout.mail(1) == "a mail to user 1 from shop@example.org"
     assert "1 unchanged" in layout.run("sync", "--prune")
+
+
+def test_users_of_the_factory_change_and_cancel_reminders(layout: Layout) -> None:
+    layout.environment["RQSCHED_IMPORTS"] = "shop.worker"
+    layout.serve(BIN / "flask", "--app", "shop:create_app()", "run", "--port", str(layout.port))
+    httpx.post(f"{layout.url}reminders", json={"id": 7, "at": "2099-01-01T00:00:00Z"}, timeout=20).raise_for_status()
+
+    changed = httpx.put(f"{layout.url}reminders/7", json={"time": "08:30", "zone": "America/New_York"}, timeout=20)
+    listed = layout.run("list")
+    cancelled = httpx.delete(f"{layout.url}reminders/7", timeout=20)
+
+    assert parsedate_to_datetime(changed.json()["next_at"]).astimezone(ZoneInfo("America/New_York")).hour == 8
+    assert "at 08:30, every day, New York time" in listed
+    assert cancelled.status_code == 204
+    assert "reminder:7" not in layout.run("list")
 
 
 @of_each
