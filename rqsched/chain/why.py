@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
-from rqsched.core.model import Run, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.lifecycle import reanchored
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
 from rqsched.core.policy import CatchUp
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
@@ -42,6 +43,9 @@ _ANSWERS = {
     ScheduleStatus.DEAD: Answer.DEAD,
     ScheduleStatus.DELETED: Answer.DELETED,
 }
+_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED})
+"""Why an occurrence got no run when it was due."""
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
 
@@ -69,22 +73,30 @@ class _Question:
 
     def answer(self) -> Why:
         """Find the first of what can be true that is."""
-        if self.at + self.span <= self.schedule.created_at:
-            return self.say(Answer.NOT_CREATED, f"It was created {self.clock(self.schedule.created_at)}.")
-        run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.at + self.span)
-        if run is not None:
-            return self.about_run(run)
+        run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.end)
+        if run is None:
+            return self.without_run()
+        told = self.about_run(run)
+        if run.kind is not RunKind.BACKFILL:
+            return told
+        live = self.without_run()  # what came of the occurrence when it was due
+        return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
+
+    def without_run(self) -> Why:
+        """Answer for an instant whose occurrence has no run of its own."""
         return next(found for found in self._answers() if found is not None)
 
     def _answers(self) -> Iterator[Why | None]:
-        status, event = self.status_then
+        spec, occurrence = self.timing_then
+        if occurrence is None and self.at < self.schedule.created_at:
+            yield self.say(Answer.NOT_CREATED, f"It was created {self.clock(self.schedule.created_at)}.")
+        status, event = self.status_at(occurrence or self.at)
         if status in _ANSWERS:
             yield self.because_of_status(status, event)
-        spec = self.spec_then
-        occurrence = None if spec is None else _first_in(spec, self.at, self.at + self.span)
         if spec is None:
             yield self.not_kept()
         elif occurrence is None:
+            yield self.recorded(None)
             yield self.without_occurrence(spec)
         elif occurrence > self.now:
             yield self.ahead(occurrence)
@@ -100,13 +112,19 @@ class _Question:
         return timedelta(seconds=1) if self.at.second or self.at.microsecond else timedelta(minutes=1)
 
     @cached_property
+    def end(self) -> datetime:
+        """The end of them, which is not one of them."""
+        return self.at + self.span if self.at < _LAST - self.span else _LAST
+
+    @cached_property
     def zone(self) -> ZoneInfo:
         """The zone in which times are said."""
         return ZoneInfo(self.schedule.spec.timezone)
 
     def clock(self, at: datetime) -> str:
         """Say an instant."""
-        shown = at.astimezone(self.zone)
+        is_within = _FIRST < at < _LAST - timedelta(days=1)  # a zone leads out of the calendar
+        shown = at.astimezone(self.zone) if is_within else at
         return f"on {shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
 
     def up_to(self, at: datetime) -> int:
@@ -126,45 +144,66 @@ class _Question:
             fields = told | {"event_sequence": event.sequence} | fields
         return Why(self.at, answer.value, text, **fields)
 
-    @cached_property
-    def status_then(self) -> tuple[ScheduleStatus | None, AuditRecord | None]:
-        """The status at the instant, and the event that set it; None where the history does not say it."""
+    def status_at(self, moment: datetime) -> tuple[ScheduleStatus | None, AuditRecord | None]:
+        """Return the status at a moment, and the event that set it; None where the history does not say it."""
         schedule = self.schedule
-        if self.at >= self.now:
+        if moment >= self.now:
             return schedule.status, self.newest(_STATUSES, self.up_to(self.now))
-        event = self.newest(_STATUSES, self.up_to(self.at))
+        event = self.newest(_STATUSES, self.up_to(moment))
         if event is None:
-            is_paused = schedule.paused_at is not None and schedule.paused_at <= self.at
+            is_paused = schedule.paused_at is not None and schedule.paused_at <= moment
             return (ScheduleStatus.PAUSED if is_paused else None), None
         return _STATUSES[event.event_type], event
 
     @cached_property
-    def spec_then(self) -> Spec | None:
-        """The timing at the instant; None where it is not kept."""
+    def timing_then(self) -> tuple[Spec | None, datetime | None]:
+        """The timing at the instant, None where it is not kept; and the occurrence there, None where it names none.
+
+        The stored next occurrence may lie off the grid: one that is kept, and each that awaits the end of a run.
+        """
         schedule = self.schedule
-        if self.at + self.span > schedule.timing_changed_at:
-            return schedule.spec
-        event = self.newest((*_TIMING, audit.RESUMED), self.up_to(self.at))
-        moved = event is not None and event.payload.get("reason") == CatchUp.FROM_NOW.value
-        if moved or (event is not None and event.event_type == audit.RESUMED):
-            event = self.newest(_TIMING, event.sequence if event is not None else 0)
+        spec: Spec | None
+        start, changed = max(self.at, schedule.created_at + TICK), schedule.timing_changed_at + TICK
+        if start >= changed or schedule.timing_changed_at == schedule.created_at:
+            spec, found = schedule.spec, _first_in(schedule.spec, start, self.end)
+        else:
+            spec = self.spec_before
+            found = None if spec is None else _first_in(spec, start, min(self.end, changed))
+            if found is None and (later := _first_in(schedule.spec, changed, self.end)) is not None:
+                spec, found = schedule.spec, later
+        stored = schedule.next_run_at
+        is_stored = found is None and stored is not None and start <= stored < self.end
+        return spec, stored if is_stored else found
+
+    @cached_property
+    def spec_before(self) -> Spec | None:
+        """The timing that held at the instant, which another one has replaced; None where it is not kept."""
+        up_to = self.up_to(self.at)
+        event = self.newest(_TIMING, up_to)
         if event is None or "spec" not in event.payload:
             return None
         spec = Spec.from_stored(event.payload["spec"])
-        has_anchor = any(getattr(member, "anchor", None) is not None for member in spec.members)
-        return None if moved and has_anchor else spec  # that resume moved the anchor, and no event says where to
+        resumes = event_queries.next_of_types(
+            self.connection, self.schedule.uid, [audit.RESUMED], event.sequence, LOOKED_AT
+        )
+        for one in resumes:
+            if one.sequence <= up_to and one.payload.get("reason") == CatchUp.FROM_NOW.value:
+                spec = reanchored(spec, one.recorded_at)
+        return spec
 
     def because_of_status(self, status: ScheduleStatus, event: AuditRecord | None) -> Why:
         """Answer for an instant at which the schedule does not fire."""
-        is_past = status is not self.schedule.status
-        verb = "was" if is_past else "is"
+        newest = None if event is None else self.newest(_STATUSES, self.up_to(self.now))
+        is_past = status is not self.schedule.status or newest != event
         since = None if event is None else event.recorded_at
         if status is ScheduleStatus.PAUSED:
             since = since or self.schedule.paused_at
         told = self.say(_ANSWERS[status], "", event, since=since)
-        text = f"It {verb} {status.value}"
-        if since is not None:
-            text += f" since {self.clock(since).removeprefix('on ')}"
+        if since is None:
+            text = f"It was {status.value} then" if is_past else f"It is {status.value}"
+        else:
+            verb = f"was {status.value} then," if is_past else f"has been {status.value}"
+            text = f"It {verb} since {self.clock(since).removeprefix('on ')}"
         if told.by is not None:
             text += f", by {told.by}"
         if told.reason is not None:
@@ -176,7 +215,8 @@ class _Question:
 
     def about_run(self, run: Run) -> Why:
         """Answer for an occurrence that has a run."""
-        name = f"Its run #{run.number}"
+        number = f"run #{run.number}" + (" of a backfill" if run.kind is RunKind.BACKFILL else "")
+        name = f"Its {number}"
         started = None if run.started_at is None else self.clock(run.started_at)
         waits_for = f"its workflow: {run.blocked_reason}" if run.is_blocked else "a worker of its queue"
         waits = {
@@ -196,31 +236,36 @@ class _Question:
             if run.status is not RunStatus.RETRYING:
                 text += f", since {self.clock(since).removeprefix('on ')}"
             return self.say(Answer.WAITS, _ended(text), **fields)
-        text = f"It ran: run #{run.number}, {run.status.value}"
+        text, answer = f"It ran: {number}, {run.status.value}", Answer.RAN
         if started is None:
-            text = f"{name} was {run.status.value} before it started"
+            text, answer = f"{name} was {run.status.value} before it started", Answer.NOT_STARTED
         elif run.status is RunStatus.RUNNING:
-            text = f"It runs: run #{run.number}, started {started}"
+            text = f"It runs: {number}, started {started}"
         elif run.ended_at is not None:
             text += f", started {started}, ended {self.clock(run.ended_at)}"
         if run.error and run.status is not RunStatus.SUCCEEDED:
             text += f". The error: {error_line(run.error)}"
-        return self.say(Answer.RAN, _ended(text), **fields)
+        return self.say(answer, _ended(text), **fields)
 
-    def recorded(self, occurrence: datetime) -> Why | None:
-        """Answer from the event that gave a passed occurrence its outcome; None when there is none."""
-        after = event_queries.sequence_at(self.connection, self.schedule.uid, occurrence - _SKEW)
+    def recorded(self, occurrence: datetime | None) -> Why | None:
+        """Answer from the event that gave a passed occurrence its outcome; None when there is none.
+
+        Where the timing names none (any more), one that is recorded by its instant is meant: that the clocks left out,
+        and that awaited the end of a run.
+        """
+        after = self.up_to((occurrence or self.at) - _SKEW)
         events = event_queries.next_of_types(self.connection, self.schedule.uid, _OUTCOMES, after, LOOKED_AT)
         for number, event in enumerate(events):
-            if not _concerns(event, occurrence):
+            meant = occurrence or _recorded_in(event, self.at, self.end)
+            if meant is None or not _concerns(event, meant):
                 continue
             code = str(event.payload.get("reason" if event.event_type == audit.SKIPPED else "policy", ""))
             stops = {"disabled": audit.PAUSED, "deleted": audit.DELETED}
             stop = next((one for one in events[number:] if one.event_type == stops.get(code)), None)
             if stop is not None:  # it was due already, and the owner's operation wrote it off
                 told = self.because_of_status(_STATUSES[stop.event_type], stop)
-                return replace(told, occurrence_at=occurrence)
-            return self.omitted(occurrence, event, code)
+                return replace(told, occurrence_at=meant)
+            return self.omitted(meant, event, code)
         return None
 
     def omitted(self, occurrence: datetime, event: AuditRecord, code: str) -> Why:
@@ -245,13 +290,18 @@ class _Question:
             word = "ends" if spec.end_at > self.now else "ended"
             return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} {self.clock(spec.end_at)}.")
         today = self.schedule.spec
-        if spec != today and _first_in(today, self.at, self.at + self.span) is not None:
+        if spec != today and _first_in(today, self.at, self.end) is not None:
             event = self.newest(_TIMING, self.up_to(self.schedule.timing_changed_at))
             changed = self.clock(self.schedule.timing_changed_at)
             text = f"Its timing was changed {changed}; the one before had no occurrence then: {spec.describe()}."
             return self.say(Answer.CHANGED, text, event)
         if spec.is_from_completion:
-            return self.say(Answer.NO_OCCURRENCE, "It fires some time after the end of each run, and none did then.")
+            told = "it was not due then" if self.at < self.now else "when that will be is not known yet"
+            if (upcoming := self.schedule.next_run_at) is not None and upcoming > self.now:
+                told = f"it is due next {self.clock(upcoming)}"
+            if self.at < self.now and (cut := self.not_kept(self.at)) is not None:
+                return replace(cut, occurrence_at=None)
+            return self.say(Answer.NO_OCCURRENCE, f"It fires some time after the end of each run; {told}.")
         before, after = _last_before(spec, self.at - TICK), spec.next_after(self.at)
         near = " and ".join(
             f"{word} it {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
@@ -261,7 +311,7 @@ class _Question:
     def ahead(self, occurrence: datetime) -> Why:
         """Answer for an occurrence that is still to come."""
         schedule = self.schedule
-        if schedule.remaining is not None and schedule.next_run_at is not None:
+        if schedule.remaining is not None and schedule.next_run_at is not None and occurrence > schedule.next_run_at:
             before, _ = schedule.spec.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
             if before >= schedule.remaining:
                 text = f"Its max_runs end before: {schedule.remaining} of {schedule.definition.max_runs} are left."
@@ -291,7 +341,7 @@ class _Question:
             return self.say(Answer.FIRES, f"It fires {self.clock(due)}: its jitter.", occurrence_at=occurrence)
         text = f"It has been due since {self.clock(due).removeprefix('on ')}, and nothing has fired it yet"
         if schedule.fire_failures:
-            text += f": its fire failed {schedule.fire_failures} times ({error_line(schedule.last_error)})"
+            text += f": its fire failed, {schedule.fire_failures} in a row ({error_line(schedule.last_error)})"
         return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
 
     def not_kept(self, occurrence: datetime | None = None) -> Why | None:
@@ -301,6 +351,9 @@ class _Question:
         is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)
         if occurrence is None or is_cut:
             since = None if oldest is None else oldest.recorded_at
+            if oldest is not None and oldest.sequence == 1 and occurrence is None:
+                text = f"What its timing was is recorded more than {LOOKED_AT} events before, further than is looked."
+                return self.say(Answer.NOT_RECORDED, text)
             told = "at all" if since is None else f"from before {self.clock(since).removeprefix('on ')}"
             return self.say(Answer.NOT_KEPT, f"Its history is not kept {told}.", occurrence_at=occurrence, since=since)
         if pruned_to is not None and pruned_to >= occurrence:
@@ -326,8 +379,15 @@ def _concerns(event: AuditRecord, occurrence: datetime) -> bool:
         return _instant(payload.get("occurrence_time")) == occurrence
     if event.event_type != audit.MISSED:
         return False
+    if occurrence in map(_instant, payload.get("fired") or ()):
+        return False
     first, last = _instant(payload.get("first")), _instant(payload.get("last"))
     return first is not None and last is not None and first <= occurrence <= last
+
+
+def _recorded_in(event: AuditRecord, start: datetime, end: datetime) -> datetime | None:
+    at = _instant(event.payload.get("occurrence_time" if event.event_type == audit.SKIPPED else "first"))
+    return at if at is not None and start <= at < end else None
 
 
 def _instant(text: str | None) -> datetime | None:

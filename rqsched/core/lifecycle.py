@@ -291,7 +291,7 @@ def decide_resume(
     _activate(builder, note)
     mode = catch_up or schedule.policies.catch_up
     if mode is CatchUp.FROM_NOW:
-        spec = _reanchored(schedule.spec, now)
+        spec = reanchored(schedule.spec, now)
         definition = replace(schedule.definition, spec=dump_spec(spec))
         builder.set(definition=definition, timing_changed_at=planned_from(schedule, now))
     upcoming = schedule.paused_next_run_at
@@ -337,7 +337,9 @@ def _plan_anew(builder: ChangeBuilder, missed: datetime | None = None) -> None:
         builder.plan(next_occurrence(builder.schedule, planned_from(builder.schedule, now)))
 
 
-def _reanchored(spec: Spec, now: datetime) -> Spec:
+def reanchored(spec: Spec, now: datetime) -> Spec:
+    """Move the anchors of a spec to the instant from which a resume counts its intervals anew."""
+
     def move(member: Member) -> Member:
         return member if isinstance(member, Once) or member.anchor is None else replace(member, anchor=now)
 

@@ -138,6 +138,8 @@ class Answer(StrEnum):
     """It has a run that started, whatever came of it."""
     WAITS = "waits"
     """Its run has not started yet: it waits for a worker, for its code, for a retry or for the run ahead of it."""
+    NOT_STARTED = "not_started"
+    """It has a run that ended before it started: cancelled, or dropped while it waited."""
     FIRES = "fires"
     """It is still to come, or inside its jitter."""
     LATE = "late"

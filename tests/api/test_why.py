@@ -91,7 +91,7 @@ def test_pause_says_by_whom_since_when_and_why_also_for_the_future(any_env: Env)
         told = schedule.why(at)
         assert (told.answer, told.by, told.reason) == (Answer.PAUSED, "ada", "the vendor moves")
         assert told.since == NOON + MINUTE
-        assert told.text == "It is paused since Thu 15 Jan 2026 at 12:01 UTC, by ada: the vendor moves."
+        assert told.text == "It has been paused since Thu 15 Jan 2026 at 12:01 UTC, by ada: the vendor moves."
 
 
 def test_pause_that_is_over_is_still_the_answer_for_then(any_env: Env) -> None:
@@ -102,7 +102,7 @@ def test_pause_that_is_over_is_still_the_answer_for_then(any_env: Env) -> None:
     schedule.resume()
     any_env.run_next(schedule, HOUR)
     assert answers(schedule, NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR) == ["paused", "paused", "ran"]
-    assert schedule.why(NOON + HOUR).text.startswith("It was paused since ")
+    assert schedule.why(NOON + HOUR).text.startswith("It was paused then, since ")
 
 
 def test_occurrence_that_was_due_already_when_the_owner_paused_is_told_as_paused(any_env: Env) -> None:
@@ -247,6 +247,115 @@ def test_from_completion_it_waits_for_the_end_of_its_run(any_env: Env) -> None:
     any_env.advance(MINUTE)
     told = schedule.why()
     assert (told.answer, told.run_uid) == (Answer.FIRES, run.uid)
+
+
+def test_from_completion_its_next_fire_is_told_and_that_it_is_late(any_env: Env) -> None:
+    schedule = any_env.create(spec=Every(HOUR, from_completion=True))
+    any_env.run_next(schedule, HOUR)
+    assert answers(schedule, None, NOON + HOUR, NOON + 2 * HOUR, NOON + 5 * HOUR) == [
+        "fires", "ran", "fires", "no_occurrence",
+    ]  # fmt: skip
+    assert "it is due next on Thu 15 Jan 2026 at 14:00 UTC" in schedule.why(NOON + 5 * HOUR).text
+    any_env.advance(3 * HOUR)
+    assert answers(schedule, None, NOON + 2 * HOUR) == ["late", "late"]
+    schedule.pause(context=ADA)
+    told = schedule.why(NOON + 2 * HOUR)
+    assert (told.answer, told.by, told.occurrence_at) == (Answer.PAUSED, "ada", NOON + 2 * HOUR)
+
+
+def test_occurrence_that_the_clocks_left_out_was_skipped_for_that(env: Env) -> None:
+    gap = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    env.advance(gap - NOON - DAY)
+    schedule = env.create(spec=Cron("30 2 * * *", "Europe/Berlin"))
+    env.tick(2 * DAY)
+    told = schedule.why(gap)
+    assert (told.answer, told.reason, told.occurrence_at) == (Answer.SKIPPED, "dst_skip", gap)
+
+
+def test_earlier_pause_is_told_as_over_while_a_later_one_lasts(env: Env) -> None:
+    schedule = env.create(spec=HOURLY)
+    env.advance(MINUTE)
+    schedule.pause()
+    env.advance(2 * HOUR)
+    schedule.resume()
+    schedule.pause()
+    env.advance(HOUR)
+    assert schedule.why(NOON + HOUR).text == "It was paused then, since Thu 15 Jan 2026 at 12:01 UTC."
+
+
+def test_minute_in_which_it_was_created_or_paused_is_told_by_its_occurrence(env: Env) -> None:
+    env.advance(30 * SECOND)
+    schedule = env.create(spec=Cron("45 * * * * *", seconds="first"))
+    assert answers(schedule, NOON, NOON + 20 * SECOND) == ["fires", "not_created"]
+    env.tick(MINUTE)
+    schedule.pause()
+    env.advance(HOUR)
+    assert answers(schedule, NOON, NOON + MINUTE) == ["waits", "paused"]
+
+
+def test_grid_that_a_resume_began_anew_is_known_after_the_timing_was_changed(env: Env) -> None:
+    schedule = env.create(spec=Every(HOUR))
+    env.advance(90 * MINUTE)
+    schedule.pause()
+    env.advance(15 * MINUTE)
+    schedule.resume(catch_up="from_now")  # 13:45
+    env.advance(MINUTE)
+    schedule.pause()
+    schedule.resume()
+    env.advance(3 * HOUR)
+    schedule.update(spec=Every(2 * HOUR))
+    assert answers(schedule, NOON + 3 * HOUR, NOON + 3.75 * HOUR) == ["no_occurrence", "missed"]
+
+
+def test_backfill_says_what_came_of_the_occurrence_when_it_was_due(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.tick(3 * HOUR)
+    any_env.work()
+    schedule.backfill(NOON - 2 * HOUR, NOON + 3 * HOUR)
+    any_env.work()
+    missed, before = schedule.why(NOON + 2 * HOUR), schedule.why(NOON - HOUR)
+    assert (missed.answer, before.answer) == (Answer.RAN, Answer.RAN)
+    assert "of a backfill, succeeded" in missed.text
+    assert "When it was due: It was missed: nothing fired in time" in missed.text
+    assert "When it was due" not in before.text
+
+
+def test_run_that_was_dropped_while_it_waited_did_not_run(env: Env) -> None:
+    schedule = env.create(spec=HOURLY, overlap="buffer_all")
+    env.fire_next(schedule, HOUR)
+    env.tick(HOUR)
+    schedule.delete()
+    told = schedule.why(NOON + 2 * HOUR)
+    assert told.answer == Answer.NOT_STARTED
+    assert "Its run #2 was cancelled before it started." in told.text
+
+
+def test_occurrence_that_fired_late_was_not_missed_when_its_run_is_pruned(env: Env) -> None:
+    schedule = env.create(spec=HOURLY, missed="all", catch_up_limit=2, overlap="allow_all", retention="1")
+    env.tick(4 * HOUR)
+    env.work()
+    env.advance(2 * DAY)
+    env.scheduler.prune()
+    instants = [NOON + hours * HOUR for hours in range(1, 5)]
+    assert answers(schedule, *instants) == ["missed", "missed", "not_kept", "ran"]
+
+
+def test_timing_that_lies_too_many_events_back_is_told_as_such(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rqsched.chain.why.LOOKED_AT", 3)
+    schedule = env.create(spec=MINUTE)
+    for _ in range(6):
+        env.tick()
+    schedule.update(spec=Every(2 * MINUTE))
+    told = schedule.why(NOON + 5.5 * MINUTE)
+    assert told.answer == Answer.NOT_RECORDED
+    assert "more than 3 events before" in told.text
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:00Z", "9999-12-31T23:59:59.999999Z"])
+@pytest.mark.parametrize("spec", [Every(HOUR), Cron("59 * * * *", "Asia/Tokyo"), Every(HOUR, from_completion=True)])
+def test_first_and_last_instants_are_answered(env: Env, spec: Any, at: str) -> None:
+    schedule = env.create(spec=spec)
+    assert schedule.why(datetime.fromisoformat(at)).answer in {"not_created", "no_occurrence", "fires"}
 
 
 def test_long_history_is_answered_by_few_reads(env: Env) -> None:

@@ -138,7 +138,7 @@ def test_why_says_it_in_two_lines(cli: Cli) -> None:
     cli.scheduler.create("nightly", HELLO, Cron("0 2 * * *"), paused=True)
     first, second = cli("why", "nightly", "2100-01-31T02:00Z").out.splitlines()
     assert first == "2100-01-31T02:00:00Z  paused"
-    assert second.startswith("It is paused since ")
+    assert second.startswith("It has been paused since ")
     assert cli("why", "nightly", "-o", "json").json["answer"] == "paused"
     assert "names no timezone" in cli("why", "nightly", "2100-01-31T02:00", code=2).err
 

@@ -152,10 +152,10 @@ def test_pause_and_death_are_why_nothing_runs(pages: Pages) -> None:
     env.run_next(env.scheduler.get("frail"), HOUR)
     env.advance(3 * DAY)
     shown = pages.get("/schedules/calm")
-    assert re.search(r"<strong>paused</strong> . <bdi>It is paused since [^<]*: the vendor moves", shown)
+    assert re.search(r"<strong>paused</strong> . <bdi>It has been paused since [^<]*: the vendor moves", shown)
     assert "No occurrence was skipped" not in shown
     shown = pages.get("/schedules/frail")
-    assert re.search(r"<strong>dead</strong> . <bdi>It is dead since Thu 15 Jan 2026 at 13:00 UTC", shown)
+    assert re.search(r"<strong>dead</strong> . <bdi>It has been dead since Thu 15 Jan 2026 at 13:00 UTC", shown)
 
 
 def test_page_answers_for_an_instant_that_is_asked_in_the_namespace_that_is_shown(pages: Pages) -> None:
