@@ -88,7 +88,8 @@ def import_(
                 found = moving.resume() if source_is_stopped else moving.write()
         if write is not None:
             _write(write, kind, found, session.settings)
-        _show(session, opened, found, [*said, *_advice(moving, opened, found)], is_preview=dry_run)
+        said += [*_advice(moving, opened, found), *_place(session.settings)]
+        _show(session, opened, found, said, is_preview=dry_run)
     if not all(map(_is_good, found)):
         raise typer.Exit(FAILED)
 
@@ -175,7 +176,10 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
                 f"({_listed(_ids(late))})."
             )
     if paused := [one for one in where[Fires.SOURCE] if one.is_paused and not moving.is_waiting(one)]:
-        yield f"{len(paused)} fire {at_source}: ours were paused here by somebody ({_listed(_ids(paused))})."
+        yield (
+            f"{len(paused)} fire {at_source}: ours were paused here by somebody ({_listed(_ids(paused))}). To move "
+            f"them, stop {source.kind} and resume ours; then {source.cannot_disable or _DISABLE}."
+        )
     if handed := [one for one in where[Fires.NOWHERE] if moving.is_waiting(one)]:
         yield f"{len(handed)} fire nowhere: they are disabled {at_source}, and ours wait. Run --disable-source again."
     if resting := [one for one in where[Fires.NOWHERE] if one.is_paused and not moving.is_waiting(one)]:
@@ -186,6 +190,15 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
         yield (
             f"{len(vanished)} were imported before and are not {at_source} any more, where they fired for the last "
             f"time or were cancelled; ours stay paused: delete them ({_listed(vanished)})."
+        )
+
+
+def _place(settings: Settings) -> Iterator[str]:
+    """Say where ours are where no setting says it: an application with settings of its own does not look there."""
+    if settings.database_url is None:
+        yield (
+            f"Ours belong to {settings.data_dir}, for RQSCHED_DATABASE_URL is unset. An application with a database of "
+            "its own does not fire them: import with its settings, in Django by manage.py rqsched."
         )
 
 

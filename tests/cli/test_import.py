@@ -46,6 +46,18 @@ def test_a_dry_run_shows_what_each_becomes_and_writes_nothing(cli: Cli, words: t
     assert cli.ids() == []
 
 
+def test_the_embedded_default_is_named_as_the_place_of_ours(
+    cli: Cli, words: tuple[str, ...], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's settings are not read by a bare command: without this, theirs stop and nobody fires ours."""
+    monkeypatch.setenv("RQSCHED_DATA_DIR", str(data_dir))
+    place = f"Ours belong to {data_dir}, for RQSCHED_DATABASE_URL is unset."
+    assert place not in cli(*words, "--dry-run", code=1).out
+    monkeypatch.delenv("RQSCHED_DATABASE_URL")
+    monkeypatch.delenv("RQSCHED_REDIS_URL")
+    assert place in cli(*words, "--dry-run", code=1).out
+
+
 def test_programs_get_the_same_as_json(cli: Cli, words: tuple[str, ...]) -> None:
     document = cli(*words, "-o", "json", code=1).json
     assert list(document) == ["kind", "entries", "notes", "next"]
@@ -80,8 +92,14 @@ def test_the_way_back_lets_theirs_fire_alone(cli: Cli, words: tuple[str, ...]) -
     redis.delete("rqsched:disabled:rq-scheduler")
     answer = cli(*words, "--disable-source", "-o", "json", code=1)
     assert [row["fires"] for row in answer.json["entries"]] == ["source", "source"]
-    assert "1 fire at rq-scheduler: ours were paused here by somebody (hourly)." in answer.json["next"]
+    assert (
+        "1 fire at rq-scheduler: ours were paused here by somebody (hourly). To move them, stop rq-scheduler and "
+        "resume ours; then run this with --disable-source, and take out of your application what schedules them there."
+    ) in answer.json["next"]
     assert redis.zcard(SCHEDULED) == 2
+    cli("bulk", "resume", "--label", "imported_from=rq-scheduler")
+    answer = cli(*words, "--disable-source", "-o", "json", code=1)
+    assert [row["fires"] for row in answer.json["entries"]] == ["here", "source"]
 
 
 def test_a_stopped_source_is_left_as_it_is(cli: Cli, words: tuple[str, ...]) -> None:
