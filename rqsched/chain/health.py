@@ -11,8 +11,9 @@ with the same conditions and limits. A readiness probe asks only whether the bac
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -337,7 +338,8 @@ def _workers(scope: _Scope) -> Finding:
     deserted = {name: one.number for name, one in waiting.items() if name not in listening}
     if deserted:
         told = _listed(f"{count} run(s) on {name!r}" for name, count in deserted.items())
-        return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted)
+        advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
+        return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
     if slow := [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]:
         told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
         advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
@@ -381,11 +383,15 @@ def _foreign_workers(scope: _Scope) -> Finding:
     "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
 )
 def _blocked(scope: _Scope) -> Finding:
-    """Look for runs whose code no worker had yet: which worker lacked what, once for each reason."""
+    """Look for runs whose code no worker had yet: which workers lacked what, once for each reason."""
     found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
     if not found:
         return Finding(Level.OK, "no run waits for code")
-    reasons = sorted({reason or "" for _, reason in found})
+    lacking = defaultdict[str, set[str]](set)
+    for _, reason in found:
+        worker, _, lacks = (reason or "").partition(": ")
+        lacking[lacks].add(worker)
+    reasons = sorted(f"{_listed(sorted(workers))}: {lacks}" for lacks, workers in lacking.items())
     told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
     schedules = {schedule.uid: schedule for schedule, _ in found}
     what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
@@ -562,7 +568,7 @@ def _failed_links(scope: _Scope) -> Finding:
     return Finding(Level.WARNING if count else Level.OK, f"{count} failed")
 
 
-@_check("depth", "redis", "Start more workers.")
+@_check("depth", "database redis", "Start more workers.")
 def _depth(scope: _Scope) -> Finding:
     transport = scope.runtime.transport
     waiting, armed = transport.count_due(now=scope.runtime.now()), transport.count_armed()

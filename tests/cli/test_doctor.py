@@ -114,6 +114,7 @@ def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
     past.create("a", HELLO, Every("2h"), queue="deserted").trigger()
     finding = served.findings(1)["workers"]
     assert finding["detail"] == "no worker listens for 1 run(s) on 'deserted'"
+    assert finding["advice"] == "Start `rqsched worker deserted`, or cancel the runs that wait there."
 
 
 def test_dead_links_are_found(served: Cli) -> None:
@@ -169,6 +170,16 @@ def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> No
     assert "--status blocked" in first["advice"]
     run.cancel()
     assert served.findings(0)["blocked"]["detail"] == "no run waits for code"
+
+
+def test_what_several_workers_lack_is_said_once_with_their_names(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = served.scheduler.runtime
+    for schedule, host in (("a", "one"), ("b", "two")):
+        monkeypatch.setattr("rqsched.chain.runtime.socket.gethostname", lambda host=host: host)
+        block(runtime, present(served.scheduler.create(schedule, HELLO, Every("1h")).trigger().run))
+    workers = f"one:{os.getpid()}, two:{os.getpid()}"
+    detail = f"2 run(s) whose code no worker had yet: {workers}: no module named 'billing'"
+    assert served.findings(1)["blocked"]["detail"] == detail
 
 
 def test_events_of_machines_that_are_declared_and_never_registered_are_named(served: Cli) -> None:
@@ -284,6 +295,13 @@ def test_servers_that_do_not_answer_are_problems_without_a_traceback(cli: Cli, m
     found = levels(cli, 1)
     assert {name for name, level in found.items() if level == "problem"} == {"imports", "database", "redis"}
     assert "schema" not in found
+
+
+def test_database_that_is_away_is_the_only_problem_of_its_redis(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "postgresql://app@127.0.0.1:1/app")
+    found = cli.findings(1)
+    assert [finding["check"] for finding in problems(found)] == ["database"]
+    assert found["redis"]["level"] == "ok"
 
 
 def test_a_database_without_tables_is_told_to_upgrade(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
