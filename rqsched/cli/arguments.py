@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any
 
 import typer
@@ -181,14 +181,19 @@ def given_text(option: str, text: str | None) -> str | None:
     return text
 
 
-def instant(option: str, text: object) -> datetime:
-    """Read an aware ISO 8601 instant; raises InvalidInputError for a naive one, and for a date or number in a file."""
+def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
+    """Read an ISO 8601 instant; raises InvalidInputError, also for a date or number in a file.
+
+    One without an offset is a local time of `zone`; where there is none it is refused.
+    """
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text
     except ValueError:
         value = None
     if not isinstance(value, datetime):
         raise InvalidInputError(option, f"{str(text)!r} is not a valid instant; write 2026-01-31T08:00:00Z")
+    if value.tzinfo is None and zone is not None:
+        return value.replace(tzinfo=zone)
     if value.tzinfo is None:
         raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
     return value

@@ -11,6 +11,7 @@ from enum import StrEnum
 from heapq import merge
 from itertools import islice
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -134,12 +135,16 @@ def why(
     schedule_id: ScheduleId,
     at: Annotated[
         str | None,
-        typer.Argument(metavar="INSTANT", help="Such as 2026-01-31T08:00Z; default: the newest occurrence up to now."),
+        typer.Argument(
+            metavar="TIME",
+            help="Such as '2026-01-31 08:00' in the schedule's zone, or 2026-01-31T08:00Z; default: the newest "
+            "occurrence up to now.",
+        ),
     ] = None,
 ) -> None:
     """Say why a schedule ran, or did not run, at an instant."""
     handle = session.newest(schedule_id)
-    told = handle.why(None if at is None else arguments.instant("INSTANT", at))
+    told = handle.why(None if at is None else arguments.instant("TIME", at, ZoneInfo(handle.spec.timezone)))
     if not session.writer.is_table:
         session.writer.json(told.to_dict())
         return

@@ -140,7 +140,11 @@ def test_why_says_it_in_two_lines(cli: Cli) -> None:
     assert first == "2100-01-31T02:00:00Z  paused"
     assert second.startswith("It has been paused since ")
     assert cli("why", "nightly", "-o", "json").json["answer"] == "paused"
-    assert "names no timezone" in cli("why", "nightly", "2100-01-31T02:00", code=2).err
+    cli.scheduler.create("berlin", HELLO, Cron("0 2 * * *", "Europe/Berlin"))
+    asked = cli("why", "berlin", "2100-01-31 02:00", "-o", "json").json
+    assert (asked["answer"], asked["occurrence_at"]) == ("fires", "2100-01-31T01:00:00Z")
+    assert "no_occurrence" in cli("why", "berlin", "2100-01-31").out
+    assert "is not a valid instant" in cli("why", "berlin", "yesterday", code=2).err
 
 
 def test_nothing_upcoming_says_so(cli: Cli) -> None:
