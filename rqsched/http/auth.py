@@ -30,7 +30,7 @@ from rqsched.http.limits import TokenBuckets
 
 PRINCIPAL = "rqsched.principal"
 """Where a request's scope holds its principal, once it is known."""
-_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]*)?")

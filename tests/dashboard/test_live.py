@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -75,3 +76,11 @@ def test_a_process_without_streams_offers_none_and_the_page_is_read_again_instea
 
 def test_a_since_that_is_not_a_time_is_refused(pages: Pages) -> None:
     assert "is not a time" in pages.get(f"{STREAM}?since=yesterday", status=422)
+
+
+def test_value_of_a_form_is_not_a_change_of_the_live_part_around_it(pages: Pages) -> None:
+    pages.env.create("report")
+    first = pages.get("/schedules")
+    (ignored,) = re.findall(r'/(value="\[0-9a-f\][^/]*)/g', pages.web.get("/static/app.js").text)
+    assert first != pages.get("/schedules")
+    assert re.sub(ignored, "", first) == re.sub(ignored, "", pages.get("/schedules"))

@@ -55,6 +55,9 @@ PREFIXES: dict[str, tuple[str, str, str, str]] = {
     "a proxy that leaves the path as it is": ("10.0.0.1", "/jobs", "/jobs/schedules/report", "/jobs"),
     "a stranger's word": ("8.8.8.8", "/jobs", "/schedules/report", ""),
     "not a path": ("10.0.0.1", "//evil.example", "/schedules/report", ""),
+    "a path that leads up": ("10.0.0.1", "/jobs/..", "/schedules/report", ""),
+    "a path that leads nowhere": ("10.0.0.1", "/./jobs", "/schedules/report", ""),
+    "a name with dots": ("10.0.0.1", "/.jobs/v1..2", "/schedules/report", "/.jobs/v1..2"),
     "a header in a header": ("10.0.0.1", '/jobs"><script>', "/schedules/report", ""),
     "none": ("10.0.0.1", "", "/schedules/report", ""),
 }

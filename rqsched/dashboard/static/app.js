@@ -60,7 +60,7 @@ const replace = (part, other) => {
   every("details", (details) => { if (opened.includes(summaryOf(details))) details.open = true; }, part);
   if (focused >= 0) part.querySelectorAll("summary")[focused]?.focus({ preventScroll: true });
 };
-const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{32}"/g, "");
+const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{64}"/g, "");
 const pause = () => isStale ? Math.max(gap, 5 * took) : isFollowing && !hasFailed && !document.querySelector("[data-unannounced]") ? most : least;
 // A page that nothing refreshes says so: the server is away or silent, or somebody has chosen rows.
 const stale = document.getElementById("stale");
