@@ -180,6 +180,11 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
             f"{len(paused)} fire {at_source}: ours were paused here by somebody ({_listed(_ids(paused))}). To move "
             f"them, stop {source.kind} and resume ours; then {source.cannot_disable or _DISABLE}."
         )
+    if over := [one for one in where[Fires.SOURCE] if one.schedule is not None and not one.is_paused]:
+        yield (
+            f"{len(over)} fire {at_source} alone, and ours of the same id are over: delete ours, and run this again "
+            f"({_listed(_ids(over))})."
+        )
     if handed := [one for one in where[Fires.NOWHERE] if moving.is_waiting(one)]:
         yield f"{len(handed)} fire nowhere: they are disabled {at_source}, and ours wait. Run --disable-source again."
     if resting := [one for one in where[Fires.NOWHERE] if one.is_paused and not moving.is_waiting(one)]:

@@ -107,7 +107,7 @@ def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
 
 
 def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
-    fields = {_state_of(field)["name"]: [*_state_of(field)["expressions"]] for field in state["fields"]}
+    fields = {_state_of(field)["name"]: _state_of(field)["expressions"] for field in state["fields"]}
     if sum(map(len, fields.values())) > _MOST_EXPRESSIONS:
         raise NotReadableError(f"its trigger has more than {_MOST_EXPRESSIONS} expressions")
     if set(_WEEKS) - _values(fields["week"], _WEEKS):

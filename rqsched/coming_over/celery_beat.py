@@ -190,8 +190,10 @@ class RedBeat:
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in chunk:
                     pipe.hmget(key, ["definition", "meta"])
-                found = pipe.execute()
-            for key, (definition, meta) in zip(chunk, found, strict=True):
+                found = pipe.execute(raise_on_error=False)
+            for key, fields in zip(chunk, found, strict=True):
+                # A key of another type is an error of its own, and no hash.
+                definition, meta = fields if isinstance(fields, list) else (b"", None)
                 if definition is not None:  # beat drops a key that has none
                     yield _Kept(key.removeprefix(self._prefix), _decoded(definition), _decoded(meta or "{}"))
 
@@ -278,7 +280,7 @@ def _instant_of(kept: Any) -> datetime | None:
         if isinstance(zone, str):
             return datetime(**parts, tzinfo=ZoneInfo(zone))
         return datetime(**parts, tzinfo=UTC) - timedelta(seconds=zone)
-    except (TypeError, ValueError, OverflowError, ZoneInfoNotFoundError):
+    except (TypeError, ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
         return None
 
 

@@ -32,7 +32,7 @@ from rqsched.spec.spec import Spec
 
 KIND = "celery-beat"
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_ITEM = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
+_ITEM = re.compile(r"(?:\*|(?P<first>\w{1,9})(?:-(?P<last>\w{1,9}))?)(?:/(?P<step>\d{1,9}))?")
 _OWN_TASKS = frozenset({"celery.backend_cleanup"})
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
@@ -260,7 +260,7 @@ def _item(name: str, item: str, field: range, names: tuple[str, ...]) -> list[in
     match = _ITEM.fullmatch(item)
     is_stepped_value = match and match["first"] and match["step"] and not match["last"]
     if match is None or is_stepped_value or match["step"] == "0":
-        raise InvalidCronError("cron", f"its {name} has {item!r}, which Celery does not read")
+        raise InvalidCronError("cron", f"its {name} has {item[:64]!r}, which Celery does not read")
     values = list(field)
     if match["first"]:
         first = _number(name, match["first"], field, names)

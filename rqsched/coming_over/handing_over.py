@@ -270,6 +270,12 @@ class HandingOver:
         request = None
         if here.status is ScheduleStatus.PAUSED and here.note in {self.waits, self._rests}:
             request = one.request._replace(note=self.waits if one.source.enabled else None, paused=None)
+        elif one.source.enabled and here.definition.workflow != one.request.definition.workflow:
+            text = (
+                f"Schedule {here.schedule_id} calls {here.definition.workflow} and is left as it is: rename or "
+                "delete it, or bring this source into another namespace."
+            )
+            return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
         return replace(one, outcome=Outcome.UNCHANGED, request=request, schedule=here)
 
 

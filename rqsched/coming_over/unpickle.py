@@ -19,9 +19,13 @@ from zoneinfo import ZoneInfo
 MOST_BYTES = 1024 * 1024
 """The largest pickle that is read: four times as much as a schedule's arguments may have."""
 _MOST_VALUES = 100_000
-"""How many values are copied: a small pickle that refers to its parts again and again stands for very many."""
+"""How many values are read: a small pickle that refers to its parts again and again stands for very many."""
 _MOST_LEVELS = 64
 _MOST_ENCODED = 1_000
+_MOST_ARGS = 16
+"""How many arguments a time or zone has at most, and a tuple that is a key how many parts."""
+_GREAT = 2**61 - 1
+"""Multiples of it have one hash, and a dict of them takes hours."""
 
 
 class NotReadableError(Exception):
@@ -83,6 +87,8 @@ def unpickle(data: bytes, own: Collection[str] = (), *, is_trusted: bool = False
         value = reader.load()
     except Exception as error:
         raise NotReadableError(f"it is not a whole pickle ({type(error).__name__})") from error
+    if _is_large(value):
+        raise NotReadableError("it is too large, or nested too deeply")
     return Unpickled(value, tuple(sorted(reader.named - set(own))))
 
 
@@ -110,7 +116,7 @@ class _NamedZone(tzinfo):
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self._zone = ZoneInfo(key)
+        self._zone = _named_zone(key)
 
     def utcoffset(self, at: datetime | None) -> timedelta | None:
         return self._zone.utcoffset(at)
@@ -148,8 +154,10 @@ def _keyed_zone(_: object, key: str | None, path: str, *rest: object) -> tzinfo:
     return _NamedZone(key) if key else _zone_of_file(None, path, *rest)
 
 
-def _named_zone(key: str, *rest: object) -> tzinfo:
+def _named_zone(key: object, *rest: object) -> tzinfo:
     del rest
+    if not isinstance(key, str):
+        raise NotReadableError("it names a zone by what is no text")
     return ZoneInfo(key)
 
 
@@ -214,6 +222,8 @@ class _Maker:
 
     def __call__(self, *args: Any) -> Any:
         """Make the value."""
+        if len(args) > _MOST_ARGS:
+            raise NotReadableError("it calls with very many arguments")
         return self.call(*args)
 
 
@@ -249,6 +259,33 @@ _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 """What protocols before 3 call modules."""
 
 
+_HASHING: Mapping[int, slice] = {
+    pickle.SETITEM[0]: slice(-2, -1),
+    pickle.SETITEMS[0]: slice(None, None, 2),
+    pickle.DICT[0]: slice(None, None, 2),
+    pickle.ADDITEMS[0]: slice(None),
+    pickle.FROZENSET[0]: slice(None),
+}
+"""The codes that hash what they hold, and where on the stack that is."""
+
+
+def _with_quick_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """Return a step that refuses keys that take for ever: their hash cannot be interrupted."""
+
+    def checked(reader: Any) -> None:
+        if not all(map(_is_quick, reader.stack[keys])):
+            raise NotReadableError("it has keys that take very long")
+        load(reader)
+
+    return checked
+
+
+def _is_quick(key: object) -> bool:
+    if isinstance(key, tuple):
+        return len(key) <= _MOST_ARGS and not any(isinstance(one, tuple) or not _is_quick(one) for one in key)
+    return not isinstance(key, int) or abs(key) < _GREAT
+
+
 class _Reader(pickle._Unpickler):
     """The unpickler of the standard library, in Python: the one in C sets aside memory for whatever index is named.
 
@@ -280,8 +317,10 @@ class _Reader(pickle._Unpickler):
         raise NotReadableError(f"it uses the extension {code}")
 
     def _make(self, kind: Any, args: Any) -> None:
+        if not isinstance(args, tuple):  # to copy a list that is named again and again takes any memory
+            raise NotReadableError("it calls with what is no tuple")
         if isinstance(kind, Name):
-            self.append(Object(kind.name, tuple(args)))
+            self.append(Object(kind.name, args))
         elif isinstance(kind, _Maker):
             self.append(kind(*args))
         else:
@@ -293,7 +332,7 @@ class _Reader(pickle._Unpickler):
 
     def load_newobj_ex(self) -> None:
         kwargs, args, kind = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self._make(kind, (*args, kwargs) if kwargs else args)
+        self._make(kind, (args, kwargs) if kwargs else args)
 
     def load_build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
@@ -305,12 +344,15 @@ class _Reader(pickle._Unpickler):
             raise NotReadableError("it changes what is not an object")
 
     def _instantiate(self, kind: Any, args: Any) -> None:
-        self._make(kind, args)
+        self._make(kind, tuple(args))
 
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.NEWOBJ[0]] = load_reduce
     dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
     dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]  # its own sets aside as much as is named
+    for _code, _keys in _HASHING.items():
+        dispatch[_code] = _with_quick_keys(dispatch[_code], _keys)
 
 
 class Plain(NamedTuple):
@@ -324,30 +366,48 @@ class Plain(NamedTuple):
 
 def plain(value: Any) -> Plain:
     """Return a value as JSON has it, tuples as lists; raises NotReadableError for anything else, and for too much."""
+    if _is_large(value):
+        raise NotReadableError("is too large, or nested too deeply")
     copier = _Copier()
-    copied = copier.copy(value, 0)
-    return Plain(copied, copier.had_tuples)
+    return Plain(copier.copy(value), copier.had_tuples)
+
+
+def _is_large(value: object) -> bool:
+    """Return whether a value is nested too deeply, or too many, each counted as often as it is referred to."""
+    left, found = _MOST_VALUES, [(value, 0)]
+    while found:
+        one, level = found.pop()
+        parts = _parts(one)
+        left -= len(parts)
+        if left < 0 or level > _MOST_LEVELS:
+            return True
+        found.extend((part, level + 1) for part in parts)
+    return False
+
+
+def _parts(value: object) -> Collection[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, Object):
+        return [value.args, value.state, value.items]
+    return value if isinstance(value, list | tuple | set | frozenset) else ()
 
 
 class _Copier:
-    """Copies a value of JSON, as far as it is not too large."""
+    """Copies a value of JSON."""
 
     def __init__(self) -> None:
         self.had_tuples = False
-        self._left = _MOST_VALUES
 
-    def copy(self, value: Any, level: int) -> Any:
-        self._left -= 1
-        if self._left < 0 or level > _MOST_LEVELS:
-            raise NotReadableError("is too large, or nested too deeply")
+    def copy(self, value: Any) -> Any:
         kind = type(value)
         if kind in {str, int, float, bool, type(None)}:
             return value
         if kind in {list, tuple}:
             self.had_tuples |= kind is tuple
-            return [self.copy(item, level + 1) for item in value]
+            return [self.copy(item) for item in value]
         if kind is dict:
-            return {self._key(key): self.copy(item, level + 1) for key, item in value.items()}
+            return {self._key(key): self.copy(item) for key, item in value.items()}
         raise NotReadableError(f"holds {what_is(value)}, which is not JSON")
 
     def _key(self, key: Any) -> str:

@@ -40,6 +40,8 @@ class ForeignDatabase:
             path = sqlite_path(url)
         except (ArgumentError, NoSuchModuleError) as error:
             raise InvalidInputError("SOURCE", f"is not the URL of a database: {error}") from None
+        except ValueError:
+            raise InvalidInputError("SOURCE", "is not the URL of a database: its port is not a number") from None
         except ModuleNotFoundError as error:
             raise InvalidInputError("SOURCE", f"needs the driver {error.name}; install it here") from None
         if path is not None and not path.is_file():

@@ -121,6 +121,19 @@ def test_what_is_late_there_is_said_before_it_fires_here(cli: Cli, words: tuple[
     assert cli.scheduler.get("rq-scheduler:late").status == "done"
 
 
+def test_one_that_is_over_here_and_scheduled_there_anew_is_told(cli: Cli, redis_url: str, theirs: Any) -> None:
+    theirs.cancel("set")
+    theirs.cancel("hourly")
+    words = ("import", "rq-scheduler", redis_url, "--disable-source")
+    theirs.enqueue_at(SOON - timedelta(days=1), BY_PATH, job_id="again", timeout=60)
+    assert "are over" not in cli(*words).out
+    theirs.enqueue_at(SOON, BY_PATH, job_id="again", timeout=60)
+    assert "1 fire at rq-scheduler alone, and ours of the same id are over: delete ours" in cli(*words).out
+    cli.scheduler.get("rq-scheduler:again").delete()
+    cli(*words)
+    assert cli.scheduler.get("rq-scheduler:again").next_run_at == SOON
+
+
 def test_a_source_without_anything_says_so(cli: Cli, redis_url: str) -> None:
     assert "nothing there." in cli("import", "rq-scheduler", redis_url, "--disable-source").out
 

@@ -259,7 +259,7 @@ def test_triggers_that_no_spec_says_are_refused() -> None:
 
 def test_trigger_with_more_expressions_than_anybody_writes_is_not_read() -> None:
     trigger = CronTrigger(hour=3, timezone="UTC")
-    trigger.fields[0].expressions *= 100_000
+    trigger.fields[0].expressions *= 1_000
     with pytest.raises(NotReadableError, match="more than 500 expressions"):
         becomes(trigger, datetime(2026, 5, 4, 12, tzinfo=UTC))
 

@@ -173,6 +173,7 @@ def test_tables_that_are_not_there_are_said(empty_sqlite_url: str, sqlite_url: s
             sqlite_url: "has no table django_celery_beat_periodictask",
             "mysql+nothing://x/y": "is not the URL of a database",
             "://": "is not the URL of a database",
+            "postgresql://u:p@x:y/z": "its port is not a number",
         }.items():
             with row(url), pytest.raises(InvalidInputError, match=reason):
                 open_source(url, Reading())
@@ -262,6 +263,8 @@ def test_hostile_entries_of_redbeat_are_not_imported_and_hide_no_other(celery: C
         "longer than time": {**good, "schedule": {**interval, "every": 1e300}},
         "no length": {**good, "schedule": {"__type__": "interval"}},
         "of no crontab": {**good, "schedule": {"__type__": "crontab", "minute": {"a": 1}}},
+        "a number of very many digits": {**good, "schedule": {"__type__": "crontab", "minute": "9" * 5_000}},
+        "a step of very many": {**good, "schedule": {"__type__": "crontab", "minute": "*/" + "9" * 5_000}},
         "a class": {**good, "schedule": {"__type__": "os.system", "command": "touch /tmp/owned"}},
         "args of text": {**good, "args": "abc"},
         "kwargs of a list": {**good, "kwargs": [1]},
@@ -271,14 +274,23 @@ def test_hostile_entries_of_redbeat_are_not_imported_and_hide_no_other(celery: C
         text = definition if isinstance(definition, str) else json.dumps(definition)
         redis.hset(f"redbeat:{name}", "definition", text)
         redis.zadd("redbeat::schedule", {f"redbeat:{name}": 1})
-    odd_meta: tuple[Any, ...] = (None, [], {"last_run_at": {"__type__": "datetime", "year": 10**9}}, {"last_run_at": 7})
+    redis.set("redbeat:text", "x")
+    redis.zadd("redbeat::schedule", {"redbeat:text": 1})
+    long_zone = {"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "x" * 5_000}
+    odd_meta: tuple[Any, ...] = (
+        None,
+        [],
+        {"last_run_at": {"__type__": "datetime", "year": 10**9}},
+        {"last_run_at": 7},
+        {"last_run_at": long_zone},
+    )
     for number, meta in enumerate(odd_meta):
         redis.hset(f"redbeat:odd-{number}", mapping={"definition": json.dumps(good), "meta": json.dumps(meta)})
         redis.zadd("redbeat::schedule", {f"redbeat:odd-{number}": 1})
     put(celery, "good", every(celery, timedelta(hours=1)))
     found = by_name(RedBeat(redis, Reading(), ManualClock(NOON)))
-    assert {name for name, one in found.items() if one.entry is not None} == {"good"} | {f"odd-{n}" for n in range(4)}
-    assert {name for name, one in found.items() if one.entry is None} == {*table}
+    assert {name for name, one in found.items() if one.entry is not None} == {"good"} | {f"odd-{n}" for n in range(5)}
+    assert {name for name, one in found.items() if one.entry is None} == {*table, "text"}
     assert all(one.lost for one in found.values() if one.entry is None)
     assert not Path("/tmp/owned").exists()
 

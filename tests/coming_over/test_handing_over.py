@@ -210,6 +210,18 @@ def test_another_schedule_of_its_id_is_left_alone(env: Env, hourly: str) -> None
     assert env.redis.zcard(SCHEDULED) == 1
 
 
+def test_another_source_with_the_same_id_is_not_disabled_in_favour_of_the_first(
+    env: Env, theirs: Any, hourly: str
+) -> None:
+    moving(env).hand_over()
+    env.redis.delete(redis_keys.disabled_entries("rq-scheduler"))  # as if it were another Redis
+    theirs.schedule(env.clock.now() + HOUR, "billing.clean_up", interval=60, id="hourly", timeout=60)
+    found, _ = moving(env).hand_over()
+    assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
+    assert f"Schedule {hourly} calls {FUNCTION} and is left as it is" in found[0].lost[0]
+    assert (env.redis.zcard(SCHEDULED), env.scheduler.get(hourly).workflow) == (1, FUNCTION)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

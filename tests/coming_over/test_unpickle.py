@@ -209,20 +209,69 @@ def test_bytes_that_unpack_to_too_many_are_refused() -> None:
     assert decompress(zlib.compress(b"abc")) == decompress(b"abc") == b"abc"
 
 
-def test_nesting_without_end_is_read_and_refused_as_json() -> None:
-    deep = unpickle(b"]" * 200_000 + b"a" * 199_999 + b".").value
-    with pytest.raises(NotReadableError, match="nested too deeply"):
-        plain(deep)
-    with pytest.raises(NotReadableError, match="nested too deeply"):
-        plain(unpickle(b"(lp0\ng0\na.").value)  # a list that holds itself
-
-
-def test_a_small_pickle_of_very_many_values_is_refused_as_json() -> None:
-    laughs: list[Any] = ["ha"]
+def _laughs(kind: Callable[[Any], Any]) -> Any:
+    """Return a value of 40 levels that is referred to 2**40 times."""
+    found = "ha"
     for _ in range(40):
-        laughs = [laughs, laughs]
+        found = kind((found, found))
+    return found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"]" * 200_000 + b"a" * 199_999 + b".",
+        b"(lp0\ng0\na.",  # a list that holds itself
+        b"ca\nb\n" + b")" + b"\x85" * 100 + b"R.",  # in what an object would be made with
+    ],
+)
+def test_nesting_without_end_is_refused(data: bytes) -> None:
+    with pytest.raises(NotReadableError, match="nested too deeply"):
+        unpickle(data)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda parts: dict(enumerate(parts))], ids=["lists", "tuples", "dicts"])
+def test_a_small_value_that_stands_for_very_many_is_refused(kind: Callable[[Any], Any]) -> None:
+    """Else it is written out where it is told."""
     with pytest.raises(NotReadableError, match="too large"):
-        plain(unpickle(pickle.dumps(laughs)).value)
+        unpickle(pickle.dumps(_laughs(kind)))
+    with pytest.raises(NotReadableError, match="too large"):
+        plain(_laughs(kind))
+
+
+NAME, MANY = b"\x80\x04ca\nb\nq\x00", b"(" + b"N" * 100_000
+BOMBS = {
+    "arguments that are copied": NAME + b"]q\x01" + MANY + b"e0(" + b"h\x00h\x01R" * 150_000 + b"t.",
+    "named arguments, too": NAME + MANY + b"tq\x010}q\x02(K\x01K\x01u0(" + b"h\x00h\x01h\x02\x92" * 100_000 + b"t.",
+    "arguments of a zone": b"cpytz\n_UTC\nq\x000" + MANY + b"tq\x010(" + b"h\x00h\x01R" * 150_000 + b"t.",
+    "a key that is hashed for ever": b"})" + b"2\x86" * 60 + b"Ns.",
+    "members that are": b"\x8f()" + b"2\x86" * 60 + b"\x90.",
+    "frozen ones": b"()" + b"2\x86" * 60 + b"\x91.",
+    "keys that are, as before": b"()" + b"2\x86" * 60 + b"Nd.",
+    "a zone that is": b"czoneinfo\nZoneInfo\n)" + b"2\x86" * 60 + b"\x85R.",
+    "a zone of a file that is": b"cdateutil.tz._tzfile\n_unpickle\n(N)" + b"2\x86" * 60 + b"VxtR.",
+    "keys of one hash": b"}("
+    + b"".join(b"\x8a\x0a" + ((2**61 - 1) * n).to_bytes(10, "little") + b"N" for n in range(1, 70_000))
+    + b"u.",
+}
+
+
+@pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
+def test_what_takes_all_time_or_memory_is_refused(data: bytes) -> None:
+    """A hash cannot be interrupted, so without the guards this would never end."""
+    assert len(data) < MOST_BYTES
+    with pytest.raises(NotReadableError):
+        unpickle(data)
+
+
+def test_a_bytearray_is_read_as_bytes() -> None:
+    """Its own code sets aside as much memory as it names, before it reads any."""
+    assert type(unpickle(pickle.dumps(bytearray(b"abc"), 5)).value) is bytes
+
+
+def test_keys_that_are_short_tuples_are_read() -> None:
+    value = {("a", 1): 1, 2: {(1, 2)}, AT: None}
+    assert unpickle(pickle.dumps(value)).value == value
 
 
 def test_json_is_copied_with_its_tuples_as_lists() -> None:
