@@ -194,7 +194,7 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
     if vanished := moving.vanished(found):
         yield (
             f"{len(vanished)} were imported before and are not {at_source} any more, where they fired for the last "
-            f"time or were cancelled; ours stay paused: delete them ({_listed(vanished)})."
+            f"time or were cancelled; ours stay paused: delete them, or resume what is to fire ({_listed(vanished)})."
         )
 
 

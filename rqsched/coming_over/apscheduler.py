@@ -72,6 +72,12 @@ class _Kept(NamedTuple):
     is_taken: bool = False
 
 
+def _kept(row: Mapping[str, Any]) -> _Kept:
+    """Read a row; SQLite may have any value in any column, and bytes of a number would be as many as it says."""
+    state = row["job_state"]
+    return _Kept(str(row["id"]), state if isinstance(state, bytes) else b"", row["next_run_time"] is None)
+
+
 class SqlJobs:
     """The jobs of a SQLAlchemyJobStore."""
 
@@ -92,8 +98,7 @@ class SqlJobs:
         """Read every job, by id."""
         now = self._clock.now()
         rows = self._database.rows()[self._table]
-        kept = (_Kept(row["id"], bytes(row["job_state"]), row["next_run_time"] is None) for row in rows)
-        return [_entry(job, self._reading, now) for job in kept]
+        return [_entry(_kept(row), self._reading, now) for row in rows]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Pause the jobs. Raises ConflictError when a scheduler writes them back again and again."""

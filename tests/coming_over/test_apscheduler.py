@@ -304,6 +304,21 @@ def test_hostile_pickles_are_not_readable_and_nothing_of_them_runs(store: Store,
     assert not Path("/tmp/owned").exists()
 
 
+def test_state_that_is_no_bytes_is_not_readable(empty_sqlite_url: str) -> None:
+    """SQLite has any value in any column; as many bytes as a number says are more than there is memory."""
+    engine = sa.create_engine(empty_sqlite_url)
+    with (
+        closing(Store(empty_sqlite_url, lambda: SQLAlchemyJobStore(empty_sqlite_url))) as store,
+        engine.begin() as rows,
+    ):
+        for name, state in (("text", "'x'"), ("number", "9999999999999")):
+            rows.exec_driver_sql(f"INSERT INTO apscheduler_jobs VALUES ('{name}', 1.5, {state})")
+        rows.commit()
+        found = store.entries()
+    engine.dispose()
+    assert {name: one.entry for name, one in found.items()} == {"text": None, "number": None}
+
+
 def test_triggers_that_are_not_as_apscheduler_writes_them_are_not_readable(redis_url: str) -> None:
     """Each value of a trigger's pickle in turn is another one."""
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
