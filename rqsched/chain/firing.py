@@ -57,7 +57,8 @@ class Fired(NamedTuple):
 
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
-"""The links of one delivery, by the uid of their schedule; at most one of each schedule's is a main link."""
+"""The links of one delivery in its order, by the uid of their schedule, of each at most one main link: what was due
+first is fired first, and its run is first on its queue."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
@@ -126,7 +127,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
     now = runtime.now()
     fired = _put_off_absent(connection, batch, locked, now) if len(locked) < len(batch) else []
     due: list[tuple[LinkId, Schedule]] = []
-    for link in chain.from_iterable(batch[uid] for uid in locked):
+    for link in chain.from_iterable(links for uid, links in batch.items() if uid in locked):
         schedule = locked[link.uid]
         if isinstance(link, RetryLinkId):
             fired.append(_fire_retry(connection, link, schedule, now))

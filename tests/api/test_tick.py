@@ -54,12 +54,12 @@ def test_rows_of_a_buffer_say_buffered_and_buffer_full(any_env: Env) -> None:
 
 
 def test_what_is_due_fires_in_order_up_to_the_limit(any_env: Env) -> None:
-    for position, name in enumerate("cab"):
-        any_env.create(name, timedelta(minutes=3 - position))
+    for position, name in enumerate("hcfaebdg"):
+        any_env.create(name, timedelta(minutes=8 - position))
     any_env.advance(HOUR)
 
-    assert [row["schedule_id"] for row in any_env.scheduler.tick(limit=2)] == ["b", "a"]
-    assert [row["schedule_id"] for row in any_env.scheduler.tick()] == ["c"]
+    assert [row["schedule_id"] for row in any_env.scheduler.tick(limit=6)] == [*"gdbeaf"]
+    assert [row["schedule_id"] for row in any_env.scheduler.tick()] == [*"ch"]
     assert any_env.scheduler.tick() == []
 
 
