@@ -40,14 +40,27 @@ intersphinx_mapping = {
     "sqlalchemy": ("https://docs.sqlalchemy.org/en/20/", "inventories/sqlalchemy.txt"),
 }
 """The inventories stand in the repository, cut to what our pages name: a build asks no other host."""
+nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(rq|httpx|starlette|fastapi|uvicorn|statemachine|pytest|_pytest)\..*"),  # they publish no inventory
     ("py:class", r"rqsched\..*\.(_Self|[A-Z])"),  # type variables
+    (
+        "py:class",
+        r"FastAPI|WSGIApplication|Authenticate|Operator",
+    ),  # aliases, as a signature writes them
+    ("py:class", r"rqsched\.(api\.declarations\.Declarations|chain\.creating\.(Named|ScheduleRequest))"),
+    ("py:class", r"rqsched\.(chain\.runtime\.Runtime|client\.requests\.Request|core\.audit\.Event)"),
+    ("py:class", r"rqsched\.(core\.model\.(Change|Run|Schedule)|http\.auth\.Authenticator|machines\.machine\.InState)"),
+    ("py:class", r"rqsched\.(processes\.vital_signs\.Systemd|spec\.timeline\.Source)"),
 ]
+"""What has no page: foreign names, and the types of ours that no application names itself."""
 
 html_theme = "furo"
 html_title = "rqsched"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+default_role = "literal"  # a name in a docstring's backticks is code
 
 
 PUBLIC = reference.public_paths()
@@ -57,7 +70,7 @@ ASIDE: dict[str, list[str]] = {}
 def setup(app: Sphinx) -> None:
     """Write the reference before it is read."""
     reference.write(DOCS / "reference")
-    app.connect("missing-reference", _public)
+    app.connect("missing-reference", _public, priority=400)  # before intersphinx, which then finds what it renamed
     app.connect("build-finished", _tell_language_models)
     app.connect("autodoc-process-docstring", _set_aside, priority=400)
     app.connect("autodoc-process-docstring", _put_back, priority=600)
@@ -67,6 +80,8 @@ def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     """Resolve a type of ours by its public name: signatures name it bare, or by the module that defines it."""
     target = str(node.get("reftarget", ""))
     name = target.rpartition(".")[2]
+    if target == "datetime":  # as the fields of a tuple write it
+        node["reftarget"] = "datetime.datetime"
     if target != name and not target.startswith("rqsched."):
         return None
     python = env.domains.python_domain

@@ -20,6 +20,8 @@ from rqsched.cli.app import app
 from rqsched.config import Settings
 from rqsched.core import audit
 from rqsched.http import create_app
+from rqsched.http.metrics import exposition
+from rqsched.http.metrics.counters import Counts
 
 PACKAGE = Path(errors.__file__).parent
 MODULES = {
@@ -203,28 +205,66 @@ def operations() -> str:
 
 def observed() -> str:
     """What an installation shows of itself: metrics, audit events, log actions."""
-    sources = [path.read_text() for path in sorted(PACKAGE.rglob("*.py"))]
-    metrics = {name for source in sources for name in re.findall(r'"(rqsched_[a-z_]+)"', source)}
-    actions = {name for source in sources for name in re.findall(r'"action": "(\w+)"', source)}
-    events = {value for name, value in vars(audit).items() if name.isupper() and isinstance(value, str)}
-    return "\n".join(
-        [
-            "# Metrics, events and log keys\n",
-            _listed(
-                "Metrics",
-                "`/metrics` of a server serves them; the page on HTTP says what each means.",
-                metrics,
-            ),
-            _listed("Audit events", "`rqsched history` and the API show them, by schedule.", events),
-            _listed(
-                "Log keys", "The field `action` of a log record, which stays the same when a message changes.", actions
-            ),
-        ]
+    return "\n".join(["# Metrics, events and log keys\n", _metrics(), _events(), _log_actions()])
+
+
+def _metrics() -> str:
+    nothing = exposition.DatabaseGauges([], [], [], [], [], [], [], [])
+    families = [
+        *exposition.counter_families(Counts(), bool),
+        *exposition.database_families(nothing, str, bool),
+        *exposition.redis_families(exposition.RedisGauges(0, 0, {})),
+        exposition.up({}),
+    ]
+    rows = []
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        rows.append((f"`{name}`", family.type, labels, _cell(family.documentation)))
+    about = "`/metrics` of a server serves them; the page on HTTP has the values of the labels."
+    return _table("Metrics", about, ("metric", "type", "labels", "meaning"), rows)
+
+
+def _events() -> str:
+    rows = [(f"`{event}`", ", ".join(f"`{key}`" for key in sorted(keys))) for event, keys in audit.CONTRACT.items()]
+    about = (
+        "`rqsched history` and the API show them, by schedule. A payload has those of its keys that have a value, and\n"
+        "`command_context` where somebody asked."
     )
+    return _table("Audit events", about, ("event", "keys of its payload"), sorted(rows))
 
 
-def _listed(title: str, about: str, names: Iterable[str]) -> str:
-    return "\n".join([f"## {title}\n", f"{about}\n", *(f"- `{name}`" for name in sorted(names)), ""])
+def _log_actions() -> str:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        for action in re.findall(r'"action": "(\w+)"', text):
+            found.setdefault(action, set())
+        for call in ast.walk(ast.parse(text)):
+            for action, level, message in _logged(call):
+                found.setdefault(action, set()).add((level, message))
+    rows = []
+    for action, messages in sorted(found.items()):
+        levels = ", ".join(sorted({level for level, _ in messages if level}))
+        rows.append((f"`{action}`", levels, "; ".join(sorted({text for _, text in messages if text}))))
+    about = "The field `action` of a log record, which stays the same when a message changes."
+    return _table("Log keys", about, ("action", "level", "message"), rows)
+
+
+def _logged(call: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield the action, level and message of a call that logs and says all three itself."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return
+    level = {"exception": "error", "log": ""}.get(call.func.attr, call.func.attr)
+    for keyword in call.keywords:
+        if keyword.arg == "extra" and (action := re.search(r"'action': '(\w+)'", ast.unparse(keyword.value))):
+            text = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
+            yield action[1], level, "" if text == "%s" else re.sub(r"%(\(\w+\))?[sdr]", "…", _cell(str(text)))
+
+
+def _table(title: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
+    return "\n".join([f"## {title}\n", f"{about}\n", *lines, ""])
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,9 @@ from types import ModuleType
 
 import pytest
 
+from rqsched.chain import health
 from rqsched.core.model import RunStatus, ScheduleStatus, TargetStatus
+from rqsched.core.results import Answer
 from rqsched.store.tables import metadata
 from tests.contract.sources import PACKAGE
 from tests.contract.test_layers import LAYERS
@@ -64,6 +66,28 @@ def test_llms_txt_lists_every_page_with_its_markdown(site: Path) -> None:
 
     assert {name.removesuffix(".md") for name in listed} == pages - made_by_sphinx
     assert [name for name in listed if not (site / name).read_text().strip()] == []
+
+
+def test_the_reference_has_the_metrics_that_the_page_on_http_explains() -> None:
+    metrics = script("reference").observed().partition("## Audit events")[0]
+    explained = (DOCS / "http.md").read_text()
+
+    named = set(re.findall(r"`(rqsched_[a-z_]+)`", metrics))
+    assert named == set(re.findall(r"`(rqsched_[a-z_]+)`", explained))
+
+
+def test_each_symptom_ends_with_what_doctor_and_why_say_of_it() -> None:
+    checks = {check.name for check in health._CHECKS} | {"imports"}
+    answers = {answer.value for answer in Answer}
+    _, *symptoms = re.split(r"^## ", (DOCS / "troubleshooting.md").read_text(), flags=re.MULTILINE)
+    assert len(symptoms) > 5
+
+    for symptom in symptoms:
+        doctor, _, why = symptom.strip().rpartition("\n\n")[2].partition("Why ")
+        assert doctor.startswith("Doctor says"), symptom
+        assert why.startswith(("says", "has nothing to say")), symptom
+        assert set(re.findall(r"`([a-z_ ]+)`", doctor)) <= checks
+        assert set(re.findall(r"`([a-z_ ]+)`", why)) <= answers
 
 
 def test_the_pictures_are_those_that_the_scripts_draw(diagrams: ModuleType) -> None:
