@@ -20,7 +20,6 @@ from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.why import why
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import require_delivery_status
@@ -181,6 +180,8 @@ class ScheduleHandle(ScheduleView):
         `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
         Raises InvalidSpecError for a naive instant.
         """
+        from rqsched.chain.why import why  # noqa: PLC0415 - as in Scheduler.recover
+
         instant = None if at is None else require_utc(at, "at")
         schedule, now = self.refresh().state, self._runtime.now()
         return self._runtime.database.read(lambda connection: why(connection, schedule, instant, now))

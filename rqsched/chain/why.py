@@ -13,7 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rqsched.core import audit
-from rqsched.core.audit import AuditRecord
+from rqsched.core.audit import AuditRecord, instant_of
 from rqsched.core.lifecycle import reanchored
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
@@ -56,7 +56,7 @@ def why(connection: Connection, schedule: Schedule, at: datetime | None, now: da
     if at is not None:
         return asked.answer()
     if not schedule.is_active:
-        return asked.because_of_status(schedule.status, asked.newest(_STATUSES, asked.up_to(now)))
+        return asked.because_of_status(schedule.status, asked.newest_status)
     since = max(schedule.created_at, schedule.timing_changed_at)
     newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
     if newest:
@@ -89,7 +89,7 @@ class _Question:
     def _answers(self) -> Iterator[Why | None]:
         spec, occurrence = self.timing_then
         if occurrence is None and self.at < self.schedule.created_at:
-            yield self.say(Answer.NOT_CREATED, f"It was created {self.clock(self.schedule.created_at)}.")
+            yield self.say(Answer.NOT_CREATED, f"It was created on {self.clock(self.schedule.created_at)}.")
         status, event = self.status_at(occurrence or self.at)
         if status in _ANSWERS:
             yield self.because_of_status(status, event)
@@ -125,15 +125,21 @@ class _Question:
         """Say an instant."""
         is_within = _FIRST < at < _LAST - timedelta(days=1)  # a zone leads out of the calendar
         shown = at.astimezone(self.zone) if is_within else at
-        return f"on {shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
+        return f"{shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
 
     def up_to(self, at: datetime) -> int:
         """Return the sequence of the newest event up to an instant."""
-        return event_queries.sequence_at(self.connection, self.schedule.uid, at)
+        schedule = self.schedule
+        return event_queries.sequence_at(self.connection, schedule.uid, at, newest=schedule.event_sequence)
 
     def newest(self, types: Any, up_to: int) -> AuditRecord | None:
         """Read the newest event of some types up to a sequence."""
         return event_queries.newest_of_types(self.connection, self.schedule.uid, [*types], up_to, LOOKED_AT)
+
+    @cached_property
+    def newest_status(self) -> AuditRecord | None:
+        """The event that set the status of today; None where the history does not say it."""
+        return self.newest(_STATUSES, self.schedule.event_sequence)
 
     def say(self, answer: Answer, text: str, event: AuditRecord | None = None, **fields: Any) -> Why:
         """Build the answer; an event says when that was, by whom and why."""
@@ -148,7 +154,7 @@ class _Question:
         """Return the status at a moment, and the event that set it; None where the history does not say it."""
         schedule = self.schedule
         if moment >= self.now:
-            return schedule.status, self.newest(_STATUSES, self.up_to(self.now))
+            return schedule.status, self.newest_status
         event = self.newest(_STATUSES, self.up_to(moment))
         if event is None:
             is_paused = schedule.paused_at is not None and schedule.paused_at <= moment
@@ -193,8 +199,7 @@ class _Question:
 
     def because_of_status(self, status: ScheduleStatus, event: AuditRecord | None) -> Why:
         """Answer for an instant at which the schedule does not fire."""
-        newest = None if event is None else self.newest(_STATUSES, self.up_to(self.now))
-        is_past = status is not self.schedule.status or newest != event
+        is_past = status is not self.schedule.status or (event is not None and event != self.newest_status)
         since = None if event is None else event.recorded_at
         if status is ScheduleStatus.PAUSED:
             since = since or self.schedule.paused_at
@@ -203,7 +208,7 @@ class _Question:
             text = f"It was {status.value} then" if is_past else f"It is {status.value}"
         else:
             verb = f"was {status.value} then," if is_past else f"has been {status.value}"
-            text = f"It {verb} since {self.clock(since).removeprefix('on ')}"
+            text = f"It {verb} since {self.clock(since)}"
         if told.by is not None:
             text += f", by {told.by}"
         if told.reason is not None:
@@ -223,7 +228,7 @@ class _Question:
             RunStatus.BUFFERED: f"{name} waits for the run ahead of it",
             RunStatus.PENDING: f"{name} waits for {waits_for}",
             RunStatus.RETRYING: f"Attempt {run.attempt} of its run #{run.number} failed: {error_line(run.error)}. "
-            f"The next begins {self.clock(run.retry_at or self.now)}",
+            f"The next begins on {self.clock(run.retry_at or self.now)}",
         }
         since = run.blocked_at or run.queued_at or run.created_at
         fields: dict[str, Any] = {
@@ -234,15 +239,15 @@ class _Question:
         if run.status in waits:
             text = waits[run.status]
             if run.status is not RunStatus.RETRYING:
-                text += f", since {self.clock(since).removeprefix('on ')}"
+                text += f", since {self.clock(since)}"
             return self.say(Answer.WAITS, _ended(text), **fields)
         text, answer = f"It ran: {number}, {run.status.value}", Answer.RAN
         if started is None:
             text, answer = f"{name} was {run.status.value} before it started", Answer.NOT_STARTED
         elif run.status is RunStatus.RUNNING:
-            text = f"It runs: {number}, started {started}"
+            text = f"It runs: {number}, started on {started}"
         elif run.ended_at is not None:
-            text += f", started {started}, ended {self.clock(run.ended_at)}"
+            text += f", started on {started}, ended on {self.clock(run.ended_at)}"
         if run.error and run.status is not RunStatus.SUCCEEDED:
             text += f". The error: {error_line(run.error)}"
         return self.say(answer, _ended(text), **fields)
@@ -273,7 +278,8 @@ class _Question:
         payload = event.payload
         if event.event_type == audit.MISSED:
             told = miss_in_words(code, has_fired=bool(payload.get("fired")))
-            text = f"It was missed: {told}. No worker fired it; the miss was recorded {self.clock(event.recorded_at)}."
+            recorded = self.clock(event.recorded_at)
+            text = f"It was missed: {told}. No worker fired it; the miss was recorded on {recorded}."
             return self.say(Answer.MISSED, text, event, occurrence_at=occurrence, reason=code)
         text = f"It was skipped: {skip_in_words(code)}"
         blocking = payload.get("blocking_run_id")
@@ -285,26 +291,26 @@ class _Question:
     def without_occurrence(self, spec: Spec) -> Why:
         """Answer for an instant at which the timing names nothing."""
         if spec.start_at is not None and self.at < spec.start_at:
-            return self.say(Answer.OUTSIDE_WINDOW, f"Its window begins {self.clock(spec.start_at)}.")
+            return self.say(Answer.OUTSIDE_WINDOW, f"Its window begins on {self.clock(spec.start_at)}.")
         if spec.end_at is not None and self.at >= spec.end_at:
             word = "ends" if spec.end_at > self.now else "ended"
-            return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} {self.clock(spec.end_at)}.")
+            return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} on {self.clock(spec.end_at)}.")
         today = self.schedule.spec
         if spec != today and _first_in(today, self.at, self.end) is not None:
             event = self.newest(_TIMING, self.up_to(self.schedule.timing_changed_at))
             changed = self.clock(self.schedule.timing_changed_at)
-            text = f"Its timing was changed {changed}; the one before had no occurrence then: {spec.describe()}."
+            text = f"Its timing was changed on {changed}; the one before had no occurrence then: {spec.describe()}."
             return self.say(Answer.CHANGED, text, event)
         if spec.is_from_completion:
             told = "it was not due then" if self.at < self.now else "when that will be is not known yet"
             if (upcoming := self.schedule.next_run_at) is not None and upcoming > self.now:
-                told = f"it is due next {self.clock(upcoming)}"
+                told = f"it is due next on {self.clock(upcoming)}"
             if self.at < self.now and (cut := self.not_kept(self.at)) is not None:
                 return replace(cut, occurrence_at=None)
             return self.say(Answer.NO_OCCURRENCE, f"It fires some time after the end of each run; {told}.")
         before, after = _last_before(spec, self.at - TICK), spec.next_after(self.at)
         near = " and ".join(
-            f"{word} it {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
+            f"{word} it on {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
         )
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
 
@@ -317,7 +323,7 @@ class _Question:
                 text = f"Its max_runs end before: {schedule.remaining} of {schedule.definition.max_runs} are left."
                 return self.say(Answer.DONE, text, occurrence_at=occurrence)
         due = stored_due_of(schedule, occurrence)
-        text = f"It fires {self.clock(due)}" + (", jitter included" if due != occurrence else "")
+        text = f"It fires on {self.clock(due)}" + (", jitter included" if due != occurrence else "")
         if environments := schedule.policies.environments:
             text += f", where RQSCHED_ENV is {' or '.join(sorted(environments))}"
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
@@ -338,8 +344,8 @@ class _Question:
             return None
         due = due_of(schedule, occurrence)
         if due > self.now:
-            return self.say(Answer.FIRES, f"It fires {self.clock(due)}: its jitter.", occurrence_at=occurrence)
-        text = f"It has been due since {self.clock(due).removeprefix('on ')}, and nothing has fired it yet"
+            return self.say(Answer.FIRES, f"It fires on {self.clock(due)}: its jitter.", occurrence_at=occurrence)
+        text = f"It has been due since {self.clock(due)}, and nothing has fired it yet"
         if schedule.fire_failures:
             text += f": its fire failed, {schedule.fire_failures} in a row ({error_line(schedule.last_error)})"
         return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
@@ -354,10 +360,10 @@ class _Question:
             if oldest is not None and oldest.sequence == 1 and occurrence is None:
                 text = f"What its timing was is recorded more than {LOOKED_AT} events before, further than is looked."
                 return self.say(Answer.NOT_RECORDED, text)
-            told = "at all" if since is None else f"from before {self.clock(since).removeprefix('on ')}"
+            told = "at all" if since is None else f"from before {self.clock(since)}"
             return self.say(Answer.NOT_KEPT, f"Its history is not kept {told}.", occurrence_at=occurrence, since=since)
         if pruned_to is not None and pruned_to >= occurrence:
-            text = f"Its runs are not kept up to the occurrence {self.clock(pruned_to)}."
+            text = f"Its runs are not kept up to the occurrence on {self.clock(pruned_to)}."
             return self.say(Answer.NOT_KEPT, text, occurrence_at=occurrence, since=pruned_to)
         return None
 
@@ -374,24 +380,19 @@ def _last_before(spec: Spec, at: datetime) -> datetime | None:
 
 
 def _concerns(event: AuditRecord, occurrence: datetime) -> bool:
-    payload = event.payload
     if event.event_type == audit.SKIPPED:
-        return _instant(payload.get("occurrence_time")) == occurrence
+        return instant_of(event, "occurrence_time") == occurrence
     if event.event_type != audit.MISSED:
         return False
-    if occurrence in map(_instant, payload.get("fired") or ()):
+    if occurrence in map(datetime.fromisoformat, event.payload.get("fired") or ()):
         return False
-    first, last = _instant(payload.get("first")), _instant(payload.get("last"))
+    first, last = instant_of(event, "first"), instant_of(event, "last")
     return first is not None and last is not None and first <= occurrence <= last
 
 
 def _recorded_in(event: AuditRecord, start: datetime, end: datetime) -> datetime | None:
-    at = _instant(event.payload.get("occurrence_time" if event.event_type == audit.SKIPPED else "first"))
+    at = instant_of(event, "occurrence_time" if event.event_type == audit.SKIPPED else "first")
     return at if at is not None and start <= at < end else None
-
-
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def _ended(text: str) -> str:

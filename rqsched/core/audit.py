@@ -191,3 +191,9 @@ class AuditRecord:
     """The uid of that run."""
     recorded_at: datetime
     """When its transaction recorded it, aware UTC."""
+
+
+def instant_of(record: AuditRecord, key: str) -> datetime | None:
+    """Read an instant of an event's payload; None where it has none."""
+    text = record.payload.get(key)
+    return None if text is None else datetime.fromisoformat(text)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 import rqsched
-from rqsched.core.audit import MISSED, SKIPPED, AuditRecord
+from rqsched.core.audit import MISSED, SKIPPED, AuditRecord, instant_of
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
 from rqsched.core.payload import loads
@@ -181,19 +181,15 @@ def gap_of(event: AuditRecord) -> Omission | None:
     """Read a skip or misses from their event; None for any other."""
     payload = event.payload
     if event.event_type == SKIPPED:
-        at = _instant(payload.get("occurrence_time")) or event.recorded_at
+        at = instant_of(event, "occurrence_time") or event.recorded_at
         why = skip_in_words(str(payload.get("reason", "")))
         return Omission(False, "1", at, at, why, payload.get("blocking_run_id"), event.recorded_at)
     if event.event_type == MISSED:
-        first = _instant(payload.get("first")) or event.recorded_at
+        first = instant_of(event, "first") or event.recorded_at
         count = f"{payload.get('count')}{'+' if payload.get('count_capped') else ''}"
         why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
-        return Omission(True, count, first, _instant(payload.get("last")) or first, why, None, event.recorded_at)
+        return Omission(True, count, first, instant_of(event, "last") or first, why, None, event.recorded_at)
     return None
-
-
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def ticked(text: str) -> Markup:

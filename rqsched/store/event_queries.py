@@ -21,7 +21,7 @@ from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
 from rqsched.store.tables import (
-    IS_NO_BACKFILL,
+    IS_BACKFILLED,
     audit_events,
     runs,
     schedules,
@@ -73,7 +73,7 @@ def newest_events(
     live = (
         sa.select(events)
         .outerjoin(runs, runs.c.uid == events.c.workflow_run_id)
-        .where(runs.c.uid.is_(None) | IS_NO_BACKFILL)
+        .where(runs.c.uid.is_(None) | ~IS_BACKFILLED)
         .order_by(events.c.sequence.desc())
     )
     return [to_record(row) for row in connection.execute(live.limit(limit))]
@@ -102,28 +102,23 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
     return [to_record(row) for row in connection.execute(statement)]
 
 
-def sequence_at(connection: Connection, schedule_uid: str, instant: datetime) -> int:
+def sequence_at(connection: Connection, schedule_uid: str, instant: datetime, *, newest: int) -> int:
     """Return the sequence of the newest event of a schedule that was recorded up to an instant; 0 when none was.
 
-    Halves the sequences: as many reads of one row as their number has digits in binary, however long the history is.
+    `newest` is the schedule's newest. Halves the sequences: as many reads of one row as their number has digits in
+    binary, however long the history is.
     """
-    low, high = 0, newest_sequence(connection, schedule_uid)
+    low, high = 0, newest
     columns = sa.select(audit_events.c.sequence, audit_events.c.recorded_at)
     while low < high:
         middle = (low + high + 1) // 2
         is_kept = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence >= middle
-        row = connection.execute(columns.where(*is_kept).order_by(audit_events.c.sequence).limit(1)).one()
-        if row.recorded_at <= instant:
+        row = connection.execute(columns.where(*is_kept).order_by(audit_events.c.sequence).limit(1)).first()
+        if row is not None and row.recorded_at <= instant:
             low = row.sequence
         else:
             high = middle - 1
     return low
-
-
-def newest_sequence(connection: Connection, schedule_uid: str) -> int:
-    """Return the sequence of the newest event of a schedule; 0 when there is none."""
-    found = connection.execute(_newest_of(schedule_uid).limit(1)).first()
-    return 0 if found is None else int(found.sequence)
 
 
 def newest_of_types(

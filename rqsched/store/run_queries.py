@@ -30,9 +30,9 @@ from rqsched.store.rows import (
 )
 from rqsched.store.tables import (
     HAS_FAILED,
+    IS_BACKFILLED,
     IS_DEAD_LETTER,
     IS_LIVE,
-    IS_NO_BACKFILL,
     IS_OCCURRENCE,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
@@ -67,7 +67,7 @@ def list_runs(
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if is_live:
-        statement = statement.where(IS_NO_BACKFILL)
+        statement = statement.where(~IS_BACKFILLED)
     if cursor is not None:
         if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
             raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
@@ -294,14 +294,18 @@ _AMONG = 5_000
 """How many numbers back live runs are looked for: those of backfills may lie between them."""
 
 
+def _newest_number(schedule_uid: str) -> Any:
+    return sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == schedule_uid).scalar_subquery()
+
+
 def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
     """Read the newest live runs of each schedule, oldest first, by the schedule's uid; those of backfills are none."""
     if not uids:
         return {}
     each = []
     for uid in uids:
-        newest = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == uid).scalar_subquery()
-        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, runs.c.number > newest - _AMONG, IS_NO_BACKFILL)
+        is_near = runs.c.number > _newest_number(uid) - _AMONG
+        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, is_near, ~IS_BACKFILLED)
         each.append(sa.select(live.order_by(runs.c.number.desc()).limit(count).subquery()))
     found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
     for row in connection.execute(sa.union_all(*each)):
@@ -333,7 +337,7 @@ def backfilled_within(
     connection: Connection, uids: Sequence[str], start: datetime, until: datetime, count: int
 ) -> dict[str, list[RunOutline]]:
     """Read the backfilled runs whose occurrences lie in [start, until), at most `count` of each schedule."""
-    within = IS_OCCURRENCE, runs.c.occurrence_at >= start, runs.c.occurrence_at < until, ~IS_NO_BACKFILL
+    within = IS_OCCURRENCE, runs.c.occurrence_at >= start, runs.c.occurrence_at < until, IS_BACKFILLED
     found: dict[str, list[RunOutline]] = {}
     each = [sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, *within) for uid in uids]
     some = [sa.select(one.order_by(runs.c.occurrence_at).limit(count).subquery()) for one in each]
@@ -359,12 +363,12 @@ def _begin(run: RunOutline) -> datetime:
 
 
 def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
-    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, IS_NO_BACKFILL)
-    newest: Any = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == uid).scalar_subquery()
+    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, ~IS_BACKFILLED)
+    newest = _newest_number(uid)
     if until is not None:
         last = (
             sa.select(runs.c.number)
-            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, IS_NO_BACKFILL, runs.c.occurrence_at < until)
+            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, ~IS_BACKFILLED, runs.c.occurrence_at < until)
             .order_by(runs.c.occurrence_at.desc())
             .limit(1)
         )
@@ -395,10 +399,10 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
 
 def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
     """Read when the newest live runs of a schedule were decided, and their status, among twice as many runs."""
-    newest = sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == schedule_uid).scalar_subquery()
+    newest = _newest_number(schedule_uid)
     statement = (
         sa.select(runs.c.created_at, runs.c.status)
-        .where(runs.c.schedule_uid == schedule_uid, runs.c.number > newest - 2 * limit, IS_NO_BACKFILL)
+        .where(runs.c.schedule_uid == schedule_uid, runs.c.number > newest - 2 * limit, ~IS_BACKFILLED)
         .order_by(runs.c.number.desc())
         .limit(limit)
     )
@@ -486,7 +490,7 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
     statement = (
         SELECT_SLIM_SCHEDULES.add_columns(runs.c.started_at)
         .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
-        .where(is_running, IS_NO_BACKFILL, runs.c.started_at.is_not(None))
+        .where(is_running, ~IS_BACKFILLED, runs.c.started_at.is_not(None))
         .order_by(runs.c.uid)
         .limit(most)
     )
