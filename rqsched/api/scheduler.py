@@ -33,7 +33,7 @@ from rqsched.core.option_table import is_id, require_id, require_note
 from rqsched.core.quota import Usage
 from rqsched.core.results import MAX_PAGE, Page, RetryRow, pages
 from rqsched.core.retention import Retention
-from rqsched.core.schedule_options import define, require_known
+from rqsched.core.schedule_options import require_known
 from rqsched.errors import (
     BackendUnavailableError,
     BackfillNotFoundError,
@@ -287,14 +287,8 @@ class Scheduler(BulkOperations, Syncing, Declaring):
     def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
         name = self.runtime.imports.name_of(workflow)
         spec, options = unfold(when, given)
-        options = option_checks.fill(self.settings, options, spec, is_new=True)
-        option_checks.require_connection(self.runtime, options.get("connection"))
-        defaults = option_checks.defaults_of(self.runtime, name, is_external=options.get("executor") == "external")
-        option_checks.require_queue(self.runtime, options.get("queue") or defaults.get("queue"))
-        option_checks.require_notifications(self.runtime, {**defaults, **options})
-        return define(
-            None, option_checks.with_named_targets(self.runtime, options), workflow=name, spec=spec, defaults=defaults
-        )
+        is_external = options.get("executor") == "external"
+        return option_checks.new_definition(self.runtime, name, spec, options, is_external=is_external)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:
         return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))

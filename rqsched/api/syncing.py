@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rqsched.api.declarations import SYNC, Declaration, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -19,8 +19,9 @@ from rqsched.core.schedule_options import with_arguments
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Cron, Every, Once, Spec
 
+T = TypeVar("T")
 SYNC_BATCH = 500
-"""How many declarations a sync writes in one transaction."""
+"""How many schedules a sync or an import writes in one transaction."""
 
 
 class PlannedSync(NamedTuple):
@@ -43,7 +44,7 @@ def plan_sync(
     """Decide what `sync` would do now, with the same checks; writes nothing."""
     requests = scheduler._requests(declarations, namespace, None)
     done, changes = _nothing_done(), list[Change]()
-    for batch in _batches(requests):
+    for batch in batches(requests):
         for change, outcome in creating.preview_upserts(scheduler.runtime, batch):
             done[outcome].append(change.after.schedule_id)
             if outcome != "unchanged":
@@ -87,7 +88,7 @@ class Syncing:
             if progress is not None:
                 progress(schedule.schedule_id, outcome)
 
-        creating.upsert_batches(self.runtime, _batches(requests), report)
+        creating.upsert_batches(self.runtime, batches(requests), report)
         if prune:
             done["removed"] = self._prune(_ids(requests, keep), namespace, context)
         return Synced(**done)
@@ -111,7 +112,7 @@ class Syncing:
         require_distinct(given)
         known: dict[object, Definition] = {}
         requests = [self._request(declared, namespace, context, known) for declared in given]
-        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in _batches(requests)]
+        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in batches(requests)]
         quotas.require_room_for_batches(self.runtime, self._namespace(namespace), sizes)
         return requests
 
@@ -175,8 +176,9 @@ def _said_by(declared: Declaration) -> object | None:
     return workflow, type(declared.spec), declared.spec, said
 
 
-def _batches(requests: Sequence[ScheduleRequest]) -> Iterator[Sequence[ScheduleRequest]]:
-    return (requests[start : start + SYNC_BATCH] for start in range(0, len(requests), SYNC_BATCH))
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Return what each transaction takes of a set, in its order."""
+    return (items[start : start + SYNC_BATCH] for start in range(0, len(items), SYNC_BATCH))
 
 
 def _ids(requests: Iterable[ScheduleRequest], keep: Iterable[str]) -> set[str]:

@@ -9,9 +9,11 @@ from typing import Any
 from rqsched.chain.notifications.messages import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
+from rqsched.core.model import Definition
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import loads
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
 from rqsched.spec.spec import Cron, Spec, SpecLike
 from rqsched.store import registered_workflows
@@ -54,6 +56,21 @@ def unknown_told(runtime: Runtime) -> dict[str, str]:
         except UnknownWorkflowError:
             unknown[option] = name
     return unknown
+
+
+def new_definition(
+    runtime: Runtime, workflow: str, spec: SpecLike, options: Mapping[str, Any], *, is_external: bool
+) -> Definition:
+    """Return the definition of a new schedule, with what settings and workflow say where the options say nothing.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    options = fill(runtime.settings, options, spec, is_new=True)
+    require_connection(runtime, options.get("connection"))
+    defaults = defaults_of(runtime, workflow, is_external=is_external)
+    require_queue(runtime, options.get("queue") or defaults.get("queue"))
+    require_notifications(runtime, {**defaults, **options})
+    return define(None, with_named_targets(runtime, options), workflow=workflow, spec=spec, defaults=defaults)
 
 
 def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:

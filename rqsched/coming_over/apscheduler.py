@@ -16,7 +16,15 @@ from redis import Redis
 from rqsched.clock import Clock, SystemClock
 from rqsched.coming_over.apscheduler_triggers import OWN, timing_of
 from rqsched.coming_over.rq_jobs import call_of
-from rqsched.coming_over.source import MOST_DESCRIBED, Reading, SourceEntry, is_redis, named_id, until_quiet
+from rqsched.coming_over.source import (
+    MOST_DESCRIBED,
+    Reading,
+    SourceEntry,
+    is_redis,
+    move_scored,
+    named_id,
+    until_quiet,
+)
 from rqsched.coming_over.unpickle import NotReadableError, Unpickled, unpickle, what_is
 from rqsched.core.policy import SKIP_TOLERANCE
 from rqsched.errors import InvalidInputError
@@ -30,18 +38,6 @@ TABLE = "apscheduler_jobs"
 JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
 """The keys of RedisJobStore, unless its `jobs_key` and `run_times_key` say otherwise."""
 _CHUNK = 500
-_TAKE = """
-local count = 0
-for i = 1, #ARGV do
-  local score = redis.call('zscore', KEYS[1], ARGV[i])
-  if score then
-    redis.call('zadd', KEYS[2], score, ARGV[i])
-    redis.call('zrem', KEYS[1], ARGV[i])
-    count = count + 1
-  end
-end
-return count
-"""
 _ADDED_AGAIN = (
     "What the application adds with replace_existing=True is scheduled again when it starts: take those add_job calls "
     "out of it."
@@ -156,7 +152,7 @@ class RedisJobs:
         count = 0
         for start in range(0, len(ids), _CHUNK):
             chunk = [one.encode(errors="surrogateescape") for one in ids[start : start + _CHUNK]]
-            count += cast(int, self._redis.eval(_TAKE, 2, self._run_times, self._backup, *chunk))
+            count += move_scored(self._redis, self._run_times, self._backup, chunk)
         return count
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
+from rqsched.api.syncing import batches
 from rqsched.chain import creating, option_checks, quotas
 from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.coming_over.source import Source, SourceEntry, distinct
@@ -25,7 +26,6 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id
 from rqsched.core.payload import loads
-from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidInputError
 from rqsched.store import changes
 from rqsched.timing import unfold
@@ -35,8 +35,6 @@ MANAGED_BY = "import"
 """`managed_by` of the schedules an import made: no `sync --prune` deletes them."""
 LABEL = "imported_from"
 """The label of everything imported, in files that an import writes, too; its value is the kind of the source."""
-BATCH = 500
-"""How many schedules are written in one transaction."""
 
 Read = Callable[[Mapping[str, Any]], Declaration]
 """Reads an entry as `rqsched sync` does; raises InvalidInputError."""
@@ -130,7 +128,7 @@ class HandingOver:
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
         outcomes: dict[str, str] = {}
-        for batch in _batches(requests):
+        for batch in batches(requests):
             told = creating.preview_upserts(self._runtime, batch)
             outcomes |= {one.named.schedule_id: outcome for one, (_, outcome) in zip(batch, told, strict=True)}
         return [_with_outcome(one, outcomes) for one in found]
@@ -143,7 +141,7 @@ class HandingOver:
         """
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
-        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in _batches(requests)]
+        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in batches(requests)]
         quotas.require_room_for_batches(self._runtime, self._namespace, sizes)
         outcomes: dict[str, str] = {}
         written: dict[str, Schedule] = {}
@@ -151,7 +149,7 @@ class HandingOver:
         def report(schedule: Schedule, outcome: str) -> None:
             outcomes[schedule.schedule_id], written[schedule.schedule_id] = outcome, schedule
 
-        creating.upsert_batches(self._runtime, _batches(requests), report)
+        creating.upsert_batches(self._runtime, batches(requests), report)
         return [_with_outcome(one, outcomes, written) for one in found]
 
     def hand_over(self) -> tuple[list[Imported], str]:
@@ -244,17 +242,13 @@ class HandingOver:
             reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        options = option_checks.fill(runtime.settings, options, spec, is_new=True)
         # A path would be imported to see what the function says of itself.
-        defaults = option_checks.defaults_of(runtime, name, is_external=not is_known)
-        option_checks.require_queue(runtime, options.get("queue"))
-        option_checks.require_connection(runtime, options.get("connection"))
-        option_checks.require_notifications(runtime, {**defaults, **options})
-        return define(None, {**options, "managed_by": MANAGED_BY}, workflow=name, spec=spec, defaults=defaults)
+        given = {**options, "managed_by": MANAGED_BY}
+        return option_checks.new_definition(runtime, name, spec, given, is_external=not is_known)
 
     def _known(self, ids: Sequence[str]) -> dict[str, Schedule]:
         found: dict[str, Schedule] = {}
-        for batch in _batches(ids):
+        for batch in batches(ids):
             found |= self._runtime.database.read(
                 partial(changes.find_all_named, namespace=self._namespace, schedule_ids=batch)
             )
@@ -287,10 +281,6 @@ def _at_rest(one: Imported) -> Imported:
 def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return an entry with the label that says where it came from."""
     return {**entry, "labels": {**entry.get("labels", {}), LABEL: kind}}
-
-
-def _batches(items: Sequence[Any]) -> list[Sequence[Any]]:
-    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
 
 
 def _with_outcome(

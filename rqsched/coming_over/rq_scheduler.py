@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from redis import Redis
 
 from rqsched.coming_over.rq_jobs import Call, call_in, described, entry_of, loads, lost_timeout
-from rqsched.coming_over.source import Reading, SourceEntry, derived_id, named_id
+from rqsched.coming_over.source import Reading, SourceEntry, derived_id, move_scored, named_id
 from rqsched.coming_over.unpickle import NotReadableError
 from rqsched.core.ids import iso_utc
 from rqsched.errors import ConflictError, InvalidCronError
@@ -44,19 +44,6 @@ _LOST_FIELDS = {
     "group_id": "Its group is lost.",
 }
 """What a job's hash may have, and a schedule has not."""
-_TAKE = """
-if redis.call('get', KEYS[3]) ~= ARGV[1] then return -1 end
-local moved = 0
-for at = 2, #ARGV do
-  local score = redis.call('zscore', KEYS[1], ARGV[at])
-  if score then
-    redis.call('zadd', KEYS[2], score, ARGV[at])
-    redis.call('zrem', KEYS[1], ARGV[at])
-    moved = moved + 1
-  end
-end
-return moved
-"""
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end"
 
 
@@ -114,8 +101,8 @@ class RqScheduler:
         token = uuid4().hex
         self._take_lock(token)
         try:
-            keys = (SCHEDULED, self._backup, LOCK)
-            moved = cast(int, self._redis.eval(_TAKE, 3, *keys, token, *(one.source_id for one in entries)))
+            ids = [one.source_id for one in entries]
+            moved = move_scored(self._redis, SCHEDULED, self._backup, ids, (LOCK, token))
         finally:
             self._redis.eval(_RELEASE, 1, LOCK, token)
         if moved < 0:

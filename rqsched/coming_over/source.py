@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
+
+from redis import Redis
 
 from rqsched.core.option_table import OPTIONS
 from rqsched.core.payload import dumps
@@ -23,6 +25,19 @@ _MOST_CHARACTERS = 200
 """Of a name in an id, so that the whole stays below the 255 of an id."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 _REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
+_MOVE = """
+if KEYS[3] and redis.call('get', KEYS[3]) ~= ARGV[1] then return -1 end
+local moved = 0
+for at = 2, #ARGV do
+  local score = redis.call('zscore', KEYS[1], ARGV[at])
+  if score then
+    redis.call('zadd', KEYS[2], score, ARGV[at])
+    redis.call('zrem', KEYS[1], ARGV[at])
+    moved = moved + 1
+  end
+end
+return moved
+"""
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 MOST_DESCRIBED = OPTIONS["description"].most_characters
 """How much of what a source says an entry is for is kept."""
@@ -138,6 +153,18 @@ def _numbered(entries: Sequence[SourceEntry]) -> Iterator[SourceEntry]:
 def is_redis(address: str) -> bool:
     """Return whether an address is the URL of a Redis."""
     return _REDIS.match(address) is not None
+
+
+def move_scored(
+    redis: Redis, source: str, target: str, members: Sequence[Any], lock: tuple[str, str] = ("", "")
+) -> int:
+    """Move members of a sorted set into another one, with their scores, in one step; returns how many were there.
+
+    With a `lock`, its key and what it holds, nothing is moved where it holds something else: that is -1.
+    """
+    key, token = lock
+    keys = (source, target, key) if key else (source, target)
+    return cast(int, redis.eval(_MOVE, len(keys), *keys, token, *members))
 
 
 def until_quiet(disable: Callable[[], int]) -> int:

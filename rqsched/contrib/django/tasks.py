@@ -173,14 +173,9 @@ class RqschedBackend(_backends.BaseTaskBackend):
         memo = {**(self._given.get("memo") or {}), TASK: {"backend": self.alias, "queue": task.queue_name}}
         own = {"args": result.args, "kwargs": result.kwargs, "memo": memo}
         spec = Once(runtime.now() if task.run_after is None else _aware(task.run_after))
-        options = option_checks.fill(
-            runtime.settings, {**self._options(runtime.settings, queue), **own}, spec, is_new=True
-        )
+        options = {**self._options(runtime.settings, queue), **own}
         # The code of a task is a dotted path, which has no defaults; to ask whether it is registered would read SQL.
-        defaults = option_checks.defaults_of(runtime, task.module_path, is_external=True)
-        option_checks.require_connection(runtime, options.get("connection"))
-        option_checks.require_notifications(runtime, {**defaults, **options})
-        return define(None, options, workflow=task.module_path, spec=spec, defaults=defaults)
+        return option_checks.new_definition(runtime, task.module_path, spec, options, is_external=True)
 
 
 def _open_block() -> tuple[str | None, InAtomic | None]:
