@@ -22,14 +22,18 @@ from rqsched.store.tables import (
     IS_OPEN_TARGET,
     audit_events,
     backfills,
+    counted,
     deliveries,
+    hours,
     idempotency_keys,
     runs,
     schedules,
     targets,
+    uncounted,
 )
 
-_BELONGINGS = (runs, targets, backfills, deliveries, audit_events, idempotency_keys)
+_BELONGINGS = (counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys)
+"""`counted` goes first: whoever counts the runs of the schedule has ended then, and nobody begins anew."""
 _LONGEST = timedelta(minutes=10)
 """How long one DELETE of a purge may take: a schedule may have any number of rows."""
 

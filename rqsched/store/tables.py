@@ -16,7 +16,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from rqsched.core.model import OPEN_TARGETS, REPEATEDLY, UNFINISHED, RunKind, RunStatus, ScheduleStatus, TargetStatus
+from rqsched.core.model import (
+    OPEN,
+    OPEN_TARGETS,
+    REPEATEDLY,
+    UNFINISHED,
+    RunKind,
+    RunStatus,
+    ScheduleStatus,
+    TargetStatus,
+)
 
 metadata = sa.MetaData(
     naming_convention={
@@ -304,7 +313,8 @@ IS_OPEN_LIVE = IS_OPEN_UNFINISHED & ~IS_BACKFILLED
 PartialIndex("uq_rqsched_runs_occurrence", runs.c.schedule_uid, runs.c.occurrence_at, unique=True, where=IS_OCCURRENCE)
 PartialIndex("ix_rqsched_runs_open", runs.c.schedule_uid, runs.c.status, runs.c.kind, runs.c.number, where=IS_OPEN)
 PartialIndex("ix_rqsched_runs_unfinished", runs.c.status, runs.c.uid, where=IS_UNFINISHED)
-sa.Index("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number)
+PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, where=runs.c.backfill_uid.is_not(None))
+PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
 WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
@@ -319,6 +329,42 @@ for _name, _columns, _condition in (
     ("dispatched", (runs.c.uid,), HAS_OPEN_TARGETS),
 ):
     PartialIndex(f"ix_rqsched_runs_{_name}", *_columns, where=_condition)
+
+hours = sa.Table(
+    "rqsched_hours",
+    metadata,
+    sa.Column("schedule_uid", Uid, primary_key=True),
+    # Whole hours since 1970, UTC: a number is grouped and compared alike on both databases, and is short.
+    sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("is_backfilled", sa.Boolean, primary_key=True),
+    sa.Column("outcome", sa.String(16), primary_key=True),
+    sa.Column("count", sa.BigInteger, nullable=False),
+    sa.Column("longest", Microseconds, nullable=False, server_default="0"),
+    _text("waits", "{}"),
+    _text("durations", "{}"),
+    _is_one_of("outcome", [status for status in RunStatus if status not in OPEN]),
+    sqlite_with_rowid=False,
+)
+"""How many runs of a schedule ended in an hour, and in which: kept when the runs are pruned."""
+
+# No column of the schedule's row: whatever writes that, moves the version by which ends are one statement.
+counted = sa.Table(
+    "rqsched_counted",
+    metadata,
+    sa.Column("schedule_uid", Uid, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Up to which number the runs of a schedule are in its hours; the row is the lock of who counts."""
+
+uncounted = sa.Table(
+    "rqsched_uncounted",
+    metadata,
+    sa.Column("schedule_uid", Uid, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+"""Runs below that number which are not in the hours: they were open, or are run again."""
 
 audit_events = sa.Table(
     "rqsched_audit_events",

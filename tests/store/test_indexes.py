@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, schedule_queries, system_queries
+from rqsched.store import changes, run_queries, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
@@ -72,6 +72,10 @@ PAGES: dict[str, tuple[Ask, str]] = {
     "runs": (lambda c: c.execute(RUNS_PAGE), "uq_rqsched_runs_schedule_uid_number"),
     "schedules": (lambda c: c.execute(SCHEDULES_PAGE), "ix_rqsched_schedules_page"),
     "runs of a backfill": (lambda c: c.execute(BACKFILLED), "ix_rqsched_runs_backfill"),
+    "live runs": (
+        lambda c: run_queries.list_runs(c, "0", limit=50, cursor="100", is_live=True),
+        "ix_rqsched_runs_live",
+    ),
     "backfills": (lambda c: c.execute(BACKFILLS), "ix_rqsched_backfills_schedule_uid"),
     "backfills of a namespace": (
         lambda c: page_of_backfills(c, "default", schedule_id=None, status=None, limit=3, cursor=None),
