@@ -31,6 +31,7 @@ RqschedError
 ├── DatabaseLimitError
 └── BackendUnavailableError
     ├── DatabaseUnavailableError
+    │   └── DatabaseReadOnlyError
     └── RedisUnavailableError
 
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
@@ -378,6 +379,15 @@ class DatabaseUnavailableError(BackendUnavailableError):
     """The SQL database did not answer; nothing is known to be written. Look whether it runs, and repeat the call."""
 
     code = "database_unavailable"
+
+
+class DatabaseReadOnlyError(DatabaseUnavailableError):
+    """The SQL database takes no writes: it is a standby, a replica, or read-only. Nothing was written.
+
+    Send the call to a process whose RQSCHED_DATABASE_URL names the primary, or repeat it after the promotion.
+    """
+
+    code = "database_read_only"
 
 
 class RedisUnavailableError(BackendUnavailableError):

@@ -87,3 +87,5 @@ if _options is not None:
     with contextlib.suppress(BackendUnavailableError):
         warm_up(current_runtime())  # the very one that each work horse uses
     _kept = _start_beside(_options, _settings)
+    if _kept is not None:
+        current_runtime().write_gate.wait()

@@ -98,11 +98,11 @@ class Recovering:
 def _make_pass(runtime: Runtime) -> bool:
     """Make a pass if it is this process's turn; False when it is not. It leaves no connection to SQL.
 
-    What fails here, as beside a database that only reads, leaves the turn to another process.
+    Beside a database that takes no writes it never is, and what fails here leaves the turn to another process.
     """
     from rqsched.chain.reconcile import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 
-    if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
+    if not runtime.write_gate.is_open() or not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
         return False
     try:
         recover(runtime)

@@ -69,6 +69,11 @@ class Dispatcher:
         while not self._is_stopping:
             self._on_turn()
             try:
+                if not self._runtime.write_gate.is_open():
+                    if self._heartbeat.was_sent:
+                        self._heartbeat.stop()  # it counts as none
+                    self._pause()
+                    continue
                 self._heartbeat.send()
                 fired = self.run_once()
                 if fired < self._batch:

@@ -126,7 +126,7 @@ class _Check(NamedTuple):
 
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
-_OF_PROCESSES = frozenset({"memory", "ownership", "clock", "dispatchers", "workers", "foreign workers"})
+_OF_PROCESSES = frozenset({"writes", "memory", "ownership", "clock", "dispatchers", "workers", "foreign workers"})
 _OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
 
@@ -211,6 +211,18 @@ def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | 
 def _database(scope: _Scope) -> Finding:
     where = scope.runtime.database.engine.url
     return Finding(Level.OK, f"{scope.runtime.database.server_version()} at {where.host or ''}{where.database}")
+
+
+@_check(
+    "writes",
+    "database",
+    "Workers with this RQSCHED_DATABASE_URL wait until it takes writes: set it to the primary, or promote this "
+    "server. `rqsched web` may serve what is read from it.",
+)
+def _writes(scope: _Scope) -> Finding:
+    if scope.runtime.database.takes_writes():
+        return Finding(Level.OK, "the database takes writes")
+    return Finding(Level.WARNING, "read only: the database is a standby, or its transactions are read-only")
 
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")

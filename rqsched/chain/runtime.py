@@ -21,6 +21,7 @@ from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.run_log import log_ends
 from rqsched.chain.time_limit import Watch, watch_horse
+from rqsched.chain.write_gate import WriteGate
 from rqsched.clock import Clock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
@@ -84,6 +85,8 @@ class Runtime:
         self.ownership = Ownership(self.database, self.transport, self.now)
         """Whose the control queue is."""
         self.transport.owner = self.ownership.owner_of_jobs
+        self.write_gate = WriteGate(self.database, self.record_workflows)
+        """Whether SQL takes what this process would write."""
         self.workflows = workflows or registry
         self.imports = Imports(settings, self.workflows)
         """What brings workflows into this process."""

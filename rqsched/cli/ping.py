@@ -30,7 +30,8 @@ def ping(
     """Ask the workers and dispatchers of this machine whether they live; for probes.
 
     Those that this user runs are asked, an `rq worker` with a dispatcher too: in a container, the one in it. Exit code
-    1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives.
+    1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives, and
+    the line says so where its database is a standby.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:
@@ -67,4 +68,6 @@ def _line(answer: Answer, timeout: float) -> str:
         return f"{answer.name} does not answer within {timeout:g} s"
     children = ", ".join(f"{one['role']} {one['pid']}" for one in answer.state["children"])
     mood = "is about to end" if answer.state["is_stopping"] else "is alive" if _is_ready(answer) else "starts"
-    return f"{answer.name} {mood} ({children})"
+    waits = any(one.get("waits_for_writes") for one in answer.state["children"])
+    waiting = "; waits for a database that takes writes: the one it has is a standby, or read-only" if waits else ""
+    return f"{answer.name} {mood} ({children}){waiting}"

@@ -109,6 +109,11 @@ _WORDS: Mapping[str, _Words] = {
         "does not fire.",
     ),
     "workers": _Words("Jobs wait for a worker"),
+    "writes": _Words(
+        "The database takes no writes",
+        "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",
+        "Use the pages of the primary.",
+    ),
     "long": _Words(
         "{count} running for too long",
         "A run takes longer than the time to the next fire, or than `expect_success_within`.",

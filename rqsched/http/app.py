@@ -33,7 +33,7 @@ from rqsched.store.database import Patience
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 """uvicorn's own access log has the query of each request, which may hold a secret."""
-_PATIENCE = Patience(total=timedelta(seconds=3))
+_PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
 """A caller gets 503 soon instead of waiting as long as a worker does."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)

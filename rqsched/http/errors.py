@@ -22,7 +22,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from starlette.exceptions import HTTPException
 
-from rqsched.errors import DatabaseLimitError, DatabaseUnavailableError, InvalidInputError, RqschedError
+from rqsched.errors import (
+    DatabaseLimitError,
+    DatabaseReadOnlyError,
+    DatabaseUnavailableError,
+    InvalidInputError,
+    RqschedError,
+)
 from rqsched.store.database import UNREACHABLE
 
 MOST_ERRORS = 20
@@ -163,6 +169,8 @@ class Problem:
 
 _UNREACHABLE = (*UNREACHABLE, RedisConnectionError, RedisTimeoutError)
 _TOLD: Mapping[type[RqschedError], str] = {
+    DatabaseReadOnlyError: "this server's database takes no writes, it is a standby or read-only; send what writes to "
+    "a server of the primary, or try again after the promotion.",
     DatabaseUnavailableError: "the database does not answer; try again later.",
     DatabaseLimitError: "the database stopped this request because it took too long; ask for less, or try again later.",
 }

@@ -75,12 +75,13 @@ def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) 
     from rqsched.processes.worker import dispatch, open_runtime  # noqa: PLC0415
 
     def turn() -> None:
-        progress.turn()
+        progress.turn(waits_for_writes=runtime.write_gate.is_closed)
         if os.getppid() != keeper:
             signal.raise_signal(signal.SIGTERM)  # the loop finishes its batch
 
     try:
-        dispatch(open_runtime(), on_turn=turn)
+        runtime = open_runtime()
+        dispatch(runtime, on_turn=turn)
     except Exception:
         if os.getppid() == keeper:
             raise

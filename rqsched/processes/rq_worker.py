@@ -53,6 +53,8 @@ BLOCK_SECONDS = 3
 """How long an idle worker waits for a job before its loop turns."""
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
+_WRITES_SECONDS = 0.25
+"""How often a worker looks whether its database takes writes."""
 _OURS = "rqsched.jobs."
 _REVIVE_SECONDS = 15.0
 """How often a worker looks whether RQ's scheduler lives or its lock is free, and whether RQ still lists the worker."""
@@ -145,7 +147,7 @@ class PatientWorker(BaseWorker):
         error of Redis, and with its worker, and RQ itself looks every ten minutes.
         """
         if self._progress is not None:
-            self._progress.turn()
+            self._progress.turn(waits_for_writes=self.waits_for_writes)
         now, scheduler = time.monotonic(), self.scheduler
         if scheduler is None or self._stop_requested or now < self._revive_at:
             return
@@ -229,10 +231,27 @@ class PatientWorker(BaseWorker):
         with self._outlived("the time of its shutdown"):
             super().set_shutdown_requested_date()  # type: ignore[no-untyped-call]
 
+    @property
+    def waits_for_writes(self) -> bool:
+        """Whether no job is taken because the database takes no writes."""
+        return self.runtime is not None and self.runtime.write_gate.is_closed
+
+    def _wait_for_writes(self) -> None:
+        """Wait, in RQ's loop, for a database in which the runs of the jobs that are taken can be recorded."""
+        if self.runtime is None:
+            return
+        is_first = self.runtime.database.refuses_writes is None
+        while not self.runtime.write_gate.is_open() and not self._stop_requested:
+            self.heartbeat()
+            time.sleep(_WRITES_SECONDS)
+        if is_first:
+            self.runtime.database.close()  # a process that forks has none open
+
     def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
         """Wait for a job; None when RQ's loop is to end."""
         self._waits_for_job = True
         try:
+            self._wait_for_writes()
             if self._stop_requested:
                 raise StopRequested
             found = super().dequeue_job_and_maintain_ttl(*arguments, **options)

@@ -263,7 +263,7 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
     def pulse() -> None:
         while True:
             if not runner.stands_still():
-                progress.turn()
+                progress.turn(waits_for_writes=runner.waits_for_writes)
             job = runner.slot.job
             if job is not None and job.is_overrun and os.getppid() != parent:
                 os.killpg(os.getpid(), signal.SIGKILL)

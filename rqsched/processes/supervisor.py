@@ -55,19 +55,24 @@ RENEW = 4
 
 
 class Progress:
-    """Shows another process that a loop turns: a counter in memory that a fork shares."""
+    """Shows another process that a loop turns, and whether it waits: two numbers in memory that a fork shares."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 8)
+        self._memory = mmap.mmap(-1, 16)
 
     @property
     def turns(self) -> int:
         """How often `turn` was called, in any process."""
         return int(struct.unpack_from("Q", self._memory)[0])
 
-    def turn(self) -> None:
-        """Count one turn more."""
-        struct.pack_into("Q", self._memory, 0, self.turns + 1)
+    @property
+    def waits_for_writes(self) -> bool:
+        """Whether the loop waits for a database that takes writes."""
+        return bool(struct.unpack_from("Q", self._memory, 8)[0])
+
+    def turn(self, *, waits_for_writes: bool = False) -> None:
+        """Count one turn more, and note whether it was one of waiting."""
+        struct.pack_into("QQ", self._memory, 0, self.turns + 1, waits_for_writes)
 
 
 class Watch:
@@ -127,6 +132,8 @@ class Child:
     """How often it was started again."""
     has_begun: bool
     """Whether its loop has turned since it was started."""
+    waits_for_writes: bool = False
+    """Whether it waits for a database that takes writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +175,7 @@ class Supervisor:
     def children(self) -> list[Child]:
         """The children that were started."""
         return [
-            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0)
+            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes)
             for k in self._keepers
             if k.process and k.process.pid
         ]
@@ -280,6 +287,10 @@ class _ChildKeeper:
     @property
     def turns(self) -> int:
         return self._progress.turns
+
+    @property
+    def waits_for_writes(self) -> bool:
+        return self.is_running and self._progress.waits_for_writes
 
     def keep(self) -> None:
         """Start the child when it is due; note when it has ended, and kill it when it stands still."""

@@ -60,7 +60,13 @@ def _answering(
 
     def state() -> dict[str, Any]:
         children = [
-            {"role": one.role, "pid": one.pid, "restarts": one.restarts, "has_begun": one.has_begun}
+            {
+                "role": one.role,
+                "pid": one.pid,
+                "restarts": one.restarts,
+                "has_begun": one.has_begun,
+                "waits_for_writes": one.waits_for_writes,
+            }
             for one in supervisor.children
         ]
         is_ready = _is_ready(supervisor)

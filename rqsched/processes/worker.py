@@ -34,7 +34,7 @@ from rqsched.chain.notifications.messages import require_sentry
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, DatabaseReadOnlyError
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -198,6 +198,11 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
     prepare(runtime)
     require_free_names(runtime, options)
     runtime.close()
+    if options.burst and runtime.write_gate.is_closed:
+        raise DatabaseReadOnlyError(
+            "the database takes no writes, it is a standby or read-only: a burst would end with nothing done. Set "
+            "RQSCHED_DATABASE_URL to the primary."
+        )
     if options.burst:
         make_one_pass()
     return run_visibly(supervise(queues, recover=recover, options=options), "worker", runtime.settings.run_dir)
@@ -239,7 +244,8 @@ def prepare(runtime: Runtime) -> None:
     """
     runtime.database.require_accepted()
     _open_database(runtime)
-    runtime.record_workflows()
+    if runtime.write_gate.is_open():
+        runtime.record_workflows()
     runtime.ownership.is_known_to_redis()
 
 
@@ -330,7 +336,8 @@ def _dispatcher_role(*, recover: bool) -> ChildRole:
 
 
 def _run_dispatcher(progress: Progress, *, recover: bool) -> None:
-    dispatch(open_runtime(), recover=recover, on_turn=progress.turn)
+    runtime = open_runtime()
+    dispatch(runtime, recover=recover, on_turn=lambda: progress.turn(waits_for_writes=runtime.write_gate.is_closed))
 
 
 def _forking_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseUnavailableError
+from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseReadOnlyError, DatabaseUnavailableError
 from rqsched.patience import call_patiently
 from rqsched.store.dialect import READ_ONLY, Dialect, dialect_of
 
@@ -43,6 +43,7 @@ _OUTAGES = ("08", "25P03", "53", "57", "58")
 server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
 _READ_ONLY_SERVER = "25006"
 """A write met a read-only server: a standby, before or after a failover."""
+_TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
 """Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
 _REFUSALS = (
@@ -77,6 +78,8 @@ class Patience(NamedTuple):
     """The longest wait between two attempts."""
     repeats_timeouts: bool = False
     """Also repeat what the server cancelled because it took too long: right for a few rows, wrong for a batch."""
+    waits_for_writes: bool = True
+    """Whether a server that takes no writes is waited for; otherwise one more connection is tried, and that is all."""
 
     def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
         """Return the tenacity loop; it re-raises the last error when the time is over."""
@@ -128,6 +131,21 @@ def _is_from_standby(error: BaseException) -> bool:
     """Return whether a read-only server refused: a write, or a BEGIN that asks for READ WRITE as some drivers do."""
     state = sqlstate_of(error)
     return state == _READ_ONLY_SERVER or (state == "0A000" and "read-write mode" in str(error))
+
+
+def _passes_by_waiting(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed when it is tried again, but not for a promotion."""
+    return is_transient(error) and not _is_from_standby(error)
+
+
+def _on_any_server(attempt: Callable[[], T]) -> T:
+    """Try once more where a standby refused: over a new connection, which may reach the primary."""
+    try:
+        return attempt()
+    except DBAPIError as error:
+        if not _is_from_standby(error):
+            raise
+    return attempt()
 
 
 def _passes_in_time(error: BaseException) -> bool:
@@ -253,6 +271,8 @@ class Database:
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
         limits of our sessions."""
+        self.refuses_writes: bool | None = None if self.dialect.has_server else False
+        """Whether the server was a standby, or read-only, when it was last written to or asked; None before that."""
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
         if self.dialect.has_server:
@@ -315,8 +335,7 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except BaseException as error:
-                if _is_from_standby(error):
-                    connection.invalidate(error)
+                self._note_standby(connection, error)
                 self._give_back()
                 raise
 
@@ -356,16 +375,28 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except DBAPIError as error:
-                if _is_from_standby(error):
-                    connection.invalidate(error)  # the next attempt asks anew which server takes writes
+                self._note_standby(connection, error)
                 raise
+
+    def _note_standby(self, connection: Connection, error: BaseException) -> None:
+        """Remember that a server takes no writes; the next attempt asks anew which one does."""
+        if _is_from_standby(error):
+            self.refuses_writes = True
+            connection.invalidate(error)
 
     def _patiently(self, attempt: Callable[[], T], own: Patience | None, *, again: Callable[[], T] | None = None) -> T:
         patience = own or self.patience
         may_pass = _passes_in_time if patience.repeats_timeouts else is_transient
         try:
-            return call_patiently(_retrying(patience, may_pass), attempt, again)
+            if patience.waits_for_writes:
+                return call_patiently(_retrying(patience, may_pass), attempt, again)
+            return call_patiently(_retrying(patience, _passes_by_waiting), partial(_on_any_server, attempt), again)
         except SQLAlchemyError as error:
+            if _is_from_standby(error):
+                raise DatabaseReadOnlyError(
+                    f"the database takes no writes ({reason_of(error)}): it is a standby, or read-only. "
+                    "Try again after its promotion, or set RQSCHED_DATABASE_URL to the primary."
+                ) from error
             if may_pass(error):
                 raise DatabaseUnavailableError(
                     f"the database does not answer ({reason_of(error)}); try again later."
@@ -397,6 +428,20 @@ class Database:
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
         value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
         return value.astimezone(UTC)
+
+    def takes_writes(self, *, patience: Patience | None = None) -> bool:
+        """Ask the server whether it takes writes: not as a standby, nor while its transactions are read-only.
+
+        After a refusal, or such an answer, the next question goes over a new connection. Raises what `read` does.
+        """
+        if not self.dialect.has_server:
+            return True
+        query = sa.text(_TAKES_WRITES)
+        takes_writes = bool(self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience))
+        self.refuses_writes = not takes_writes
+        if not takes_writes:
+            self.close()
+        return takes_writes
 
     def ping(self, *, patience: Patience | None = None) -> None:
         """Return once the database has answered; raises what `read` does."""
