@@ -209,11 +209,12 @@ def observed() -> str:
 
 
 def _metrics() -> str:
-    nothing = exposition.DatabaseGauges([], [], [], [], [], [], [], [])
+    nothing = exposition.DatabaseGauges([], [], [], [], [], [], [], [], went_back=set())
     families = [
         *exposition.counter_families(Counts(), bool),
         *exposition.database_families(nothing, str, bool),
         *exposition.redis_families(exposition.RedisGauges(0, 0, {})),
+        exposition.went_back(set()),
         exposition.up({}),
     ]
     rows = []

@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from rq import Worker
 from rq.registry import FailedJobRegistry
 
-from rqsched.chain import option_checks
+from rqsched.chain import marks, option_checks
 from rqsched.chain.error_text import explain
 from rqsched.chain.quotas import usages
 from rqsched.chain.reconcile import SOON
@@ -34,11 +34,12 @@ from rqsched.chain.runtime import Runtime
 from rqsched.clock import SystemClock
 from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import iso_utc
+from rqsched.core.marks import WentBack
 from rqsched.core.model import REPEATEDLY, Schedule
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError
-from rqsched.store import deliveries, reconcile_queries, run_queries, schedule_queries, schema_version
+from rqsched.store import deliveries, metadata, reconcile_queries, run_queries, schedule_queries, schema_version
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.migrations import HEAD
 from rqsched.store.run_queries import Waiting
@@ -62,6 +63,8 @@ _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _NEARLY_FULL = 0.9
 """The share of a quota, or of Redis's memory, from which on it is told."""
+_GOES_ON = timedelta(minutes=5)
+"""Two databases that both write are noticed by each pass: what was noticed longer ago is over."""
 _MIB = 1024 * 1024
 _SKEW = 1.0
 """Clocks that differ by more seconds are a warning."""
@@ -126,7 +129,9 @@ class _Check(NamedTuple):
 
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
-_OF_PROCESSES = frozenset({"writes", "memory", "ownership", "clock", "dispatchers", "workers", "foreign workers"})
+_OF_PROCESSES = frozenset(
+    {"writes", "memory", "ownership", "went back", "clock", "dispatchers", "workers", "foreign workers"}
+)
 _OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
 
@@ -262,6 +267,26 @@ def _ownership(scope: _Scope) -> Finding:
 def _schema(scope: _Scope) -> Finding:
     schema_version.require_current(scope.runtime.database)
     return Finding(Level.OK, f"at {HEAD}")
+
+
+@_check(
+    "went back",
+    "schema",
+    "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again.",
+)
+def _went_back(scope: _Scope) -> Finding:
+    """Look for what passes have noticed by their marks, within a day."""
+    now = scope.runtime.now()
+    found = marks.told(scope.read(metadata.find_mark)[1], now)
+    if not found:
+        return Finding(Level.OK, "neither SQL nor Redis, within a day")
+    told = "; ".join(f"{one.text} (noticed {_when(one.noticed_at)})" for one in found)
+    names = [one.which.value for one in found]
+    if two := [one for one in found if one.which is WentBack.TWO_DATABASES]:
+        goes_on = two[0].noticed_at > now - _GOES_ON
+        advice = "Stop the processes of one of the two, and give a copy that shall live a Redis of its own."
+        return Finding(Level.PROBLEM if goes_on else Level.WARNING, told, names=names, advice=advice)
+    return Finding(Level.WARNING, told, names=names)
 
 
 @_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")

@@ -179,6 +179,11 @@ def first_uid_at(instant: datetime) -> str:
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + bytes(10)))
 
 
+def drawn_at(uid: str) -> datetime:
+    """Return when a uid was drawn, in whole milliseconds."""
+    return ULID.from_str(uid).datetime
+
+
 def uid_to_uuid(uid: str) -> str:
     """Render a uid as the lowercase UUIDv7 that Open Job Spec wants for job ids."""
     return str(ULID.from_str(uid).to_uuid())

@@ -114,6 +114,7 @@ _WORDS: Mapping[str, _Words] = {
         "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",
         "Use the pages of the primary.",
     ),
+    "went back": _Words("Two databases write"),
     "long": _Words(
         "{count} running for too long",
         "A run takes longer than the time to the next fire, or than `expect_success_within`.",
@@ -121,6 +122,7 @@ _WORDS: Mapping[str, _Words] = {
     ),
 }
 _MILDER: Mapping[str, _Words] = {
+    "went back": _Words("SQL or Redis went back"),
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
     "memory": _Words("Redis is nearly full"),
     "workers": _Words("No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`."),

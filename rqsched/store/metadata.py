@@ -5,11 +5,16 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.marks import WentBack
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import database_metadata
 
 DATABASE_ID = "database_id"
 """The name of the value that tells this database from every other one."""
+MARK = "mark"
+"""The name of the newest mark of a reconcile pass."""
+_OF_MARKS = {f"went_back:{one.value}": one for one in WentBack}
+"""The names of what marks told."""
 
 
 def find_value(connection: Connection, name: str) -> str | None:
@@ -29,3 +34,33 @@ def set_value(connection: Connection, name: str, value: str) -> None:
     """Set a value, whatever it was before."""
     statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
+def replace_value(connection: Connection, name: str, value: str, *, known: str | None) -> bool:
+    """Set a value if it is still the `known` one (None: if there is none); returns whether it is set now.
+
+    So it is, too, when an earlier attempt has set it whose answer was lost.
+    """
+    if known is None:
+        return claim_value(connection, name, value) == value
+    row = database_metadata.c.name == name
+    replaced = sa.update(database_metadata).where(row, database_metadata.c.value == known).values(value=value)
+    return connection.execute(replaced).rowcount == 1 or find_value(connection, name) == value
+
+
+def find_mark(connection: Connection) -> tuple[str | None, dict[WentBack, str]]:
+    """Return the newest mark, None before the first, and what was recorded of each side that went back."""
+    statement = sa.select(database_metadata.c.name, database_metadata.c.value)
+    named = statement.where(database_metadata.c.name.in_([MARK, *_OF_MARKS]))
+    found = {str(name): str(value) for name, value in connection.execute(named)}
+    return found.pop(MARK, None), {_OF_MARKS[name]: value for name, value in found.items()}
+
+
+def record_went_back(connection: Connection, which: WentBack, value: str) -> None:
+    """Record that a side went back, in place of what was recorded of it before."""
+    set_value(connection, f"went_back:{which.value}", value)
+
+
+def replace_went_back(connection: Connection, which: WentBack, known: str, value: str) -> None:
+    """Record more of a side that went back, if nothing else was recorded of it since."""
+    replace_value(connection, f"went_back:{which.value}", value, known=known)

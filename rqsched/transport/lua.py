@@ -133,3 +133,15 @@ redis.call('SET', KEYS[1], ARGV[1], 'NX')
 return 1
 """
 """Record the database's id unless another one is there; answers 0 when the flush marker is gone."""
+
+PUSH_MARK = """
+-- KEYS: the list of marks. ARGV: the mark, the one that it follows, how many to keep, their life in seconds.
+local newest = redis.call('LINDEX', KEYS[1], 0)
+if newest == ARGV[1] then return 1 end
+if newest and newest ~= ARGV[2] then return 0 end
+redis.call('LPUSH', KEYS[1], ARGV[1])
+redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return 1
+"""
+"""Put a mark in front of the one that it follows, or into an empty list; answers 0 when another one is in front."""

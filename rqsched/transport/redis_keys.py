@@ -31,6 +31,11 @@ def reconcile_interval(queue: str) -> str:
     return f"rqsched:reconcile:{queue}"
 
 
+def marks(queue: str, database_id: str) -> str:
+    """Return the key of the list of a database's newest marks, which show that it or this Redis has gone back."""
+    return f"rqsched:marks:{queue}:{database_id}"
+
+
 def pruning_interval(queue: str) -> str:
     """Return the key that spreads prunings over dispatchers."""
     return f"rqsched:prune:{queue}"

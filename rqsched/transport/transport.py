@@ -34,7 +34,7 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
-from rqsched.transport.lua import LEASE, NEXT_LOOK, RECORD_DATABASE_ID
+from rqsched.transport.lua import LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID
 from rqsched.transport.redelivery import mark_failed
 
 _log = logging.getLogger(__name__)
@@ -54,6 +54,10 @@ FIRST_LOOK_LIFE = 1_000
 """Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+MARKS_KEPT = 1_001
+"""How many marks Redis keeps: the newest and its predecessors, of four hours and more."""
+_MARKS_LIFE = 90 * 24 * 60 * 60
+"""Seconds after which the marks of a database that nobody uses any more expire."""
 _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
 """After so long no call of Redis is made again: what timed out once, its client has repeated already."""
@@ -395,6 +399,22 @@ class Transport:
         keys = [self.database_id_key, flush_marker]
         return bool(self._patiently(self._record_database_id_script, keys=keys, args=[owner]))
 
+    def newest_mark(self, database_id: str) -> str | None:
+        """Return the newest mark of a database; None after a flush, and before the first one."""
+        found: Any = self._patiently(self.redis.lindex, redis_keys.marks(self.settings.control_queue, database_id), 0)
+        return None if found is None else _text(found)
+
+    def marks(self, database_id: str) -> list[str]:
+        """Return the marks of a database, the newest first."""
+        key = redis_keys.marks(self.settings.control_queue, database_id)
+        return [_text(one) for one in self._patiently(cast(Any, self.redis.lrange), key, 0, -1)]
+
+    def push_mark(self, database_id: str, mark: str, *, follows: str) -> bool:
+        """Make a mark the newest; False, and nothing is done, when the newest is another than the one it follows."""
+        keys = [redis_keys.marks(self.settings.control_queue, database_id)]
+        args = [mark, follows, MARKS_KEPT, _MARKS_LIFE]
+        return bool(self._patiently(self._push_mark_script, keys=keys, args=args))
+
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
@@ -406,6 +426,10 @@ class Transport:
     @cached_property
     def _record_database_id_script(self) -> Any:
         return self.redis.register_script(RECORD_DATABASE_ID)
+
+    @cached_property
+    def _push_mark_script(self) -> Any:
+        return self.redis.register_script(PUSH_MARK)
 
     def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call_patiently(_retrying(_ATTEMPTS), partial(call, *args, **kwargs))

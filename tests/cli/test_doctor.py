@@ -53,6 +53,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "connections",
             "memory",
             "writes",
+            "went back",
             "dispatchers",
             "workers",
             "foreign workers",

@@ -19,7 +19,8 @@ from rqsched import Every, RetryPolicy
 from rqsched.chain.execution import claim_run
 from rqsched.core.deliveries import Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import new_uid
-from rqsched.store import deliveries
+from rqsched.core.marks import Mark, parse_mark
+from rqsched.store import deliveries, metadata
 from rqsched.testing import ManualClock
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat
@@ -121,6 +122,28 @@ def foreign_worker(env: Env) -> None:
     telemetry.record_foreign_worker(env.redis, env.runtime.ownership.database_id(), "host-7 (rq-1)", now=now)
 
 
+def restored(env: Env) -> None:
+    """SQL is put back to its first mark."""
+    known, _ = env.runtime.database.read(metadata.find_mark)
+    env.advance(MINUTE)
+    env.recover()
+    env.runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.MARK, present(known)))
+    env.advance(MINUTE)
+    env.recover()
+
+
+def copied(env: Env) -> None:
+    """A copy of the database goes on from its first mark until now, beside it."""
+    known, _ = env.runtime.database.read(metadata.find_mark)
+    env.advance(MINUTE)
+    env.recover()
+    owner, first = env.runtime.ownership.database_id(), parse_mark(present(known))
+    ours = present(env.transport.newest_mark(owner))
+    assert env.transport.push_mark(owner, str(Mark(new_uid(env.clock.now()), first.uid)), follows=ours)
+    env.advance(datetime.now(UTC) - env.clock.now())
+    env.recover()
+
+
 FAULTS = {
     "nothing": Fault(lambda env: env.create("fine", RARELY), "", "ok", "", ("rqsched_late", 0)),
     "a schedule is late": Fault(late, "late", "problem", "1 schedule is late", ("rqsched_late", 1)),
@@ -181,6 +204,12 @@ FAULTS = {
         without_dispatcher, "dispatchers", "problem", "No dispatcher is alive", ("rqsched_dispatchers", 0)
     ),
     "Redis of another database": Fault(foreign_redis, "ownership", "problem", "Redis belongs to another database"),
+    "SQL is restored": Fault(
+        restored, "went back", "warning", "SQL or Redis went back", ('rqsched_went_back{what="sql"}', 1)
+    ),
+    "two databases write": Fault(
+        copied, "went back", "problem", "Two databases write", ('rqsched_went_back{what="two_databases"}', 1)
+    ),
     "a worker with another database": Fault(
         foreign_worker, "foreign workers", "problem", "Workers with another database take jobs of this one"
     ),
@@ -260,7 +289,9 @@ def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -
         assert ("1 schedule is late" in pages.get("/")) is is_late
 
 
-OF_OTHERS = {name: fault for name, fault in FAULTS.items() if fault.check not in {"dispatchers", "ownership"}}
+OF_OTHERS = {
+    name: fault for name, fault in FAULTS.items() if fault.check not in {"dispatchers", "ownership", "went back"}
+}
 SECRET = "tenant-secret-0123456789"
 TENANT = one_token(SECRET, "read", namespaces=["tenant"])
 

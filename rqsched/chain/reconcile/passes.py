@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from redis.exceptions import RedisError
 
+from rqsched.chain import marks
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
+from rqsched.chain.marks import Told
 from rqsched.chain.reconcile import attempts, schedules
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
@@ -71,7 +73,8 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_paus
 
 def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:
     flush_marker = _leave_flush_marker(runtime)
-    everything = deep or flush_marker is not None
+    uncompared = _leave_mark(runtime)
+    everything = deep or flush_marker is not None or bool(uncompared)
     sections = [
         schedules.apply_new_tzdata(runtime),
         schedules.set_next_times(runtime),
@@ -90,6 +93,8 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         yield from _guarded(section, errors)
     if flush_marker is not None and not errors:
         yield from _guarded(_record_database_id(runtime, flush_marker), errors)
+    if uncompared and not errors:
+        marks.record_compared(runtime, uncompared)
     yield from _guarded(schedules.resume_backfills(runtime, pause), errors)
 
 
@@ -100,6 +105,15 @@ def _leave_flush_marker(runtime: Runtime) -> str | None:
     except RedisError as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
         return None
+
+
+def _leave_mark(runtime: Runtime) -> Sequence[Told]:
+    """Leave the pass's mark; returns what marks have told since everything was compared: SQL or Redis has gone back."""
+    try:
+        return marks.leave_mark(runtime)
+    except RedisError as error:
+        _log.warning("no mark is left: %s", error, extra={"action": "reconcile_without_redis"})
+        return []
 
 
 def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:

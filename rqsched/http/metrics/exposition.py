@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from rqsched.core.marks import WentBack
 from rqsched.core.quota import RESOURCES, Usage
 from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
 from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS
@@ -93,6 +94,8 @@ class DatabaseGauges(NamedTuple):
     """What namespaces with a quota hold."""
     notifications: list[tuple[str, str, int]]
     """Notifications that wait, and those given up within a day, by namespace and status."""
+    went_back: set[WentBack]
+    """What passes have noticed within a day."""
 
 
 def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
@@ -155,6 +158,15 @@ def _by_namespace(
     family = GaugeMetricFamily(name, text, labels=("namespace",))
     for namespace, some in found.items():
         family.add_metric((namespace,), merge(some))
+    return family
+
+
+def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
+    """Return for each way of going back whether it was noticed within a day."""
+    text = "Whether SQL or Redis has gone back, or two databases write, within a day."
+    family = GaugeMetricFamily("rqsched_went_back", text, labels=("what",))
+    for one in WentBack:
+        family.add_metric((one.value,), float(one in noticed))
     return family
 
 

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
 from rqsched.chain.health import GIVEN_UP_WITHIN, late_until
+from rqsched.chain.marks import told
 from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
@@ -19,7 +20,7 @@ from rqsched.http.auth import Principal
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import OTHER, Follower
 from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
-from rqsched.store import system_queries
+from rqsched.store import metadata, system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 
@@ -67,6 +68,7 @@ class Meter:
             without_success=system_queries.count_without_success(connection),
             usages=usages(self._runtime, connection),
             notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
+            went_back={one.which for one in told(metadata.find_mark(connection)[1], now)},
         )
 
     def _read_redis(self) -> RedisGauges | None:
@@ -89,6 +91,7 @@ class Meter:
             yield from exposition.counter_families(self._follower.counts, sees)
             if self._database is not None:
                 yield from exposition.database_families(self._database, self._follower.label, sees)
+                yield from [exposition.went_back(self._database.went_back)] if sees_all else []
             if sees_all:
                 yield exposition.up({"database": self._database is not None, "redis": self._redis is not None})
                 yield from exposition.redis_families(self._redis) if self._redis else ()

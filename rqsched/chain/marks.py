@@ -1,0 +1,145 @@
+"""Marks of passes: each one leaves a mark in SQL, commits, then leaves it in Redis, and so notices who has gone back.
+
+One write of SQL within the interval of reconcile, whatever the number of processes. What a mark tells is recorded with
+the next mark, in one transaction: it is logged by the one process that wrote it, and stands for `STANDS`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import iso_utc, new_uid
+from rqsched.core.marks import Mark, WentBack, judge, parse_mark
+from rqsched.store import metadata
+from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+STANDS = timedelta(days=1)
+"""How long it is told that something went back, since it was noticed last."""
+_AT_ONCE = timedelta(0)
+_EXTRAS = {
+    WentBack.SQL: {"action": "sql_went_back"},
+    WentBack.REDIS: {"action": "redis_went_back"},
+    WentBack.TWO_DATABASES: {"action": "two_databases"},
+}
+
+
+class Told(NamedTuple):
+    """What marks told: that a side went back."""
+
+    which: WentBack
+    """Which one."""
+    noticed_at: datetime
+    """When a pass noticed it last."""
+    to: datetime | None
+    """To about what time; of two databases, when the one that noticed it wrote before. None: to before any mark."""
+    is_compared: bool
+    """Whether a full pass has compared everything since; of two databases, which none can help, always."""
+
+    @property
+    def text(self) -> str:
+        """What is the matter, in words."""
+        to = "before its first mark" if self.to is None else f"about {iso_utc(self.to.replace(microsecond=0))}"
+        if self.which is WentBack.SQL:
+            return f"SQL has gone back to {to}: what was committed later is gone, as after a restore or a failover"
+        if self.which is WentBack.REDIS:
+            return f"Redis has gone back to {to}, as by an old snapshot"
+        return (
+            f"two databases write beside this Redis: SQL was at {to} when another one with its id went on from before "
+            "that, as a copy does, or a primary that comes back after a failover"
+        )
+
+
+def told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
+    """Read what was recorded; what was noticed longer ago than `STANDS` is left out."""
+    since = now - STANDS
+    return [one for which, text in sorted(found.items()) if (one := _read(which, text)).noticed_at > since]
+
+
+def leave_mark(runtime: Runtime) -> list[Told]:
+    """Leave the mark of a pass, unless there is one of this interval; returns what still asks for a full pass.
+
+    Raises RedisError with nothing written, so that SQL is never ahead of Redis by more than one mark.
+    """
+    transport, owner = runtime.transport, runtime.ownership.known_database_id()
+    text, found = runtime.database.read(metadata.find_mark)
+    now, mark = runtime.now(), None if text is None else parse_mark(text)
+    asking = [one for one in told(found, now) if not one.is_compared]
+    if mark is not None and _AT_ONCE <= now - mark.at < runtime.settings.reconcile_interval:
+        return asking
+    newest = transport.newest_mark(owner)
+    sides = _Sides(mark, mark) if newest == text else _compare(runtime, owner, mark)
+    if sides is None:
+        return asking  # others are passing now
+    left, noticed = Mark(new_uid(now), "" if sides.sql is None else sides.sql.uid), sides.noticed(now)
+    write = runtime.database.transact_alone if noticed is None else runtime.database.transact
+    if not write(partial(_write, left=left, known=sides.sql, noticed=noticed)):
+        return asking  # another process was first
+    if noticed is not None:
+        level = logging.ERROR if noticed.which is WentBack.TWO_DATABASES else logging.WARNING
+        _log.log(level, "%s", noticed.text, extra=_EXTRAS[noticed.which])
+        asking = [one for one in asking if one.which is not noticed.which]
+        asking += [] if noticed.is_compared else [noticed]
+    transport.push_mark(owner, str(left), follows=str(sides.redis or ""))
+    return asking
+
+
+class _Sides(NamedTuple):
+    """The newest mark of either side, and what they tell."""
+
+    sql: Mark | None
+    redis: Mark | None
+    went_back: WentBack | None = None
+
+    def noticed(self, now: datetime) -> Told | None:
+        if self.went_back is None:
+            return None
+        to = self.redis if self.went_back is WentBack.REDIS else self.sql
+        is_compared = self.went_back is WentBack.TWO_DATABASES
+        return Told(self.went_back, now, None if to is None else to.at, is_compared)
+
+
+def _compare(runtime: Runtime, owner: str, mark: Mark | None) -> _Sides | None:
+    """Compare all marks; what a pass has not brought to Redis is there then. None while another process leaves one."""
+    marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
+    went_back, newest = judge(mark, marks), marks[0] if marks else None
+    if went_back is not None or newest is None or newest == mark or mark is None:
+        return _Sides(mark, newest, went_back)
+    return _Sides(mark, mark) if runtime.transport.push_mark(owner, str(mark), follows=str(newest)) else None
+
+
+def _write(connection: Connection, *, left: Mark, known: Mark | None, noticed: Told | None) -> bool:
+    replaced = None if known is None else str(known)
+    if not metadata.replace_value(connection, metadata.MARK, str(left), known=replaced):
+        return False
+    if noticed is not None:
+        metadata.record_went_back(connection, noticed.which, _text(noticed))
+    return True
+
+
+def record_compared(runtime: Runtime, asking: Iterable[Told]) -> None:
+    """Record that a full pass has compared everything, unless something went back again since it began."""
+
+    def record(connection: Connection) -> None:
+        for one in asking:
+            metadata.replace_went_back(connection, one.which, _text(one), _text(one._replace(is_compared=True)))
+
+    runtime.database.transact(record)
+
+
+def _text(one: Told) -> str:
+    to = None if one.to is None else iso_utc(one.to)
+    return json.dumps({"noticed_at": iso_utc(one.noticed_at), "to": to, "is_compared": one.is_compared})
+
+
+def _read(which: WentBack, text: str) -> Told:
+    value = json.loads(text)
+    to = None if value["to"] is None else datetime.fromisoformat(value["to"])
+    return Told(which, datetime.fromisoformat(value["noticed_at"]), to, bool(value["is_compared"]))
