@@ -28,8 +28,9 @@ from rqsched.core.pruning import (
     with_slack,
 )
 from rqsched.core.retention import Retention
+from rqsched.core.run_hours import hour_of
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes, pruning
+from rqsched.store import changes, pruning, run_hours
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 
@@ -191,6 +192,8 @@ def _prune_runs(
         return None
     found = pruning.oldest_runs(connection, schedule.uid, after, BATCH)
     chosen = _choose(connection, schedule, found, edges)
+    if chosen and not is_dry:
+        chosen = _counted(connection, schedule.uid, chosen)
     following = found[-1].number if len(found) == BATCH and is_beyond(found[-1], edges) else None
     uids, swept = [run.uid for run in chosen], [run.uid for run in chosen if run.has_targets]
     if swept and is_dry:
@@ -201,8 +204,20 @@ def _prune_runs(
             return after
     if uids and not is_dry:
         pruning.delete_runs(connection, schedule.uid, uids, pruned_to(chosen))
+        oldest = pruning.created_at(connection, schedule.uid, 0)
+        run_hours.forget(connection, schedule.uid, hour_of(min(edges.hours, oldest or edges.hours)))
     done.runs = len(uids)
     return following
+
+
+def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
+    """Count runs before they go; returns those that are in their hours, which is all, or for once fewer."""
+    count = partial(run_hours.count_some, connection, uid, most_open=None)
+    done = count()
+    while done is not None and done.is_more and done.number < chosen[-1].number:
+        done = count()
+    counted = run_hours.are_counted(connection, uid, [run.number for run in chosen])
+    return tuple(run for run in chosen if run.number in counted)
 
 
 def _prune_others(

@@ -7,7 +7,7 @@ newest so many is known without counting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from rqsched.core.model import OPEN, RunKind, RunStatus, Schedule
@@ -17,6 +17,8 @@ EVENTS_PER_RUN = 10
 """So many audit events stay for each run that may: a schedule whose occurrences are all skipped has events only."""
 SLACK = 20
 """A dispatcher prunes a schedule when it keeps more than its retention by one part in so many."""
+HOURS_KEPT = timedelta(days=400)
+"""So long the hours of pruned runs stay: a picture shows a year."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """No row is older: an edge here lets nothing go."""
 
@@ -83,6 +85,8 @@ class Edges(NamedTuple):
     """Of audit events: those with a lower sequence."""
     other: datetime
     """Of audit events, backfills and deliveries: those recorded or ended before it."""
+    hours: datetime
+    """Of the hours of runs that are gone: those before it."""
 
 
 def with_slack(retention: Retention) -> Retention:
@@ -115,6 +119,7 @@ def _edges(
         young=young,
         sequence=0 if runs is None else event_sequence - runs * EVENTS_PER_RUN + 1,
         other=min(max(ended, oldest_in_count or _BEGINNING), young),
+        hours=now - HOURS_KEPT,
     )
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from rqsched.core.model import tone_of
 from rqsched.store.run_queries import RunOutline
+from rqsched.store.timeline import Lot
 
 WIDTH = 1000
 """The width of a chart in its own units."""
 _WORST = ("bad", "warn", "info", "ok", "idle")
-_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
+_DAY = 86_400
+_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, *(_DAY * n for n in (1, 2, 7, 14, 28)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,143 @@ class Bar:
     """The run it stands for."""
 
 
-def merge(bars: Sequence[Bar], gap: float) -> list[Bar]:
-    """Merge bars that lie on one another, or closer than `gap`: the worst gives tone and run, the label their number.
+class Stack(NamedTuple):
+    """Runs that cannot be told apart, as one mark: the shares of their outcomes lie on one another."""
 
-    `bars` are in order of where they begin.
-    """
-    groups: list[list[Bar]] = []
-    end = 0.0
-    for bar in bars:
-        if groups and bar.x < end + gap:
-            groups[-1].append(bar)
+    x: float
+    """Where it begins."""
+    width: float
+    """How wide it is."""
+    parts: list[tuple[str, float, float]]
+    """Of each tone, from above, where its share begins and how high it is, from 0 to 1."""
+    label: str
+    """What it says on hover."""
+    run_uid: str | None
+    """The run it stands for, or one that ended worst among them; None where that is not known."""
+    at: datetime
+    """When it begins."""
+    since: float | None = None
+    """From where the longest of the runs lasted, where that is before its begin."""
+
+
+_LEAST_SHARE = 0.15
+"""So much of the height has what there is at all: one failure among a thousand runs must be seen."""
+_LEAST_WIDTH = 3.0
+
+
+def in_words(lots: Iterable[Lot]) -> str:
+    """Return how many runs there are of each status."""
+    counts = Counter[str]()
+    for lot in lots:
+        counts[lot.status] += lot.runs
+    return ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=_rank))
+
+
+def _rank(status: str) -> tuple[int, str]:
+    return -_WORST.index(tone_of(status)), status
+
+
+class Grid:
+    """The columns of a picture of time, in which runs are drawn."""
+
+    def __init__(self, axis: Axis, start: int, step: int, zone: ZoneInfo) -> None:
+        self._axis, self._start, self._step, self._zone = axis, start, step, zone
+
+    def stacks(self, lots: Sequence[Lot], width: int) -> list[Stack]:
+        """Return a stack for each of the columns, `width` of them together, in which something ran.
+
+        Neighbours of one tone alone are one stack: what ends alike for a day is one mark.
+        """
+        columns = defaultdict[int, list[Lot]](list)
+        for lot in lots:
+            for place in range(lot.first // width, lot.last // width + 1):
+                columns[place].append(lot)
+        groups = _groups({place: _tones(found) for place, found in columns.items()})
+        return [
+            self._stack(first * width, (last + 1) * width, [lot for n in range(first, last + 1) for lot in columns[n]])
+            for first, last in groups
+        ]
+
+    def _stack(self, first: int, end: int, found: Iterable[Lot]) -> Stack:
+        lots = list(dict.fromkeys(found))  # a run that lasted through several columns is in each
+        begin, finish = (datetime.fromtimestamp(self._start + place * self._step, UTC) for place in (first, end))
+        x, since = self._axis.x(begin), self._axis.x(datetime.fromtimestamp(min(lot.since for lot in lots), UTC))
+        width, label = max(self._axis.x(finish) - x, _LEAST_WIDTH), self._label(lots, begin, finish)
+        return Stack(x, width, _parts(lots), label, _worst(lots).run_uid, begin, since if since < x else None)
+
+    def _label(self, lots: Sequence[Lot], begin: datetime, finish: datetime) -> str:
+        if len(lots) == lots[0].runs == 1 and lots[0].number is not None:
+            at = datetime.fromtimestamp(lots[0].since, UTC).astimezone(self._zone)
+            return f"#{lots[0].number} {lots[0].status}, {at:%a %d %b %H:%M:%S}"
+        first, last = begin.astimezone(self._zone), finish.astimezone(self._zone)
+        until = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%a %d %b %H:%M}"
+        return f"{in_words(lots)}, {first:%a %d %b %H:%M} to {until}"
+
+
+def width_for(lots: Iterable[Sequence[Lot]], most: int) -> int:
+    """Return how many columns are one, so that the stacks of all schedules together are at most so many."""
+    rows = [_tones_of_columns(of_one) for of_one in lots]
+    width = 1
+    while sum(len(_groups(tones)) for tones in rows) > most and any(len(tones) > 1 for tones in rows):
+        width, rows = 2 * width, [_halved(tones) for tones in rows]
+    return width
+
+
+_TONE_BITS = {tone: 1 << place for place, tone in enumerate(_WORST)}
+
+
+def _tones(lots: Iterable[Lot]) -> int:
+    tones = 0
+    for lot in lots:
+        tones |= _TONE_BITS[tone_of(lot.status)]
+    return tones
+
+
+def _tones_of_columns(lots: Sequence[Lot]) -> dict[int, int]:
+    found = defaultdict[int, int](int)
+    for lot in lots:
+        tone = _TONE_BITS[tone_of(lot.status)]
+        for place in range(lot.first, lot.last + 1):
+            found[place] |= tone
+    return found
+
+
+def _halved(tones: Mapping[int, int]) -> dict[int, int]:
+    found = defaultdict[int, int](int)
+    for place, some in tones.items():
+        found[place // 2] |= some
+    return found
+
+
+def _groups(tones: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return the first and the last of the columns that are drawn as one: neighbours of one and the same tone."""
+    groups: list[tuple[int, int]] = []
+    before = 0
+    for place in sorted(tones):
+        some = tones[place]
+        if groups and groups[-1][1] == place - 1 and some == before and some & (some - 1) == 0:
+            groups[-1] = groups[-1][0], place
         else:
-            groups.append([bar])
-            end = 0.0
-        end = max(end, bar.x + bar.width)
-    return [_merged(group) for group in groups]
+            groups.append((place, place))
+        before = some
+    return groups
 
 
-def _merged(group: Sequence[Bar]) -> Bar:
-    worst = min(reversed(group), key=lambda bar: _WORST.index(bar.tone))
-    if len(group) == 1:
-        return worst
-    width = max(bar.x + bar.width for bar in group) - group[0].x
-    return replace(worst, x=group[0].x, width=width, label=f"{len(group)} runs, among them {worst.label}")
+def _worst(lots: Iterable[Lot]) -> Lot:
+    return min(lots, key=lambda lot: (_WORST.index(tone_of(lot.status)), -(lot.number or 0)))
+
+
+def _parts(lots: Iterable[Lot]) -> list[tuple[str, float, float]]:
+    counts = Counter[str]()
+    for lot in lots:
+        counts[tone_of(lot.status)] += lot.runs
+    total = counts.total()
+    heights = {tone: max(counts[tone] / total, _LEAST_SHARE) for tone in _WORST if counts[tone]}
+    scale, top, parts = sum(heights.values()), 0.0, []
+    for tone, height in heights.items():
+        parts.append((tone, top, height / scale))
+        top += height / scale
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +291,11 @@ class Axis:
         self.start, self.end = start, end
         self._span = (end - start).total_seconds()
 
+    @property
+    def span(self) -> timedelta:
+        """How long it is."""
+        return self.end - self.start
+
     def x(self, at: datetime) -> float:
         """Return where an instant is, within the chart."""
         share = (at - self.start).total_seconds() / self._span
@@ -198,13 +320,20 @@ class Axis:
 
     def offset_changes(self, zone: ZoneInfo) -> Iterator[tuple[float, str]]:
         """Yield where the clocks of a zone change within the chart, and how."""
-        hour = timedelta(hours=1)
         at = self.start.replace(minute=0, second=0, microsecond=0)
-        before = at.astimezone(zone).utcoffset()
+        before = _offset(at, zone)
         while at <= self.end:
-            offset = at.astimezone(zone).utcoffset()
-            if offset is not None and before is not None and offset != before:
-                forward = offset > before
+            following = at + timedelta(days=1)
+            if _offset(following, zone) == before:  # no clocks change twice a day
+                at = following
+                continue
+            while (offset := _offset(at, zone)) == before:
+                at += timedelta(hours=1)
+            if at <= self.end:
                 by = abs((offset - before).total_seconds()) / 3600
-                yield self.x(at), f"{'forward' if forward else 'back'} {by:g} h"
-            before, at = offset, at + hour
+                yield self.x(at), f"{'forward' if offset > before else 'back'} {by:g} h"
+            before = offset
+
+
+def _offset(at: datetime, zone: ZoneInfo) -> timedelta:
+    return at.astimezone(zone).utcoffset() or timedelta(0)

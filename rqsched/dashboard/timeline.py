@@ -7,35 +7,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
+from math import ceil, floor
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
-from rqsched.core.model import Schedule, tone_of
+from rqsched.core.model import Schedule
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import around, read_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.spec.words import zone_in_words
-from rqsched.store import event_queries, run_queries
+from rqsched.store import event_queries, timeline
 from rqsched.store.database import Connection
-from rqsched.store.run_queries import RunOutline
 from rqsched.store.schedule_queries import Found
+from rqsched.store.timeline import Columns, Lot
 
-HOURS = (1, 3, 6, 12, 24, 48, 168, 336)
-"""The spans one can choose; half of each lies before the instant one looks at."""
+HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
+"""The spans one can choose."""
+_FROM_RUNS = 48
+"""Up to this span runs are read, above it their hours."""
+_HALVED = 336
+"""Up to this span half of it lies before the instant one looks at; of a longer one nearly all."""
+_COLUMNS = 240
+"""So many columns a picture has, or fewer."""
 ROWS = 40
 """Schedules on one page."""
-_MOST_RUNS = 200
-"""Runs of one schedule that are read: as many as can be told apart."""
-_MOST_MARKS = 480
-"""Bars of all schedules together; more are drawn as fewer that each stand for several runs."""
+_MOST_MARKS = 900
+"""Marks of all schedules together; where there would be more, columns are wider."""
 _MOST_TICKS = 24
 """Fires of one schedule that are drawn one by one; more are drawn as a band."""
 _MOST_SKIPS = 200
-_LEAST_WIDTH = 3.0
+_AMONG = 100
+"""Events of a schedule that does not fire among which the one is looked for that says since when."""
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 """What one can look at: around it there are instants that every zone has."""
 
@@ -46,10 +52,14 @@ class Row:
 
     schedule: Schedule
     """Whose line it is."""
-    bars: list[charts.Bar] = field(default_factory=list)
+    ran: list[charts.Stack] = field(default_factory=list)
     """Its live runs, and those of triggers."""
-    backfilled: list[charts.Bar] = field(default_factory=list)
+    backfilled: list[charts.Stack] = field(default_factory=list)
     """The runs of backfills, each at its occurrence."""
+    told: str = "nothing ran"
+    """What ran, in words."""
+    rest: float | None = None
+    """From where on it does not fire because of its status; None while it fires."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
     """Where it fires next."""
     band: tuple[float, float] | None = None
@@ -62,19 +72,21 @@ def show(visit: Visit) -> Response:
     """Show the timeline around an instant."""
     hours = _hours(visit.query("hours", "48"))
     middle = _instant(visit.query("at")) or visit.now
-    step = timedelta(hours=hours) / 2
-    axis = charts.Axis(middle - step, middle + step)
+    span = timedelta(hours=hours)
+    behind = span / 2 if hours <= _HALVED else span * 11 / 12
+    axis = charts.Axis(middle - behind, middle - behind + span)
     rows, page = visit.read(lambda connection: _rows(connection, visit, axis))
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
-        earlier=middle - step, later=middle + step, **around(visit, page),
+        earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, **around(visit, page),
     )  # fmt: skip
 
 
 def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found]:
     page = read_page(visit, connection, "id", ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
+    _draw_rest(connection, axis, rows)
     if axis.start < visit.now:
         _draw_past(connection, visit, axis, rows)
     for row in rows.values():
@@ -82,15 +94,30 @@ def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list
     return [*rows.values()], page
 
 
+def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
+    """Mark from where on schedules do not fire: since their last status, or all along where that is not known."""
+    resting = [uid for uid, row in rows.items() if not row.schedule.is_active]
+    stops = event_queries.newest_stops(connection, resting, _AMONG)
+    for uid in resting:
+        since = stops[uid].recorded_at if uid in stops else axis.start
+        if since < axis.end:
+            rows[uid].rest = axis.x(since)
+
+
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
-    until = axis.end if axis.end < visit.now else None
-    outlines = run_queries.runs_within(connection, [*rows], axis.start, until, _MOST_RUNS)
-    bars = {uid: [_bar(axis, run, visit.now) for run in found] for uid, found in outlines.items()}
-    for uid, merged in _merged(bars).items():
-        rows[uid].bars = merged
-    edge = min(axis.end, visit.now)
-    for uid, found in run_queries.backfilled_within(connection, [*rows], axis.start, edge, _MOST_RUNS).items():
-        rows[uid].backfilled = charts.merge([_mark(axis, run) for run in found], 1.0)
+    columns = _columns(axis)
+    newest = {uid: row.schedule.run_number for uid, row in rows.items()}
+    by_hours = axis.span > timedelta(hours=_FROM_RUNS)
+    lots = defaultdict[tuple[str, bool], list[Lot]](list)
+    for lot in timeline.read(connection, newest, columns, visit.now, by_hours=by_hours):
+        lots[lot.schedule_uid, bool(lot.is_backfilled)].append(lot)
+    grid = charts.Grid(axis, columns.start, columns.step, visit.zone)
+    width = charts.width_for(lots.values(), _MOST_MARKS)
+    for (uid, is_backfilled), found in lots.items():
+        setattr(rows[uid], "backfilled" if is_backfilled else "ran", grid.stacks(found, width))
+    for uid, row in rows.items():
+        live, backfilled = (charts.in_words(lots.get((uid, kind), ())) for kind in (False, True))
+        row.told = "; ".join(filter(None, (live, backfilled and f"backfilled: {backfilled}"))) or row.told
     for event in event_queries.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
         gap = gap_of(event)
         if gap is None:
@@ -99,26 +126,12 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
         rows[event.schedule_uid].skips += [(x, gap.label(visit.zone)) for x in marks]
 
 
-def _bar(axis: charts.Axis, run: RunOutline, now: datetime) -> charts.Bar:
-    begin = run.started_at or run.due_at or run.occurrence_at  # one that has not started is drawn where it was due
-    x, label = axis.x(begin), f"#{run.number} {run.status}, {begin:%H:%M:%S} UTC"
-    width = max(axis.x(run.ended_at or now) - x, _LEAST_WIDTH)
-    return charts.Bar(x, width, 1.0, tone_of(run.status), label, run.uid)
-
-
-def _mark(axis: charts.Axis, run: RunOutline) -> charts.Bar:
-    label = f"#{run.number} {run.status}, backfilled for {run.occurrence_at:%d %b %H:%M:%S} UTC"
-    return charts.Bar(axis.x(run.occurrence_at), _LEAST_WIDTH, 1.0, tone_of(run.status), label, run.uid)
-
-
-def _merged(bars: Mapping[str, Sequence[charts.Bar]]) -> dict[str, list[charts.Bar]]:
-    """Return so few bars that they can be told apart and a page stays small."""
-    gap = 0.0
-    while True:
-        found = {uid: charts.merge(of_one, gap) for uid, of_one in bars.items()}
-        if sum(map(len, found.values())) <= _MOST_MARKS:
-            return found
-        gap = max(2 * gap, 1.0)
+def _columns(axis: charts.Axis) -> Columns:
+    """Return columns that lie at multiples of their width, so that they stay where they are as time goes on."""
+    least = ceil(axis.span.total_seconds() / _COLUMNS)
+    step = least if axis.span <= timedelta(hours=_FROM_RUNS) else ceil(least / 3600) * 3600
+    start = floor(axis.start.timestamp() / step) * step
+    return Columns(start, step, ceil((axis.end.timestamp() - start) / step))
 
 
 def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:

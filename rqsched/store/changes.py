@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.policy import REPLACING, OverlapPolicy
+from rqsched.store import run_hours
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -418,6 +419,9 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     # In order of uid, as they are locked; two Changes of one run keep their order.
     moved = sorted((after for before, after in pairs if before != after), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *names]))
+    had_ended = [before for before, after in pairs if before.ended_at is not None and before != after]
+    if had_ended:
+        run_hours.take_out(connection, had_ended)
 
 
 def _write_drops(connection: Connection, change: Change) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,18 @@ class Dialect(ABC):
         """
 
     @abstractmethod
+    def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
+        """Look up what is asked for each of some ranges of numbers, bound as `given_ranges` says, by an index."""
+
+    @abstractmethod
+    def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+        """Return what `of_ranges` binds; a range is a uid, the number after which it begins and its last number."""
+
+    @abstractmethod
+    def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """Return the whole seconds from 1970 to an instant."""
+
+    @abstractmethod
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
         """Return a column so that no index of SQLite holds it: without statistics it takes the wrong one."""
 
@@ -139,6 +151,18 @@ class _Sqlite(Dialect):
 
     def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
         return statement.where(self.among(column))
+
+    def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
+        bound = sa.bindparam("ranges", type_=sa.Text())
+        given = sa.func.json_each(bound).table_valued("value", name="given")
+        of, after, last = (sa.func.json_extract(given.c.value, f"$[{place}]") for place in range(3))
+        return statement.join(given, (uid == of) & (number > after) & (number <= last))
+
+    def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+        return {"ranges": json.dumps(ranges)}
+
+    def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.cast(sa.func.strftime("%s", column), sa.BigInteger)
 
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
         return sa.literal_column(f"+{column.table.name}.{column.name}", column.type)
@@ -202,6 +226,22 @@ class _Postgres(Dialect):
         given = self._given()
         one = statement.where(column == given.c.uid).offset(sa.literal_column("0")).lateral("one")
         return sa.select(*one.c).select_from(given.join(one, sa.true()))
+
+    def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
+        bound = (
+            sa.bindparam(name, type_=sa.ARRAY(kind))
+            for name, kind in (("among", sa.Text()), ("after", sa.BigInteger()), ("last", sa.BigInteger()))
+        )
+        given = sa.func.unnest(*bound).table_valued("uid", "after", "last", name="given").render_derived()
+        is_within = uid == given.c.uid, number > given.c.after, number <= given.c.last
+        one = statement.where(*is_within).offset(sa.literal_column("0")).lateral("one")
+        return sa.select(*one.c).select_from(given.join(one, sa.true()))
+
+    def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+        return {name: [one[place] for one in ranges] for place, name in enumerate(("among", "after", "last"))}
+
+    def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.cast(sa.func.floor(sa.extract("epoch", column)), sa.BigInteger)
 
     def _given(self) -> sa.TableValuedAlias:
         bound = sa.bindparam("among", type_=sa.ARRAY(sa.Text))

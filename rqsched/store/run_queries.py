@@ -290,60 +290,18 @@ class RunOutline(NamedTuple):
 _OUTLINE = [runs.c[name] for name in RunOutline._fields]
 
 
-_AMONG = 5_000
-"""How many numbers back live runs are looked for: those of backfills may lie between them."""
-
-
-def _newest_number(schedule_uid: str) -> Any:
-    return sa.select(sa.func.max(runs.c.number)).where(runs.c.schedule_uid == schedule_uid).scalar_subquery()
-
-
 def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
     """Read the newest live runs of each schedule, oldest first, by the schedule's uid; those of backfills are none."""
     if not uids:
         return {}
     each = []
     for uid in uids:
-        is_near = runs.c.number > _newest_number(uid) - _AMONG
-        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, is_near, ~IS_BACKFILLED)
+        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, ~IS_BACKFILLED)
         each.append(sa.select(live.order_by(runs.c.number.desc()).limit(count).subquery()))
     found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
     for row in connection.execute(sa.union_all(*each)):
         found[row.schedule_uid].append(RunOutline(*row))
     return {uid: sorted(outlines, key=lambda run: run.number) for uid, outlines in found.items()}
-
-
-def runs_within(
-    connection: Connection, uids: Sequence[str], start: datetime, until: datetime | None, count: int
-) -> dict[str, list[RunOutline]]:
-    """Read the live runs of each schedule that lie in [start, until), of the `count` newest up to then; oldest first.
-
-    `until` None is now. Runs are numbered in the order they were made, so the number of the last occurrence before
-    `until` is where to begin: a look far back costs what one at now does.
-    """
-    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
-    if not uids:
-        return found
-    each = [sa.select(_newest_up_to(uid, until, count)) for uid in uids]
-    for row in connection.execute(sa.union_all(*each)):
-        run = RunOutline(*row)
-        is_before = run.ended_at is not None and run.ended_at < start
-        if not is_before and (until is None or _begin(run) < until):
-            found[run.schedule_uid].append(run)
-    return {uid: sorted(outlines, key=_begin) for uid, outlines in found.items()}
-
-
-def backfilled_within(
-    connection: Connection, uids: Sequence[str], start: datetime, until: datetime, count: int
-) -> dict[str, list[RunOutline]]:
-    """Read the backfilled runs whose occurrences lie in [start, until), at most `count` of each schedule."""
-    within = IS_OCCURRENCE, runs.c.occurrence_at >= start, runs.c.occurrence_at < until, IS_BACKFILLED
-    found: dict[str, list[RunOutline]] = {}
-    each = [sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, *within) for uid in uids]
-    some = [sa.select(one.order_by(runs.c.occurrence_at).limit(count).subquery()) for one in each]
-    for row in connection.execute(sa.union_all(*some)) if some else ():
-        found.setdefault(row.schedule_uid, []).append(RunOutline(*row))
-    return found
 
 
 def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most: int) -> dict[str, dict[str, int]]:
@@ -356,26 +314,6 @@ def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most:
         if counts := {row[0]: row[1] for row in counted}:
             found[uid] = counts
     return found
-
-
-def _begin(run: RunOutline) -> datetime:
-    return run.started_at or run.due_at or run.occurrence_at
-
-
-def _newest_up_to(uid: str, until: datetime | None, count: int) -> sa.Subquery:
-    statement = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, ~IS_BACKFILLED)
-    newest = _newest_number(uid)
-    if until is not None:
-        last = (
-            sa.select(runs.c.number)
-            .where(runs.c.schedule_uid == uid, IS_OCCURRENCE, ~IS_BACKFILLED, runs.c.occurrence_at < until)
-            .order_by(runs.c.occurrence_at.desc())
-            .limit(1)
-        )
-        newest = sa.func.coalesce(last.scalar_subquery(), 0) + count // 2
-        statement = statement.where(runs.c.number <= newest)
-    statement = statement.where(runs.c.number > newest - _AMONG)
-    return statement.order_by(runs.c.number.desc()).limit(count).subquery()
 
 
 def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime, end: datetime) -> Run | None:
@@ -398,11 +336,10 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
 
 
 def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
-    """Read when the newest live runs of a schedule were decided, and their status, among twice as many runs."""
-    newest = _newest_number(schedule_uid)
+    """Read when the newest live runs of a schedule were decided, and their status."""
     statement = (
         sa.select(runs.c.created_at, runs.c.status)
-        .where(runs.c.schedule_uid == schedule_uid, runs.c.number > newest - 2 * limit, ~IS_BACKFILLED)
+        .where(runs.c.schedule_uid == schedule_uid, ~IS_BACKFILLED)
         .order_by(runs.c.number.desc())
         .limit(limit)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.core.audit import CommandContext
+from rqsched.core.model import Change, RunStatus, tone_of
 from rqsched.dashboard.rendering import NOTHING
-from rqsched.store import schedule_queries
+from rqsched.store import changes, run_hours, schedule_queries
 from rqsched.workflows import make_workflow
+from tests.store.samples import run_of
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
 from tests.support.narrow import present
@@ -44,7 +47,7 @@ def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
     assert "1 started, 1 succeeded" in shown
     assert "ScheduleTriggered" in shown
     assert "Run #1" in any_pages.get(f"/runs/{run.uid}")
-    assert "nightly: 1 bars of runs" in any_pages.get("/timeline")
+    assert "nightly: 1 succeeded;" in any_pages.get("/timeline")
     assert "runs in the last hour" in any_pages.get("/system")
 
 
@@ -255,20 +258,74 @@ def test_the_timeline_of_long_ago_shows_what_ran_then(pages: Pages) -> None:
     (run, *_) = [one for one in schedule.runs(100).items if one.number == 2]
     shown = pages.get(f"/timeline?hours=1&at={then:%Y-%m-%dT%H:%M:%SZ}")
     assert f"/runs/{run.uid}" in shown
-    assert "often: 3 bars of runs" in shown
+    assert "often: 3 succeeded;" in shown
     assert f"/runs/{run.uid}" not in pages.get("/timeline?hours=1")
 
 
-def test_runs_that_cannot_be_told_apart_are_drawn_as_one_with_the_worst_outcome(pages: Pages) -> None:
+def test_runs_that_cannot_be_told_apart_are_a_stack_of_their_outcomes(pages: Pages) -> None:
     env = pages.env
     schedule = env.create("often", retry=ONCE, overlap="allow_all")
     for is_failing in (False, True, False):
         env.failing = is_failing
         env.run_due(SECOND * 60)
     (failed,) = [run for run in schedule.runs(10).items if run.status == "failed"]
-    shown = pages.get("/timeline?hours=168")
-    assert "3 runs, among them #2 failed" in shown
-    assert f"/runs/{failed.uid}" in shown
+    shown = pages.get("/timeline?hours=48")
+    assert "often: 2 succeeded, 1 failed;" in shown
+    (stack,) = re.findall(rf'<a href="/runs/{failed.uid}"[^>]*><title>([^<]*)</title>(.*?)</a>', shown)
+    assert stack[0].startswith("2 succeeded, 1 failed, Thu 15 Jan 12:0")
+    parts = re.findall(r'<rect class="(\w+)" x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"/>', stack[1])
+    assert [tone for tone, *_ in parts] == ["bad", "ok"]
+    assert len({(x, width) for _, x, _, width, _ in parts}) == 1
+    assert [float(height) for *_, height in parts] == [4.0, 8.0]
+
+
+def test_one_failure_among_hundreds_of_runs_is_one_column_of_the_timeline(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("often", spec=MINUTE * 5, retry=ONCE, overlap="allow_all")
+    state = env.state(schedule)
+    begin = env.clock.now() - 24 * HOUR
+    made = []
+    for n in range(1, 289):
+        at, status = begin + n * MINUTE * 5, RunStatus.FAILED if n == 100 else RunStatus.SUCCEEDED
+        run = run_of(state, n, status, occurrence_at=at, due_at=at, started_at=at, ended_at=at)
+        made.append(replace(run, created_at=at))
+    change = Change(state, replace(state, run_number=288), new_runs=tuple(made))
+    env.runtime.database.transact(lambda connection: changes.write(connection, [change]))
+    shown = pages.get("/timeline?hours=48").partition('class="lane"')[2].partition("</svg>")[0]
+    assert "often: 287 succeeded, 1 failed;" in shown
+    (bad,) = re.findall(r'<rect class="bad" x="([^"]*)" y="[^"]*" width="([^"]*)"', shown)
+    assert float(bad[1]) < 5
+    drawn = [
+        (float(x), float(width))
+        for x, width in re.findall(r'<rect class="ok" x="([^"]*)" y="[^"]*" width="([^"]*)"', shown)
+    ]
+    assert min(x for x, _ in drawn) < 5, "all of the day is drawn"
+    assert max(x + width for x, width in drawn) > 499
+    for hours in (168, 8784):
+        assert "often: 287 succeeded, 1 failed;" in pages.get(f"/timeline?hours={hours}")
+
+
+@pytest.mark.parametrize("status", ["paused", "done", "dead"])
+def test_the_timeline_marks_a_schedule_that_does_not_fire_from_then_on(pages: Pages, status: str) -> None:
+    bring_to(pages, status)
+    pages.env.advance(6 * HOUR)
+    shown = pages.get("/timeline?hours=24").partition('class="lane"')[2].partition("</svg>")[0]
+    assert f'<span class="pill {tone_of(status)}">{status}</span>' in shown
+    assert f'aria-label="one, {status}: ' in shown
+    ((x, width),) = re.findall(r'<rect class="rest" x="([^"]*)" y="0" width="([^"]*)" height="20">', shown)
+    assert float(x) == pytest.approx(250, abs=2)
+    assert float(x) + float(width) == pytest.approx(1000)
+
+
+def test_an_hour_of_runs_leads_to_the_day_around_it(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("often", overlap="allow_all")
+    for _ in range(3):
+        env.run_due()
+    env.runtime.database.transact(lambda c: run_hours.count_some(c, schedule.uid))
+    shown = html.unescape(pages.get("/timeline?hours=168"))
+    assert 'href="/timeline?hours=24&at=2026-01-15T12%3A00%3A00Z"' in shown
+    assert "3 succeeded, Thu 15 Jan 12:00 to 13:00" in shown
 
 
 def test_a_schedules_page_shows_its_year_its_durations_and_its_interval(pages: Pages) -> None:
@@ -375,7 +432,7 @@ def test_a_backfill_makes_nothing_late_and_its_waiting_runs_no_long_bars(pages: 
     waiting = pages.get("/timeline?hours=48").partition("<use")[2]
     assert re.findall(r'class="\w+" x="[^"]*" y="4"', waiting) == []
     marks = [float(found) for found in re.findall(r'class="idle" x="[^"]*" y="17" width="([^"]*)"', waiting)]
-    assert (len(marks), max(marks)) == (20, 3.0)
+    assert (len(marks), max(marks)) == (20, 4.2), "each in the column of its occurrence"
     env.execute_pending()
     figures = pages.get("/system").partition('aria-label="The last hour"')[2].partition("</section>")[0]
     assert "20</strong>" in figures

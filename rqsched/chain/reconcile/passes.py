@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from rqsched.chain import marks
 from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
 from rqsched.chain.marks import Told
-from rqsched.chain.reconcile import attempts, schedules
+from rqsched.chain.reconcile import attempts, hours, schedules
 from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
@@ -95,6 +95,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         yield from _guarded(_record_database_id(runtime, flush_marker), errors)
     if uncompared and not errors:
         marks.record_compared(runtime, uncompared)
+    yield from _guarded(hours.count_ended(runtime), errors)
     yield from _guarded(schedules.resume_backfills(runtime, pause), errors)
 
 

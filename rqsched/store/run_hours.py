@@ -1,0 +1,255 @@
+"""Hours: runs that have ended, counted by schedule and hour, so that a year is read without reading its runs.
+
+Counting is nobody's duty but reconcile's and pruning's, and changes nothing that is shown: what is not counted yet is
+read from the runs. Which runs those are is known exactly. Of a schedule all runs up to the number in `counted` are in
+its hours, but those in `uncounted`; numbers have no gap and are given under the schedule's lock, so a run that becomes
+visible has a higher number than those that were. The row in `counted` is locked by whoever changes the hours of its
+schedule: the one that counts, and the one that runs again what has ended (`take_out`).
+
+Lock order: the schedule before its row in `counted`. Who counts locks the schedule the first time only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.model import Run, dumps
+from rqsched.core.payload import loads
+from rqsched.core.run_hours import EndedRun, HourKey, Tally, tally
+from rqsched.store.dialect import dialect_of
+from rqsched.store.tables import counted, hours, runs, schedules, uncounted
+
+LEAST = 64
+"""So many runs of a schedule are worth a transaction; fewer are as quickly read from the runs."""
+BATCH = 500
+"""The most runs of one transaction."""
+MOST_OPEN = 100
+"""So many runs that have not ended are passed over; what is behind them waits until some of these have."""
+
+
+class Counted(NamedTuple):
+    """What one step of counting did."""
+
+    runs: int
+    """How many runs it counted."""
+    number: int
+    """Up to which number the schedule is counted now."""
+    is_more: bool
+    """Whether another step would count more."""
+
+
+def count_some(
+    connection: Connection, schedule_uid: str, *, skip_locked: bool = False, most_open: int | None = MOST_OPEN
+) -> Counted | None:
+    """Count the next runs of a schedule that have ended, up to BATCH, beyond at most `most_open` that have not.
+
+    Returns None when there is no such schedule, or another transaction holds what must be locked (`skip_locked`).
+    """
+    before = _lock(connection, schedule_uid, skip_locked=skip_locked)
+    if before is None:
+        return None
+    again = [EndedRun(*row) for row in connection.execute(_ENDED_AGAIN.limit(BATCH), {"schedule_uid": schedule_uid})]
+    named = {"schedule_uid": schedule_uid, "after": before}
+    following = connection.execute(_FOLLOWING, named).all()
+    passed = 0 if most_open is None else connection.execute(_COUNT_PASSED, {"schedule_uid": schedule_uid}).scalar_one()
+    ended, open_ = _reach(following, BATCH if most_open is None else most_open - passed + len(again))
+    if not (again or ended):
+        return Counted(0, before, False)
+    _write(connection, schedule_uid, tally([*again, *ended]), Tally.add)
+    if again:
+        mine = uncounted.c.schedule_uid == schedule_uid, uncounted.c.number.in_([run.number for run in again])
+        connection.execute(sa.delete(uncounted).where(*mine))
+    if open_:
+        connection.execute(sa.insert(uncounted), [{"schedule_uid": schedule_uid, "number": one} for one in open_])
+    number = ended[-1].number if ended else before
+    connection.execute(sa.update(counted).where(counted.c.schedule_uid == schedule_uid).values(number=number))
+    is_full = len(again) == BATCH or len(following) == BATCH
+    return Counted(len(again) + len(ended), number, is_full)
+
+
+_COLUMNS = [runs.c[name] for name in EndedRun._fields]
+_OF_SCHEDULE = sa.bindparam("schedule_uid", type_=runs.c.schedule_uid.type)
+_IS_PASSED = (uncounted.c.schedule_uid == _OF_SCHEDULE) & (uncounted.c.number == runs.c.number)
+_ENDED_AGAIN = (
+    sa.select(*_COLUMNS)
+    .select_from(uncounted)
+    .join(runs, _IS_PASSED & (runs.c.schedule_uid == _OF_SCHEDULE))
+    .where(runs.c.ended_at.is_not(None))
+)
+_FOLLOWING = (
+    sa.select(*_COLUMNS)
+    .where(runs.c.schedule_uid == _OF_SCHEDULE, runs.c.number > sa.bindparam("after"))
+    .order_by(runs.c.number)
+    .limit(BATCH)
+)
+_COUNT_PASSED = sa.select(sa.func.count()).select_from(uncounted).where(uncounted.c.schedule_uid == _OF_SCHEDULE)
+_OF_COUNTED = sa.select(counted.c.number).where(counted.c.schedule_uid == _OF_SCHEDULE)
+_LOCK = _OF_COUNTED.with_for_update(key_share=True)
+_LOCK_FREE = _OF_COUNTED.with_for_update(key_share=True, skip_locked=True)
+_SELECT_HOURS = sa.select(*(hours.c[name] for name in (*HourKey._fields, "count", "longest", "waits", "durations")))
+
+
+def _reach(following: Iterable[sa.Row[Any]], room: int) -> tuple[list[EndedRun], list[int]]:
+    """Return which of the following runs are counted, and the numbers of the open ones between them.
+
+    Open ones after the last that is counted are none: they are not passed over.
+    """
+    ended: list[EndedRun] = []
+    passed: list[int] = []
+    waiting: list[int] = []
+    for row in following:
+        if row.ended_at is None:
+            waiting.append(row.number)
+            if len(passed) + len(waiting) > room:
+                break
+        else:
+            passed += waiting
+            waiting = []
+            ended.append(EndedRun._make(row))
+    return ended, passed
+
+
+def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> int | None:
+    """Lock a schedule's row in `counted`, which is made the first time; returns up to which number it is counted."""
+    locked = _LOCK_FREE if skip_locked else _LOCK
+    number: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
+    if number is not None:
+        return number
+    # Under the lock of the schedule: to insert a row that another transaction has inserted would be to wait for it.
+    of_schedule = sa.select(schedules.c.uid).where(schedules.c.uid == schedule_uid)
+    if connection.execute(of_schedule.with_for_update(key_share=True, skip_locked=skip_locked)).first() is None:
+        return None
+    insert = dialect_of(connection).insert(counted).values(schedule_uid=schedule_uid, number=0)
+    connection.execute(insert.on_conflict_do_nothing())
+    made: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
+    return made
+
+
+def take_out(connection: Connection, ended: Sequence[Run]) -> None:
+    """Count runs that had ended no more, as they were: they are run again, and count anew when they have ended anew.
+
+    Their schedules are locked.
+    """
+    of_schedule: dict[str, list[Run]] = {}
+    for run in ended:
+        of_schedule.setdefault(run.schedule_uid, []).append(run)
+    for uid, found in sorted(of_schedule.items()):
+        number = _lock(connection, uid, skip_locked=False) or 0
+        known = set(connection.execute(sa.select(uncounted.c.number).where(uncounted.c.schedule_uid == uid)).scalars())
+        again = [run for run in found if run.number <= number and run.number not in known]
+        if again:
+            _write(connection, uid, tally(map(_ended_run, again)), Tally.take_out)
+            connection.execute(sa.insert(uncounted), [{"schedule_uid": uid, "number": run.number} for run in again])
+
+
+def _ended_run(run: Run) -> EndedRun:
+    return EndedRun(*(getattr(run, name) for name in EndedRun._fields))
+
+
+def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Tally], combine: Any) -> None:
+    """Combine tallies with those that are written, whose schedule's row in `counted` is locked."""
+    mine = hours.c.schedule_uid == schedule_uid, hours.c.hour.in_(sorted({key.hour for key in found}))
+    written = {HourKey(*row[:3]): _to_tally(row[3:]) for row in connection.execute(_SELECT_HOURS.where(*mine))}
+    rows: list[dict[str, Any]] = []
+    gone: list[dict[str, Any]] = []
+    for key, one in sorted(found.items()):
+        total = written.get(key, Tally())
+        combine(total, one)
+        texts = {"waits": _dump(total.waits), "durations": _dump(total.durations)}
+        row = {"schedule_uid": schedule_uid, **key._asdict(), "count": total.count, "longest": total.longest, **texts}
+        (rows if total.count else gone).append(row)
+    if rows:
+        insert = dialect_of(connection).insert(hours)
+        moved = {name: insert.excluded[name] for name in ("count", "longest", "waits", "durations")}
+        connection.execute(insert.on_conflict_do_update(index_elements=[*hours.primary_key], set_=moved), rows)
+    for row in gone:
+        connection.execute(sa.delete(hours).where(*(column == row[column.name] for column in hours.primary_key)))
+
+
+def _to_tally(row: Sequence[Any]) -> Tally:
+    count, longest, *texts = row
+    waits, durations = (Counter({int(place): number for place, number in loads(text).items()}) for text in texts)
+    return Tally(count, longest, waits, durations)
+
+
+def _dump(buckets: Mapping[int, int]) -> str:
+    return dumps({str(place): count for place, count in sorted(buckets.items())})
+
+
+class Milestones(NamedTuple):
+    """What some new runs say of whose are worth counting."""
+
+    schedule_uids: list[str]
+    """The schedules of which so many runs are not counted."""
+    runs: int
+    """How many runs were looked at."""
+    last: str | None
+    """The uid of the last of them; None of none."""
+
+
+def milestones(connection: Connection, after: str, until: str, limit: int) -> Milestones:
+    """Look at the runs that were made after one of a uid: each LEAST-th of a schedule says that it may be counted.
+
+    A hint: one that is missed, because its transaction ended late, is LEAST runs of delay.
+    """
+    within = sa.select(runs.c.uid, runs.c.schedule_uid, runs.c.number).where(runs.c.uid > after, runs.c.uid < until)
+    some = within.order_by(runs.c.uid).limit(limit).subquery()
+    whose = sa.case((some.c.number % sa.literal_column(str(LEAST)) == 0, some.c.schedule_uid))
+    rows = connection.execute(sa.select(whose, sa.func.max(some.c.uid), sa.func.count()).group_by(whose)).all()
+    uids = [uid for uid, _, _ in rows if uid is not None]
+    behind = sa.func.coalesce(counted.c.number, 0)
+    of_some = sa.select(schedules.c.uid).join(counted, counted.c.schedule_uid == schedules.c.uid, isouter=True)
+    of_some = of_some.where(
+        dialect_of(connection).one_of(schedules.c.uid, uids), schedules.c.run_number - behind >= LEAST
+    )
+    found = sorted(connection.execute(of_some).scalars()) if uids else []
+    return Milestones(found, sum(row[2] for row in rows), max((row[1] for row in rows), default=None))
+
+
+def counted_to(connection: Connection, schedule_uids: Sequence[str]) -> dict[str, int]:
+    """Return up to which number each schedule is counted, but for its runs in `uncounted`."""
+    is_one = dialect_of(connection).one_of(counted.c.schedule_uid, schedule_uids)
+    found = {row.schedule_uid: row.number for row in connection.execute(sa.select(counted).where(is_one))}
+    return {uid: found.get(uid, 0) for uid in schedule_uids}
+
+
+def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int]) -> set[int]:
+    """Return which runs of a schedule are in its hours; its row in `counted` is locked."""
+    to = counted_to(connection, [schedule_uid])[schedule_uid]
+    passed = sa.select(uncounted.c.number).where(uncounted.c.schedule_uid == schedule_uid)
+    return {number for number in numbers if number <= to} - {*connection.execute(passed).scalars()}
+
+
+def read(connection: Connection, schedule_uid: str, first: int, last: int) -> dict[HourKey, Tally]:
+    """Read the tallies of a schedule's hours from `first` to `last`, these too, of all runs: also uncounted ones.
+
+    Of a schedule that is not counted yet, in an older database, the newest runs only (see MOST_UNCOUNTED).
+    """
+    mine = hours.c.schedule_uid == schedule_uid, hours.c.hour >= first, hours.c.hour <= last
+    found = {HourKey(*row[:3]): _to_tally(row[3:]) for row in connection.execute(_SELECT_HOURS.where(*mine))}
+    behind = [connection.execute(statement, {"schedule_uid": schedule_uid}) for statement in (_TAIL, _ENDED_AGAIN)]
+    for key, one in tally(EndedRun(*row) for rows in behind for row in rows).items():
+        if first <= key.hour <= last:
+            found.setdefault(key, Tally()).add(one)
+    return found
+
+
+MOST_UNCOUNTED = 20_000
+"""The most runs that are read because they are not counted yet."""
+_IS_BEHIND = runs.c.number > sa.func.coalesce(_OF_COUNTED.scalar_subquery(), 0)
+_TAIL = (
+    sa.select(*_COLUMNS)
+    .where(runs.c.schedule_uid == _OF_SCHEDULE, _IS_BEHIND, runs.c.ended_at.is_not(None))
+    .order_by(runs.c.number.desc())
+    .limit(MOST_UNCOUNTED)
+)
+
+
+def forget(connection: Connection, schedule_uid: str, before: int) -> None:
+    """Delete the hours of a schedule before one."""
+    connection.execute(sa.delete(hours).where(hours.c.schedule_uid == schedule_uid, hours.c.hour < before))
