@@ -144,6 +144,10 @@ def _runs(page: Page[RunHandle]) -> Page[AsyncRunHandle]:
     return page.map(AsyncRunHandle)
 
 
+def _found(page: Page[tuple[str, RunHandle]]) -> Page[tuple[str, AsyncRunHandle]]:
+    return page.map(lambda found: (found[0], AsyncRunHandle(found[1])))
+
+
 def _triggered(result: TriggerResult[RunHandle]) -> TriggerResult[AsyncRunHandle]:
     run = AsyncRunHandle(result.run) if result.run else None
     return TriggerResult(result.outcome, run, result.reason, result.buffer_depth)
@@ -219,6 +223,7 @@ class AsyncScheduler(_Async[Scheduler]):
     preview_sync = _awaited(Scheduler.preview_sync, _same)
     history = _awaited(Scheduler.history, _same)
     run = _awaited(Scheduler.run, AsyncRunHandle)
+    runs = _awaited(Scheduler.runs, _found)
     backfill = _awaited(Scheduler.backfill, _same)
     backfills = _awaited(Scheduler.backfills, _same)
     iter_backfills = _iterated(Scheduler.iter_backfills, _same)

@@ -1,4 +1,4 @@
-"""What `Scheduler.list` may be asked: filters of schedules, as keyword arguments, and a query in a text.
+"""What `Scheduler.list` and `Scheduler.runs` may be asked: filters, as keyword arguments, and a query in a text.
 
 Durable Workflow's clients write queries: `WorkflowType = "invoice-sync" AND region = "eu"`.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, TypedDict
 
-from rqsched.core.model import LastOutcome, ScheduleStatus
+from rqsched.core.model import RUN_FILTERS, LastOutcome, ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.errors import InvalidInputError, InvalidPayloadError
+from rqsched.store.run_pages import RunFilters
 from rqsched.store.schedule_queries import Filters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
@@ -77,9 +77,7 @@ def to_filters(
         json_text(name, dict(members), MEMO_BYTES)
     statuses, outcomes = _words("status", status, ScheduleStatus), _words("outcome", outcome, LastOutcome)
     for name in ("created_since", "created_until", "next_since", "next_until"):
-        instant = others.get(name)
-        if instant is not None and instant.tzinfo is None:
-            raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+        _require_aware(name, others.get(name))
     filters = Filters(
         namespace=namespace,
         statuses=statuses,
@@ -91,9 +89,20 @@ def to_filters(
     return narrowed(filters, query or "", lambda status: _words("query", status, ScheduleStatus))
 
 
-def _words(field: str, given: str | Sequence[str] | None, known: type[StrEnum]) -> tuple[str, ...]:
-    words = (given,) if isinstance(given, str) else tuple(given or ())
-    allowed = [one.value for one in known]
+def to_run_filters(namespace: str, status: str | Sequence[str] | None, **others: Any) -> RunFilters:
+    """Return the filters of runs of one namespace; raises InvalidInputError."""
+    for name in ("since", "until"):
+        _require_aware(name, others.get(name))
+    return RunFilters(namespace, _words("status", status, RUN_FILTERS), **others)
+
+
+def _require_aware(name: str, instant: datetime | None) -> None:
+    if instant is not None and instant.tzinfo is None:
+        raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+
+
+def _words(field: str, given: str | Sequence[str] | None, known: Iterable[str]) -> tuple[str, ...]:
+    words, allowed = (given,) if isinstance(given, str) else tuple(given or ()), [str(one) for one in known]
     for word in words:
         if word not in allowed:
             raise InvalidInputError(field, f"{word!r} is not one of {', '.join(allowed)}")

@@ -15,7 +15,7 @@ from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
-from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -43,7 +43,7 @@ from rqsched.errors import (
     ScheduleNotFoundError,
 )
 from rqsched.spec.duration import SpanLike, to_span
-from rqsched.store import backfills, changes, run_queries, schedule_queries, schema_version
+from rqsched.store import backfills, changes, run_pages, run_queries, schedule_queries, schema_version
 from rqsched.store.backfills import Backfill
 from rqsched.store.caller_transaction import (
     CallerTransaction,
@@ -379,6 +379,44 @@ class Scheduler(BulkOperations, Syncing, Declaring):
         if found is None:
             raise RunNotFoundError(uid)
         return RunHandle(self.runtime, found)
+
+    def runs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+        namespace: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[tuple[str, RunHandle]]:
+        """Read a page of the runs of all schedules, deleted ones too, each with the id of its schedule.
+
+        >>> [schedule_id for schedule_id, run in scheduler.runs(status="failed").items]
+        []
+
+        Args:
+            status: One status or several; `blocked` for those of the pending ones.
+            schedule_id: Of the schedules that have, or had, this id.
+            workflow: The name of the workflow.
+            since: Created then or later; in the order `-ended`: ended.
+            until: Created, or ended, before.
+            error: A part of the text of their error, in any case: of failed and lost runs alone.
+            sort: `-created` (newest first), `created`, or `-ended`: failed and lost runs alone, by their end. Default:
+                `-ended` where `error` is given, else `-created`.
+            namespace: Default: RQSCHED_NAMESPACE.
+            limit: The size of the page, 1 to 500.
+            cursor: `next_cursor` of the page before.
+        """
+        schedule_queries.require_limit(limit)
+        asked = {"schedule_id": schedule_id, "workflow": workflow, "since": since, "until": until, "error": error}
+        wanted = to_run_filters(self._namespace(namespace), status, **asked)
+        page = run_pages.fill_runs(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=sort)
+        return page.map(lambda found: (found[0], RunHandle(self.runtime, found[1])))
 
     def backfill(self, uid: str, *, namespace: str | None = None) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""

@@ -35,7 +35,7 @@ from rqsched.clock import SystemClock
 from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.marks import WentBack
-from rqsched.core.model import REPEATEDLY, Schedule
+from rqsched.core.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError
@@ -101,6 +101,8 @@ class Finding:
     """What to do; None when there is nothing to do."""
     check: str = ""
     """The name of the check."""
+    count: int | None = None
+    """How many schedules it concerns, of which no more than 1 000 are counted; None where it concerns none."""
 
 
 class _Scope(NamedTuple):
@@ -432,7 +434,7 @@ def _blocked(scope: _Scope) -> Finding:
     told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
     schedules = {schedule.uid: schedule for schedule, _ in found}
     what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
-    return Finding(Level.PROBLEM, what, [*schedules.values()], reasons)
+    return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
 
 
 @_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
@@ -442,7 +444,8 @@ def _late(scope: _Scope) -> Finding:
     if not found:
         return Finding(Level.OK, "no schedule is late")
     count = scope.read(lambda connection: schedule_queries.count_late(connection, scope.namespace, until, _MOST))
-    return Finding(Level.PROBLEM, f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}", found)
+    told = f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}"
+    return Finding(Level.PROBLEM, told, found, count=count)
 
 
 def _counted(count: int) -> str:
@@ -463,7 +466,8 @@ def _long(scope: _Scope) -> Finding:
     now = scope.runtime.now()
     found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
     over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
-    return _of([*{one.uid: one for one in over}.values()], "no run takes too long", "a run takes too long", _path)
+    schedules = [*{one.uid: one for one in over}.values()]
+    return _of(schedules, len(schedules), "no run takes too long", "a run takes too long")
 
 
 def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bool:
@@ -480,19 +484,30 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
 @_check("dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.")
 def _dead(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.dead(connection, scope.namespace, _TOLD))
-    return _of(found, "no schedule is dead", "no longer fire because their runs failed", _path)
+    count = _count(scope, Filters(scope.namespace, statuses=(ScheduleStatus.DEAD.value,)), found)
+    return _of(found, count, "no schedule is dead", "no longer fire because their runs failed")
 
 
 @_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.")
 def _failing(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.failing(connection, scope.namespace, _TOLD))
-    return _of(found, "no schedule fails repeatedly", f"{REPEATEDLY} runs in a row failed, or more", _path)
+    count = _count(scope, Filters(scope.namespace, failing=True), found)
+    return _of(found, count, "no schedule fails repeatedly", f"{REPEATEDLY} runs in a row failed, or more")
 
 
-def _of(found: list[Schedule], fine: str, wrong: str, told: Callable[[Schedule], str]) -> Finding:
+def _count(scope: _Scope, filters: Filters, found: Sequence[Schedule]) -> int:
+    """Count what was found where there is more of it."""
+    if len(found) < _TOLD:
+        return len(found)
+    return scope.read(lambda connection: schedule_queries.count_up_to(connection, filters, _MOST))
+
+
+def _of(
+    found: list[Schedule], count: int, fine: str, wrong: str, told: Callable[[Schedule], str] | None = None
+) -> Finding:
     if not found:
         return Finding(Level.OK, fine)
-    return Finding(Level.WARNING, f"{wrong}: {_listed(map(told, found))}", found)
+    return Finding(Level.WARNING, f"{wrong}: {_listed(map(told or _path, found))}", found, count=count)
 
 
 def _path(schedule: Schedule) -> str:
@@ -545,8 +560,9 @@ def _held(usage: Usage) -> str:
 @_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
 def _successes(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD))
+    count = _count(scope, Filters(scope.namespace, overdue=True), found)
     return _of(
-        found, "no schedule lacks the success it expects", "no success in time",
+        found, count, "no schedule lacks the success it expects", "no success in time",
         lambda one: f"{_path(one)} (since {_when(one.overdue_since)})",
     )  # fmt: skip
 

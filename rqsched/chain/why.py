@@ -22,7 +22,7 @@ from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import error_line
 from rqsched.spec.spec import Spec
-from rqsched.store import event_queries, pruning, run_queries
+from rqsched.store import event_queries, pruning, run_queries, schedule_queries
 from rqsched.store.database import Connection
 
 LOOKED_AT = 5_000
@@ -89,7 +89,7 @@ class _Question:
     def _answers(self) -> Iterator[Why | None]:
         spec, occurrence = self.timing_then
         if occurrence is None and self.at < self.schedule.created_at:
-            yield self.say(Answer.NOT_CREATED, f"It was created on {self.clock(self.schedule.created_at)}.")
+            yield self.before_creation()
         status, event = self.status_at(occurrence or self.at)
         if status in _ANSWERS:
             yield self.because_of_status(status, event)
@@ -105,6 +105,16 @@ class _Question:
             yield self.not_fired(occurrence)
             yield self.not_kept(occurrence)
             yield self.say(Answer.NOT_RECORDED, "No run, skip or miss of it is recorded.", occurrence_at=occurrence)
+
+    def before_creation(self) -> Why:
+        """Answer for an instant before there was the schedule: from the one that had its id then, if one had."""
+        told = self.say(Answer.NOT_CREATED, f"It was created on {self.clock(self.schedule.created_at)}.")
+        before = schedule_queries.find_before(self.connection, self.schedule, self.at)
+        if before is None:
+            return told
+        of_it = replace(self, schedule=before).answer()
+        text = f"{told.text} An earlier schedule had this id: {of_it.text}"
+        return replace(of_it, text=text, event_sequence=None)  # that of another history
 
     @cached_property
     def span(self) -> timedelta:

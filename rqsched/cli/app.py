@@ -72,7 +72,7 @@ ENTRIES = (
     ),
     Entry("terminate", "runs", _OPERATIONS, "End a run and kill its process."),
     Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
-    Entry("runs", "runs", _HISTORY, "Show a schedule's runs, newest first; also after it was deleted."),
+    Entry("runs", "runs", _HISTORY, "Show the runs of a schedule, or of all of them, newest first."),
     Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
     Entry("targets", "runs", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
     Entry(

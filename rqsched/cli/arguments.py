@@ -199,6 +199,14 @@ def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
     return value
 
 
+def instant_or_age(option: str, text: str, now: datetime) -> datetime:
+    """Read an instant, or a length: so long ago."""
+    try:
+        return now - span(option, text)
+    except InvalidDurationError:
+        return instant(option, text)
+
+
 def span(option: str, text: str | float) -> timedelta:
     """Read a length: a bare number is seconds, else `90s`, `1h30m` or ISO 8601 `PT30M`."""
     shown = str(text)

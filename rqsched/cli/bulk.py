@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.core.results import BackfillRow, BulkRow, RetryRow
-from rqsched.errors import ConflictError, InvalidDurationError, InvalidInputError
+from rqsched.errors import ConflictError, InvalidInputError
 
 app = typer.Typer(add_completion=False)
 
@@ -133,7 +132,7 @@ def retry(
         raise InvalidInputError("--since", "say since when, such as --since 1h or --since 2026-01-31T08:00:00Z")
     else:
         rows = session.scheduler.retry_failed(
-            _since(session, since),
+            arguments.instant_or_age("--since", since, session.scheduler.runtime.now()),
             until=None if until is None else arguments.instant("--until", until),
             schedule_id=schedule,
             workflow=workflow,
@@ -143,13 +142,6 @@ def retry(
             context=session.context,
         )
     _show_outcomes(session.writer, "Retried", rows, _RUNS, noun="runs", dry_run=dry_run)
-
-
-def _since(session: Session, text: str) -> datetime:
-    try:
-        return session.scheduler.runtime.now() - arguments.span("--since", text)
-    except InvalidDurationError:
-        return arguments.instant("--since", text)
 
 
 def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_targets: bool) -> RetryRow:

@@ -15,14 +15,26 @@ import typer
 
 from rqsched.api.build_description import describe_run
 from rqsched.api.run_handle import RunHandle
-from rqsched.cli.arguments import Limit, PageToken, RunName, ScheduleId, ScheduleOfRun
+from rqsched.cli.arguments import (
+    Limit,
+    PageToken,
+    RunName,
+    ScheduleId,
+    ScheduleOfRun,
+    given_text,
+    instant,
+    instant_or_age,
+    schedule_ids,
+    workflow_names,
+)
 from rqsched.cli.command import CONFLICT, Session, command
-from rqsched.cli.output import dump, progress_bar
+from rqsched.cli.output import Writer, dump, progress_bar
 from rqsched.core.audit import MISSED, AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
 from rqsched.core.reasons import miss_in_words
+from rqsched.core.results import Page
 from rqsched.core.target_progress import TargetProgress
 from rqsched.errors import error_line
 
@@ -135,23 +147,68 @@ def deliveries(
 @command(app)
 def runs(
     session: Session,
-    schedule_id: ScheduleId,
+    schedule_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCHEDULE_ID]",
+            help="The id in the namespace; without it the runs of all schedules.",
+            autocompletion=schedule_ids,
+        ),
+    ] = None,
     status: Annotated[
         list[_RunFilter] | None,
         typer.Option("--status", help="Only runs of this status; may be repeated. blocked: no worker has their code."),
     ] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", help="Only runs of this workflow.", autocompletion=workflow_names),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Created since this instant, or so long ago (1h); with --error: ended."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Created, or ended, before this instant.")] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(
+            "--error", help="Only runs that failed or were lost, and whose error contains this; by their end."
+        ),
+    ] = None,
     limit: Limit = 50,
     page_token: PageToken = None,
 ) -> None:
-    """Show a schedule's runs, newest first; also after it was deleted."""
-    page = session.newest(schedule_id).runs(limit, page_token, tuple(one.value for one in status or ()))
-    writer, rows = session.writer, [describe_run(run.state) for run in page.items]
-    if writer.for_programs(rows, {"schedule_id": schedule_id, "runs": rows, "next_page_token": page.next_cursor}):
+    """Show the runs of a schedule, or of all of them, newest first. Those of deleted schedules are shown, too."""
+    statuses, now = tuple(one.value for one in status or ()), session.scheduler.runtime.now
+    handle = None if schedule_id is None else session.newest(schedule_id)
+    if handle is not None and workflow is since is until is error is None:
+        found = handle.runs(limit, page_token, statuses)
+        page = found.map(lambda run: (handle.schedule_id, run))
+    else:
+        page = session.scheduler.runs(
+            status=statuses,
+            schedule_id=schedule_id,
+            workflow=given_text("--workflow", workflow),
+            since=None if since is None else instant_or_age("--since", since, now()),
+            until=None if until is None else instant("--until", until),
+            error=given_text("--error", error),
+            namespace=session.namespace,
+            limit=limit,
+            cursor=page_token,
+        )
+    _show_runs(session.writer, page, schedule_id)
+
+
+def _show_runs(writer: Writer, page: Page[tuple[str, RunHandle]], schedule_id: str | None) -> None:
+    """Write a page of runs; those of all schedules each with the id of its own."""
+    of = {} if schedule_id is None else {"schedule_id": schedule_id}
+    rows = [describe_run(run.state) | ({} if of else {"schedule_id": name}) for name, run in page.items]
+    if writer.for_programs(rows, {**of, "runs": rows, "next_page_token": page.next_cursor}):
         return
     if not rows:
         writer.say("No runs.")
         return
-    writer.table(RUNS, [_row(run.state) for run in page.items])
+    cells = [(*(() if of else (name,)), *_row(run.state)) for name, run in page.items]
+    writer.table(RUNS if of else ("Schedule", *RUNS), cells)
     writer.say_next_page(page.next_cursor)
 
 

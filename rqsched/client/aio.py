@@ -55,6 +55,10 @@ def _awaited(
 @overload
 def _awaited(call: Operation[P, sync.RunHandle]) -> Operation[P, Awaited[AsyncRunHandle]]: ...
 @overload
+def _awaited(
+    call: Operation[P, Page[tuple[str, sync.RunHandle]]],
+) -> Operation[P, Awaited[Page[tuple[str, AsyncRunHandle]]]]: ...
+@overload
 def _awaited(call: Operation[P, Page[sync.RunHandle]]) -> Operation[P, Awaited[Page[AsyncRunHandle]]]: ...
 @overload
 def _awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]: ...
@@ -125,6 +129,9 @@ class AsyncClient:
     def _handle(self, description: Description) -> AsyncScheduleHandle:
         return AsyncScheduleHandle(self, description.schedule_id, description)
 
+    def _found_run(self, found: tuple[str, RunDescription]) -> tuple[str, AsyncRunHandle]:
+        return found[0], AsyncRunHandle(self, *found)
+
     def handle(self, schedule_id: str) -> AsyncScheduleHandle:
         """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
         return AsyncScheduleHandle(self, schedule_id)
@@ -138,6 +145,7 @@ class AsyncClient:
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
     usage = _awaited(sync.Client.usage)
+    runs = _awaited(sync.Client.runs)
     bulk = _awaited(sync.Client.bulk)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)

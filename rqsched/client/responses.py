@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import httpx
 
+from rqsched.api.description import RunDescription
 from rqsched.core.audit import AuditRecord
 from rqsched.core.quota import RESOURCES, Quota, Usage
 from rqsched.core.results import Page
@@ -71,6 +72,12 @@ def listed(kind: Callable[..., T]) -> Callable[[httpx.Response], list[T]]:
 def page(kind: Callable[..., T]) -> Callable[[httpx.Response], Page[T]]:
     """Return how a response is read that holds a page of a list."""
     return lambda response: Page(listed(kind)(response), response.json()["next_cursor"])
+
+
+def found_runs(response: httpx.Response) -> Page[tuple[str, RunDescription]]:
+    """Read a page of runs, each with the id of its schedule."""
+    page = response.json()
+    return Page([(one["schedule_id"], read(RunDescription, one)) for one in page["items"]], page["next_cursor"])
 
 
 def nothing(response: httpx.Response) -> None:

@@ -263,6 +263,42 @@ class Client:
                 error = caught
             time.sleep(stream.pause_after(error))
 
+    def _found_run(self, found: tuple[str, RunDescription]) -> tuple[str, RunHandle]:
+        return found[0], RunHandle(self, *found)
+
+    def runs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[tuple[str, RunHandle]]:
+        """Read a page (1 to 500) of the runs of all schedules, deleted ones too, each with the id of its schedule.
+
+        `since` and `until` are by when they were created. `error` is a part of the text of their error: then, and with
+        the order `-ended`, it is failed and lost runs alone, by when they ended. Other orders are `-created`, the
+        newest first, and `created`.
+        """
+        params = {
+            "status": [status] if isinstance(status, str) else status,
+            "schedule_id": schedule_id,
+            "workflow": workflow,
+            "since": since and instant("since", since),
+            "until": until and instant("until", until),
+            "error": error,
+            "sort": sort,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        request = get(path_of("runs"), responses.found_runs, params)
+        return self.send(request.then(lambda page: page.map(self._found_run)))
+
     def backfill(self, uid: str) -> BackfillProgress:
         """Read the progress of a backfill; raises BackfillNotFoundError."""
         return self.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))

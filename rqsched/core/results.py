@@ -124,7 +124,8 @@ class Why:
     reason: str | None = None
     """What that person or rqsched gave as the reason, as it is recorded; None when there is none."""
     event_sequence: int | None = None
-    """The event of the schedule's history that says so; None when no event does."""
+    """The event of the schedule's history that says so; None when no event does, or one of an earlier schedule that had
+    this id."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-native values."""

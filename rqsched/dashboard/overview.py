@@ -1,21 +1,23 @@
-"""The first page: what is wrong now and what to do about it, what failed, and what fires next."""
+"""The first page: what is wrong now and what to do about it, how the last day went, what fails most, what is next."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from rqsched.chain import health
 from rqsched.chain.health import NAMED, Finding, Level
 from rqsched.core.model import REPEATEDLY, Schedule
+from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
+from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import BackendUnavailableError
+from rqsched.errors import BackendUnavailableError, ScheduleNotFoundError
 from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
 
@@ -23,8 +25,14 @@ _log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000
 """A count above this is shown as `1000+`: counting all of 100 000 schedules would cost more than the page."""
 _SHOWN = 8
-_DAY = timedelta(days=1)
 _REASONS = 3
+
+
+class _List(NamedTuple):
+    """A page, and what it is asked for."""
+
+    path: str
+    query: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class Problem:
     """The operation that a button offers for each of them; None without one."""
     shows_error: bool = False
     """Whether the last error of each of them says more."""
+    list_of: _List | None = None
+    """Where all of it is listed; None without such a page."""
 
 
 class _Words(NamedTuple):
@@ -55,6 +65,7 @@ class _Words(NamedTuple):
     remedy: str = "{advice}"
     action: str | None = None
     shows_error: bool = False
+    list_of: _List | None = None
 
 
 _WORDS: Mapping[str, _Words] = {
@@ -62,6 +73,7 @@ _WORDS: Mapping[str, _Words] = {
         "{count} late",
         "{they} should have fired and did not.",
         "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.",
+        list_of=_List("/schedules", {"problem": "late", "sort": "next"}),
     ),
     "dead": _Words(
         "{count} dead",
@@ -69,11 +81,13 @@ _WORDS: Mapping[str, _Words] = {
         "Fix the workflow, then restart what runs it.",
         action="restart",
         shows_error=True,
+        list_of=_List("/schedules", {"status": "dead"}),
     ),
     "blocked": _Words(
         "{count} blocked",
         "No worker had the code of their runs yet: {reasons}",
         "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
+        list_of=_List("/runs", {"status": "blocked"}),
     ),
     "successes": _Words(
         "{count} without the success that was expected",
@@ -81,6 +95,7 @@ _WORDS: Mapping[str, _Words] = {
         "Their runs and their history say why.",
         action="trigger",
         shows_error=True,
+        list_of=_List("/schedules", {"problem": "overdue"}),
     ),
     "failing": _Words(
         "{count} failing repeatedly",
@@ -88,6 +103,7 @@ _WORDS: Mapping[str, _Words] = {
         "Their newest run shows the traceback; fix what it says, then run them.",
         action="trigger",
         shows_error=True,
+        list_of=_List("/schedules", {"problem": "failing"}),
     ),
     "quotas": _Words("The namespace is nearly full"),
     "notifications": _Words("Notifications do not arrive"),
@@ -95,6 +111,7 @@ _WORDS: Mapping[str, _Words] = {
         "No dispatcher is alive",
         "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
         "Start `rqsched worker`.",
+        list_of=_List("/system"),
     ),
     "memory": _Words("Redis is full", "Nothing new is put on its queues, and schedules do not fire: {detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
@@ -108,7 +125,7 @@ _WORDS: Mapping[str, _Words] = {
         "The control queue `{queue}` carries the schedules of {owner}, this page shows {mine}: what is changed here "
         "does not fire.",
     ),
-    "workers": _Words("Jobs wait for a worker"),
+    "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
     "writes": _Words(
         "The database takes no writes",
         "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",
@@ -119,13 +136,16 @@ _WORDS: Mapping[str, _Words] = {
         "{count} running for too long",
         "A run takes longer than the time to the next fire, or than `expect_success_within`.",
         "Look at the run; terminate it if it hangs, or give it a `timeout` or more time.",
+        list_of=_List("/runs", {"status": "running"}),
     ),
 }
 _MILDER: Mapping[str, _Words] = {
     "went back": _Words("SQL or Redis went back"),
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
     "memory": _Words("Redis is nearly full"),
-    "workers": _Words("No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`."),
+    "workers": _Words(
+        "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
+    ),
 }
 """How a warning is said where it is about something else than the problem of the same check."""
 
@@ -135,19 +155,32 @@ def show(visit: Visit) -> Response:
     namespace, now = visit.namespace, visit.now
 
     def read(connection: Connection) -> dict[str, Any]:
-        soonest = schedule_queries.soonest(connection, namespace, _SHOWN)
+        late_until = health.late_until(visit.scheduler.runtime)
+        counts = schedule_queries.count_by_status(connection, namespace, MOST_COUNTED)
+        late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED)
         return {
             "problems": health.examine_work(visit.scheduler.runtime, connection, namespace),
-            "counts": schedule_queries.count_by_status(connection, namespace, MOST_COUNTED),
-            "failed": run_queries.failed_since(connection, namespace, now - _DAY, _SHOWN),
-            "soonest": soonest,
+            "counts": counts | {"late": late},
+            "day": read_recent(connection, namespace, now),
+            "failures": read_failures(connection, namespace, now),
+            "soonest": schedule_queries.soonest(connection, namespace, _SHOWN),
             "recent": run_queries.recent_runs(connection, namespace, _SHOWN),
         }
 
     values = visit.read(read)
     problems = [*_around(visit), *(_problem(visit, finding) for finding in values["problems"])]
     values["problems"] = sorted(problems, key=lambda problem: problem.tone != "bad")
-    return visit.page("overview.html", most=MOST_COUNTED, **values)
+    return visit.page("overview.html", most=MOST_COUNTED, most_failed=MOST_FAILED, most_runs=MOST, **values)
+
+
+def ask_why(visit: Visit) -> Response:
+    """Lead to the answer on the page of the schedule that was named, or to the schedules whose id has that text."""
+    text = visit.query("schedule")
+    try:
+        id_ = visit.scheduler.newest(text, namespace=visit.namespace).schedule_id
+    except ScheduleNotFoundError:
+        return RedirectResponse(visit.url("/schedules", q=text), 303)
+    return RedirectResponse(f"{visit.url(f'/schedules/{id_}', at=visit.query('at') or NEWEST)}#why", 303)
 
 
 def _around(visit: Visit) -> list[Problem]:
@@ -170,12 +203,12 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
     words = _WORDS[finding.check] if is_bad else _MILDER.get(finding.check, _WORDS[finding.check])
     title, detail, remedy = (text.format_map(spoken) for text in words[:3])
     tone, some = "bad" if is_bad else "warn", tuple(finding.schedules[:NAMED])
-    return Problem(tone, title, detail, remedy, some, words.action, words.shows_error)
+    return Problem(tone, title, detail, remedy, some, words.action, words.shows_error, words.list_of)
 
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
     """Return what fills the words; a viewer of some namespaces only gets the number of the workers, not their names."""
-    count = f"More than {NAMED}" if len(finding.schedules) > NAMED else str(len(finding.schedules))
+    count = f"{finding.count or 0}{'+' if finding.count == MOST_COUNTED else ''}"
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
     return {

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from rqsched.core.option_table import require_id
 from rqsched.dashboard import actions, editor, session, system, timeline
 from rqsched.dashboard import overview as overview_page
+from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import HEADERS, STATIC, render
@@ -43,10 +44,12 @@ def routes() -> list[Route]:
     schedule, run = "/schedules/{schedule_id}", "/runs/{uid}"
     return [
         _page("/", overview_page.show),
+        _page("/why", overview_page.ask_why),
         _page("/schedules", schedules_page.show),
         _page("/schedules/new", editor.new, Role.ADMIN),
         _page(schedule, schedule_page.show),
         _page(f"{schedule}/edit", editor.edit, Role.ADMIN),
+        _page("/runs", runs_page.show),
         _page(run, schedule_page.show_run),
         _page("/timeline", timeline.show),
         _page("/system", system.show),

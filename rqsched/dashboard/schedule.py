@@ -30,6 +30,8 @@ RUNS = 20
 """Runs on the page."""
 EVENTS = 20
 """Audit events on the page."""
+NEWEST = "newest"
+"""In place of an instant: the newest occurrence up to now."""
 _CHARTED = 60
 _IN_YEAR = 5_000
 _UPCOMING = 5
@@ -102,7 +104,8 @@ def show(visit: Visit) -> Response:
     schedule, zone = handle.state, visit.zone
     upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
     found = visit.read(lambda connection: _read(connection, visit, schedule))
-    asked_at = visit.instant("at", text) if (text := visit.query("at")) else None
+    text = visit.query("at")
+    asked_at = None if text in {"", NEWEST} else visit.instant("at", text)
     told = handle.why(asked_at)
     interval = min((later - earlier for earlier, later in pairwise(upcoming)), default=None)
     workflow = visit.scheduler.runtime.imports.find(schedule.definition.workflow)
@@ -115,7 +118,7 @@ def show(visit: Visit) -> Response:
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
         asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
-        answer=None if asked_at is None and told.answer in _EXPECTED else told,
+        answer=told if text or told.answer not in _EXPECTED else None,
         why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval),
         days=charts.year(found.outcomes, visit.now.astimezone(zone).date(), zone),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
+from rqsched.chain import health
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import LastOutcome, ScheduleStatus
 from rqsched.dashboard.visit import Visit
@@ -28,6 +29,8 @@ STATUSES = tuple(status.value for status in ScheduleStatus)
 """What the filter offers."""
 OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
 """How the newest run may have ended."""
+PROBLEMS = ("late", "failing", "overdue")
+"""What may be wrong with a schedule that is neither paused nor ended: see `health`."""
 
 
 def show(visit: Visit) -> Response:
@@ -45,7 +48,7 @@ def show(visit: Visit) -> Response:
     page, strips, stops = visit.read(read)
     return visit.page(
         "schedules.html", schedules=page.items, strips=strips, stops=stops, order=order, orders=list(ORDERS),
-        statuses=STATUSES, outcomes=OUTCOMES, **around(visit, page),
+        statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, **around(visit, page),
     )  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
     if page.following is not None:
         at, uid = page.following
         following = f"{uid}~{at if isinstance(at, str) else at.isoformat()}"
-    is_filtered = any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label"))
+    is_filtered = any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label", "problem"))
     return {
         "following": following,
         "is_cut": page.is_cut,
@@ -80,13 +83,20 @@ def filters_of(visit: Visit) -> Filters:
     name, separator, value = label.partition(":")
     if label and not (name and separator):
         raise InvalidInputError("label", f"{label!r} is refused; write name:value")
+    problem = visit.query("problem")
+    if problem and problem not in PROBLEMS:
+        raise InvalidInputError("problem", f"{problem!r} is not one of {', '.join(PROBLEMS)}")
+    late_until = health.late_until(visit.scheduler.runtime) + timedelta(microseconds=1)  # which is late, too
     return Filters(
         namespace=visit.namespace,
-        statuses=(status,) if status else (),
+        statuses=(status,) if status else (ScheduleStatus.ACTIVE.value,) if problem == "late" else (),
         outcomes=(outcome,) if outcome else (),
         workflow=visit.query("workflow") or None,
         labels={name: value} if label else {},
         text=visit.query("q") or None,
+        overdue=True if problem == "overdue" else None,
+        failing=problem == "failing",
+        next_until=late_until if problem == "late" else None,
     )
 
 

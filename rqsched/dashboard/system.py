@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from statistics import quantiles
 
 from redis.exceptions import RedisError
 from rq import Queue, Worker
@@ -23,7 +22,7 @@ from starlette.responses import Response
 
 from rqsched.chain import health
 from rqsched.core.ids import parse_run_job_id
-from rqsched.core.model import RunKind
+from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
 from rqsched.store import run_queries
 from rqsched.store.run_queries import RunTiming
@@ -170,14 +169,9 @@ def _read_last_hour(visit: Visit) -> LastHour:
 
 
 def _pace(timings: Sequence[RunTiming], span: timedelta) -> Pace:
-    # A run of a backfill is late for nobody: its time had passed when it was asked for.
-    first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
-    late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
-    cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
     failed = sum(one.status in {"failed", "lost"} for one in timings)
     ended = sum(one.has_ended for one in timings)
-    p50, p95 = (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
-    return Pace(len(timings), failed, ended * _HOUR / span, p50, p95)
+    return Pace(len(timings), failed, ended * _HOUR / span, *lateness(timings))
 
 
 def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import first_uid_at, is_uid
+from rqsched.core.ids import first_uid_at
 from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
 from rqsched.errors import InvalidLimitError
@@ -63,7 +63,7 @@ def list_runs(
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
     if statuses:
-        statement = statement.where(_is_in(statuses))
+        statement = statement.where(is_one_of(statuses))
     if backfill_uid is not None:
         statement = statement.where(runs.c.backfill_uid == backfill_uid)
     if is_live:
@@ -77,63 +77,10 @@ def list_runs(
     return page_of(found, limit, lambda run: str(run.number), cut)
 
 
-def _is_in(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a run has one of these statuses; `blocked` takes those of the pending ones."""
     is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
     return is_one | WAITS_FOR_CODE if BLOCKED in statuses else is_one
-
-
-class RunFilters(NamedTuple):
-    """Which runs of a namespace a list shows: those that match every filter that is given."""
-
-    namespace: str
-    """The namespace of their schedules."""
-    statuses: Sequence[str] = ()
-    """One of these statuses, `blocked` for those of the pending ones; empty is any."""
-    schedule_id: str | None = None
-    """Of the schedules with this id, deleted ones too; None is any."""
-    workflow: str | None = None
-    """The workflow they execute; None is any."""
-    since: datetime | None = None
-    """Created then or later; None is any time."""
-    until: datetime | None = None
-    """Created before; None is any time."""
-
-
-def find_runs(
-    connection: Connection,
-    filters: RunFilters,
-    *,
-    limit: int,
-    cursor: str | None,
-    oldest_first: bool = False,
-    most: int | None = None,
-    is_slim: bool = False,
-) -> Page[tuple[str, Run]]:
-    """Read a page of a namespace's runs, each with the id of its schedule; see `list_runs`."""
-    statement = (
-        (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS)
-        .add_columns(schedules.c.schedule_id)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(schedules.c.namespace == filters.namespace)
-    )
-    if filters.statuses:
-        statement = statement.where(_is_in(filters.statuses))
-    if filters.schedule_id is not None:
-        statement = statement.where(schedules.c.schedule_id == filters.schedule_id)
-    if filters.workflow is not None:
-        statement = statement.where(runs.c.workflow == filters.workflow)
-    if filters.since is not None:
-        statement = statement.where(runs.c.created_at >= filters.since)
-    if filters.until is not None:
-        statement = statement.where(runs.c.created_at < filters.until)
-    if cursor is not None:
-        if not is_uid(cursor):
-            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
-        statement = statement.where(runs.c.uid > cursor if oldest_first else runs.c.uid < cursor)
-    order = runs.c.uid.asc() if oldest_first else runs.c.uid.desc()
-    statement, cut = cut_to_size(connection, statement.order_by(order).limit(limit + 1), most)
-    found = _named(connection.execute(statement))
-    return page_of(found, limit, lambda one: one[1].uid, cut)
 
 
 def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
@@ -200,15 +147,47 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
     return _named(rows)
 
 
-def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[tuple[str, Run]]:
-    """Read the runs of a namespace that failed or were lost since, newest first, each with its schedule's id."""
-    owner = dialect_of(connection).unindexed(schedules.c.namespace)
+class FailedRun(NamedTuple):
+    """A run that failed or was lost, and how its error begins."""
+
+    schedule_id: str
+    """The id of its schedule."""
+    uid: str
+    """Its uid."""
+    number: int
+    """Its number within the schedule."""
+    ended_at: datetime
+    """When it ended."""
+    error: str
+    """The beginning of its error's text; of a traceback, which ends with what went wrong, `Traceback` and the end."""
+
+
+def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailedRun]:
+    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all of them."""
+    newest = sa.select(runs.c.uid).where(HAS_FAILED, runs.c.ended_at >= since)
+    newest = newest.order_by(runs.c.ended_at.desc(), runs.c.uid.desc()).limit(_FAILED_AMONG)
+    text = sa.func.coalesce(runs.c.error, "")
+    is_long = sa.func.length(text) > _SHOWN_OF_ERROR
+    end = "Traceback " + sa.func.substr(text, sa.func.length(text) - _SHOWN_OF_ERROR)
+    shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
     statement = (
-        _SELECT_NAMED.where(HAS_FAILED, runs.c.ended_at >= since, owner == namespace)
+        sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.ended_at, shown)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(sa.select(newest.subquery().c.uid)), schedules.c.namespace == namespace)
         .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
-        .limit(limit)
     )
-    return _named(connection.execute(statement))
+    return [FailedRun(*row) for row in connection.execute(statement.limit(limit))]
+
+
+_FAILED_AMONG = 5_000
+"""How many of the newest failures of all namespaces are looked at for those of one."""
+_SHOWN_OF_ERROR = 300
+
+
+def errors_of(connection: Connection, uids: Sequence[str]) -> dict[str, str]:
+    """Read the errors of some runs, by their uids."""
+    found = sa.select(runs.c.uid, runs.c.error).where(runs.c.uid.in_(uids), runs.c.error.is_not(None))
+    return {row.uid: row.error for row in connection.execute(found)} if uids else {}
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
@@ -357,6 +336,8 @@ class RunTiming(NamedTuple):
     """What asked for it."""
     attempt: int
     """The newest attempt."""
+    created_at: datetime
+    """When it was recorded."""
     due_at: datetime | None
     """When it was to start."""
     started_at: datetime | None

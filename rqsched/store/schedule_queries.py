@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
+from rqsched.core.model import REPEATEDLY, LastOutcome, Schedule, ScheduleStatus
 from rqsched.core.results import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.database import Database
@@ -75,6 +75,8 @@ class Filters:
     """A part of the id, in upper or lower case."""
     overdue: bool | None = None
     """Whether it has been without a success for as long as it allows."""
+    failing: bool = False
+    """Only active ones whose newest runs all failed (`REPEATEDLY`)."""
     created_since: datetime | None = None
     """Created then or later."""
     created_until: datetime | None = None
@@ -116,6 +118,9 @@ def conditions_of(
     if filters.overdue is not None:
         since = schedules.c.overdue_since
         found.append(since.is_not(None) if filters.overdue else since.is_(None))
+    if filters.failing:
+        row = columns["consecutive_failures"]
+        found += [row >= REPEATEDLY if is_walked else IS_FAILING, IS_ACTIVE]
     for name in TIMES:
         found += filters.within(name)
     if filters.text:
@@ -331,7 +336,12 @@ def _page(
     is_walked = way is _Way.WALKED
     statement = SELECT_SLIM_SCHEDULES if is_slim else SELECT_SCHEDULES
     column, is_descending = SORTS[sort]
-    exceptions = {"status", "last_outcome", *(["namespace"] if column is schedules.c.due_at else [])}
+    exceptions = {
+        "status",
+        "last_outcome",
+        "consecutive_failures",
+        *(["namespace"] if column is schedules.c.due_at else []),
+    }
     hidden = frozenset(exceptions if is_walked else ())
     statement = statement.where(*conditions_of(dialect, filters, is_walked=is_walked, hidden=hidden))
     statement = statement.where(*_has_place(sort, filters))
@@ -420,6 +430,8 @@ def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
         found.append((is_meant, (schedules.c.last_outcome, schedule_id, uid)))
     if filters.overdue:
         found.append((IS_OVERDUE, (schedules.c.overdue_since, uid)))
+    if filters.failing:
+        found.append((IS_FAILING & IS_ACTIVE, (schedules.c.consecutive_failures, uid)))
     if filters.schedule_id is not None:
         found.append((schedule_id == filters.schedule_id, ()))
     if filters.created_since is not None or filters.created_until is not None:
@@ -481,6 +493,16 @@ def _count(connection: Connection, *conditions: sa.ColumnElement[bool]) -> int:
     return connection.execute(sa.select(sa.func.count()).select_from(schedules).where(*conditions)).scalar_one()
 
 
+def count_up_to(connection: Connection, filters: Filters, most: int) -> int:
+    """Count those that an index of exceptions holds, such as failing ones, up to `most`."""
+    dialect = dialect_of(connection)
+    few = _exceptions(filters, is_named=not dialect.has_statistics)
+    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules)
+    some = some.where(*conditions_of(dialect, filters))
+    some = some.order_by(*(few[0][1] if few else ())).limit(most)
+    return connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
+
+
 def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
     """Count the schedules of a namespace in each status, each up to `most`."""
     is_named, owner = not dialect_of(connection).has_statistics, schedules.c.namespace == namespace
@@ -531,6 +553,15 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
         if row is not None:
             return to_schedule(row)
     return None
+
+
+def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Schedule | None:
+    """Read the incarnation of a schedule's id that was created last up to an instant, before the schedule itself."""
+    is_before = schedules.c.created_at <= at, schedules.c.uid < schedule.uid, IS_DELETED
+    same = schedules.c.namespace == schedule.namespace, schedules.c.schedule_id == schedule.schedule_id
+    newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
+    row = connection.execute(SELECT_SCHEDULES.where(*same, *is_before).order_by(*newest).limit(1)).first()
+    return None if row is None else to_schedule(row)
 
 
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:

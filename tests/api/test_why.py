@@ -160,6 +160,25 @@ def test_before_it_was_created(any_env: Env) -> None:
     assert (told.answer, told.text) == (Answer.NOT_CREATED, "It was created on Thu 15 Jan 2026 at 12:00 UTC.")
 
 
+def test_before_it_was_created_the_schedule_that_had_its_id_answers(any_env: Env) -> None:
+    first = any_env.create(spec=HOURLY)
+    ran = any_env.run_next(first, HOUR)
+    first.delete(context=ADA)
+    any_env.advance(DAY)
+    any_env.create(spec=HOURLY).delete()
+    any_env.advance(DAY)
+    again = any_env.create(spec=HOURLY)
+    told = again.why(NOON + HOUR)
+    assert (told.answer, told.run_uid, told.event_sequence) == (Answer.RAN, ran.uid, None)
+    created = "It was created on Sat 17 Jan 2026 at 13:00 UTC."
+    assert told.text == f"{created} An earlier schedule had this id: {first.why(NOON + HOUR).text}"
+    told = again.why(NOON + 5 * HOUR)
+    assert (told.answer, told.by, told.event_sequence) == (Answer.DELETED, "ada", None)
+    assert "An earlier schedule had this id: It has been deleted since Thu 15 Jan" in told.text
+    assert again.why(NOON - DAY).text == created
+    assert again.why(NOON + 3 * DAY).answer == Answer.FIRES
+
+
 def test_outside_its_window_and_where_nothing_is_named(any_env: Env) -> None:
     window = Spec(HOURLY, start_at=NOON + 2 * HOUR, end_at=NOON + 5 * HOUR)
     schedule = any_env.create(spec=window)

@@ -186,3 +186,24 @@ def test_a_blocked_run_is_shown_as_such_with_its_reason_and_can_be_listed_alone(
 
 def test_every_status_can_be_asked_for() -> None:
     assert set(_RunFilter) == {*RunStatus, BLOCKED}
+
+
+def test_runs_without_an_id_are_those_of_all_schedules(cli: Cli) -> None:
+    for name, workflow in (("sound", HELLO), ("broken", BOOM)):
+        cli.scheduler.create(name, workflow, Every("1h"), retry=RetryPolicy(0)).trigger()
+        execute_pending(cli.scheduler)
+    rows = [line.split()[0] for line in cli("runs").out.splitlines()[1:]]
+    assert sorted(rows) == ["broken", "sound"]
+    found = cli("runs", "-o", "json").json
+    assert {run["schedule_id"] for run in found["runs"]} == {"broken", "sound"}
+    assert [run["schedule_id"] for run in cli("runs", "--status", "failed", "-o", "json").json["runs"]] == ["broken"]
+    (failed,) = cli("runs", "--error", "boom", "--since", "1h", "--workflow", BOOM, "-o", "json").json["runs"]
+    assert (failed["schedule_id"], failed["status"]) == ("broken", "failed")
+    of_one = cli("runs", "sound", "--error", "boom", "-o", "json").json
+    assert (of_one["schedule_id"], of_one["runs"]) == ("sound", [])
+    assert cli("runs", "--until", "2020-01-01T00:00:00Z").out == "No runs.\n"
+    first = cli("runs", "--limit", "1", "-o", "json").json
+    second = cli("runs", "--limit", "1", "--page-token", first["next_page_token"], "-o", "json").json
+    assert {run["schedule_id"] for page in (first, second) for run in page["runs"]} == {"broken", "sound"}
+    assert "--error" in cli("runs", "--error", " ", code=2).err
+    assert "--since" in cli("runs", "--since", "yesterday", code=2).err

@@ -337,6 +337,34 @@ def test_a_rate_limited_request_is_sent_again_later(make_web: MakeWeb) -> None:
     assert [client.count() for _ in range(3)] == [0, 0, 0]
 
 
+def test_runs_of_all_schedules_are_listed_with_their_ids_as_the_scheduler_lists_them(any_web: Web) -> None:
+    client, env = client_of(any_web), any_web.env
+    env.fail_next(env.create("first", retry=RetryPolicy(max_retries=0)))
+    since = env.advance(SECOND)
+    env.run_next(env.create("second"))
+
+    async def read() -> list[str]:
+        async with asynchronous(any_web) as asynchronous_client:
+            page = await asynchronous_client.runs(status=["failed", "succeeded"])
+            (_, run), *_ = page.items
+            return [schedule_id for schedule_id, _ in page.items] + [(await run.refresh()).status]
+
+    for asked in (client, env.scheduler):
+        found = [(schedule_id, run.status) for schedule_id, run in asked.runs().items]
+        assert found == [("second", "succeeded"), ("first", "failed")]
+        assert [name for name, _ in asked.runs(status="failed").items] == ["first"]
+        assert [name for name, _ in asked.runs(error="as the test", workflow="note").items] == ["first"]
+        assert [name for name, _ in asked.runs(since=since, sort="created").items] == ["second"]
+        page = asked.runs(limit=1, until=env.clock.now() + MINUTE)
+        assert [name for name, _ in asked.runs(limit=1, cursor=page.next_cursor).items] == ["first"]
+        for wrong in ({"status": "odd"}, {"since": datetime(2026, 1, 15)}, {"sort": "odd"}, {"limit": 0}):  # noqa: DTZ001
+            with pytest.raises(errors.InvalidInputError):
+                asked.runs(**wrong)
+    ((_, run),) = client.runs(error="as the test").items
+    assert run.retry("the mail server is back").status == "pending"
+    assert asyncio.run(read()) == ["second", "succeeded"]
+
+
 def test_the_asynchronous_client_does_the_same(web: Web) -> None:
     async def live() -> None:
         async with asynchronous(web) as client:

@@ -12,7 +12,7 @@ import pytest
 from rqsched.api.description import DeliveryDescription, Description, RunDescription
 from rqsched.chain import backfill as backfills
 from rqsched.http import Limits
-from tests.support.env import MINUTE, SECOND, block
+from tests.support.env import MINUTE, ONCE, SECOND, block
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
@@ -321,8 +321,27 @@ def test_runs_of_all_schedules_are_listed_by_filters(any_web: Web) -> None:
     page = any_web.get("/api/v1/runs/", params={"limit": 1}).json()
     assert found(limit=1, cursor=page["next_cursor"]) == ["first"]
     assert any_web.get("/api/v1/runs/", headers={"X-Namespace": "tenant"}).json()["items"] == []
-    for params in ({"status": "odd"}, {"since": "2026-01-15T12:00:00"}, {"cursor": "x"}, {"limit": 0}):
+    for params in ({"status": "odd"}, {"since": "2026-01-15T12:00:00"}, {"cursor": "x"}, {"limit": 0}, {"sort": "x"}):
         assert any_web.get("/api/v1/runs/", params=params).status_code == 422, params
+
+
+def test_failed_runs_of_all_schedules_are_found_by_the_text_of_their_error(any_web: Web) -> None:
+    env = any_web.env
+    for name in ("first", "second"):
+        env.fail_next(env.create(name, retry=ONCE))
+    env.run_next(env.create("sound"))
+
+    def found(**params: Any) -> list[str]:
+        answer = any_web.get("/api/v1/runs/", params=params)
+        assert answer.status_code == 200, answer.text
+        return [run["schedule_id"] for run in answer.json()["items"]]
+
+    assert found(error="AS THE test wants") == found(sort="-ended") == ["second", "first"]
+    assert found(error="as the test wants", schedule_id="first") == ["first"]
+    assert found(error="nobody wants it") == found(error="as the test", status="lost") == []
+    page = any_web.get("/api/v1/runs/", params={"error": "as the test", "limit": 1}).json()
+    assert found(error="as the test", cursor=page["next_cursor"]) == ["first"]
+    assert any_web.get("/api/v1/runs/", params={"error": ""}).status_code == 422
 
 
 def test_a_trigger_with_a_used_key_and_another_policy_is_a_conflict(web: Web) -> None:

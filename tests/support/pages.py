@@ -55,6 +55,12 @@ class Pages:
         self.csrf = {found[1] for found in _CSRF.finditer(answer.text)} or self.csrf
         return answer.text
 
+    def led_to(self, path: str) -> str:
+        """Where an address leads; asserts that it does."""
+        answer = self._sent(self.web.get(path, headers=self._headers()))
+        assert answer.status_code == 303, answer.text
+        return str(answer.headers["location"])
+
     def send(self, path: str, *, csrf: str | None = None, **fields: Any) -> httpx.Response:
         """Send a form with the CSRF value of a page that was read; returns what came back."""
         if not self.csrf:

@@ -56,4 +56,5 @@ def _plan(connection: sa.Connection, statement: str, values: tuple[object, ...])
 def _generic_plan(connection: sa.Connection, query: sa.Select[tuple[object]]) -> str:
     text = str(query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True}))
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-    return "\n".join(connection.exec_driver_sql(f"EXPLAIN (GENERIC_PLAN) {text}").scalars())
+    explained = f"EXPLAIN (GENERIC_PLAN) {text}".replace("%", "%%")  # which the driver reads as the mark of a value
+    return "\n".join(connection.exec_driver_sql(explained).scalars())

@@ -49,9 +49,9 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.store import event_queries, run_queries
+from rqsched.store import event_queries, run_pages, run_queries
 from rqsched.store.pages import PAGE_CHARACTERS
-from rqsched.store.run_queries import RunFilters
+from rqsched.store.run_pages import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
@@ -189,26 +189,28 @@ def list_runs_of_all(
     status: Annotated[list[str] | None, Query(description="Only these statuses.")] = None,
     schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
     workflow: Annotated[str | None, Query(max_length=255)] = None,
-    since: Annotated[Instant | None, Query(description="Created then or later.")] = None,
-    until: Annotated[Instant | None, Query(description="Created before.")] = None,
-    sort: Annotated[Literal["created", "-created"], Query(description="-created: the newest first.")] = "-created",
+    since: Annotated[Instant | None, Query(description="Created then or later; ended, with sort=-ended.")] = None,
+    until: Annotated[Instant | None, Query(description="Created, or ended, before.")] = None,
+    error: Annotated[
+        str | None,
+        Query(min_length=1, max_length=255, description="A part of the error's text: of failed and lost runs alone."),
+    ] = None,
+    sort: Annotated[
+        Literal["created", "-created", "-ended"] | None,
+        Query(
+            description="-created: the newest first; -ended: failed and lost runs alone, by their end. "
+            "Default: -ended with `error`, else -created."
+        ),
+    ] = None,
     fields: ShownFields = "full",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List the runs of all schedules of the namespace, the newest first."""
-    filters = RunFilters(call.namespace, statuses_of(status, RUN_FILTERS), schedule_id, workflow, since, until)
-    is_slim, is_rising = fields != "full", sort == "created"
-    page = call.read(
-        lambda c: run_queries.find_runs(
-            c,
-            filters,
-            limit=limit,
-            cursor=cursor,
-            oldest_first=is_rising,
-            most=PAGE_CHARACTERS,
-            is_slim=is_slim,
-        )
+    filters = RunFilters(call.namespace, statuses_of(status, RUN_FILTERS), schedule_id, workflow, since, until, error)
+    database, is_slim = call.scheduler.runtime.database, fields != "full"
+    page = run_pages.fill_runs(
+        database, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
     )
     items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) | {"schedule_id": name} for name, run in page.items]
     return Json({"items": items, "next_cursor": page.next_cursor})

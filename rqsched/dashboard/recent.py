@@ -1,0 +1,236 @@
+"""How the newest runs went: by slots of time with how long they waited, and what fails most.
+
+No more than `MOST` runs and `MOST_FAILED` failures are read, whatever is stored. Where the last day has more runs, the
+slots are those of the longest span whose runs are all read: a bar never stands for a part of what ran.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from rqsched.core.model import FAILURES, RunKind, RunStatus
+from rqsched.dashboard.charts import WIDTH
+from rqsched.errors import error_line
+from rqsched.store import run_queries
+from rqsched.store.database import Connection
+from rqsched.store.run_queries import FailedRun, RunTiming
+
+DAY = timedelta(days=1)
+"""The span that is wanted."""
+SPANS = tuple(timedelta(minutes=minutes) for minutes in (1440, 720, 360, 180, 60, 30, 12, 6, 2))
+"""The spans that may be shown, the longest first; each is a whole number of seconds for every slot."""
+SLOTS = 24
+"""The bars of a span."""
+MOST = 3_000
+"""The runs that are read."""
+MOST_FAILED = 1_000
+"""The failures that are read."""
+GROUPS = 8
+"""The groups of failures that are shown."""
+_HEIGHT = 100.0
+_LEAST = 2.0
+"""The height of what is there and would not be seen."""
+_NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b|\d+", re.IGNORECASE)
+_SEARCHED = 60
+"""Characters of an error that are looked for by a link."""
+
+
+class Block(NamedTuple):
+    """A part of a bar."""
+
+    y: float
+    """Its upper edge, of a hundred."""
+    height: float
+    """Its height."""
+    tone: str
+    """Its tone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The runs that were created within one bar of the chart."""
+
+    start: datetime
+    """Where it begins."""
+    until: datetime
+    """Where it ends."""
+    x: float
+    """Its left edge."""
+    counts: Counter[str]
+    """How many runs had each outcome: `succeeded`, `failed` (or lost), `stopped` or `open`."""
+    p50: float | None
+    """Seconds from due to started at the median; None without a run that started."""
+    p95: float | None
+    """The same at the 95th percentile."""
+    blocks: Sequence[Block]
+    """Its bar of outcomes."""
+    waits: Sequence[Block]
+    """Its bar of how late runs started."""
+
+    def label(self, zone: ZoneInfo) -> str:
+        """Return what it says on hover: how many runs had which outcome."""
+        told = [f"{self.counts[kind]} {_SAID[kind]}" for kind in _KINDS if self.counts[kind]]
+        return f"{self.start.astimezone(zone):%H:%M} to {self.until.astimezone(zone):%H:%M}: {', '.join(told)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """How the runs of a span up to now went."""
+
+    span: timedelta
+    """How long it is: a day, or less where a day has more runs than are read."""
+    is_whole: bool
+    """Whether all its runs were read: even the shortest span may have more."""
+    slots: Sequence[Slot]
+    """Its bars, the oldest first."""
+    counts: Counter[str]
+    """The runs of all of them, as in a slot."""
+    most: int
+    """The runs that the full height of outcomes stands for."""
+    longest: float | None
+    """The seconds that the full height of lateness stands for; None without a run that started."""
+
+    @property
+    def width(self) -> float:
+        """The width of a slot."""
+        return WIDTH / SLOTS
+
+
+_KINDS = ("succeeded", "open", "stopped", "failed")
+"""From the top of a bar to its foot: what failed is seen without a search."""
+_SAID = {"succeeded": "succeeded", "failed": "failed or lost", "stopped": "stopped", "open": "not ended"}
+_TONES = {"succeeded": "ok", "failed": "bad", "stopped": "idle", "open": "info"}
+
+
+def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent:
+    """Read how the runs of a namespace in the last day went."""
+    begin = _start(DAY, now)
+    found, since = run_queries.newest_timings(connection, namespace, begin, MOST)
+    whole = [span for span in SPANS if since == begin or since < _start(span, now)]
+    span = whole[0] if whole else SPANS[-1]
+    start, width = _start(span, now), span / SLOTS
+    slots: list[list[RunTiming]] = [[] for _ in range(SLOTS)]
+    for one in found:
+        place = (one.created_at - start) // width
+        if 0 <= place < SLOTS:
+            slots[place].append(one)
+    counted = [Counter(_kind(one) for one in timings) for timings in slots]
+    late = [lateness(timings) for timings in slots]
+    most = max(counts.total() for counts in counted)
+    longest = max((p95 for _, p95 in late if p95 is not None), default=None)
+    return Recent(
+        span,
+        bool(whole),
+        [
+            Slot(
+                start + n * width, start + (n + 1) * width, round(n * WIDTH / SLOTS, 1), counts, p50, p95,
+                _stacked(counts, most), _compared(p50, p95, longest),
+            )
+            for n, (counts, (p50, p95)) in enumerate(zip(counted, late, strict=True))
+        ],
+        sum(counted, Counter()),
+        most,
+        longest,
+    )  # fmt: skip
+
+
+def _start(span: timedelta, now: datetime) -> datetime:
+    """Return where a span begins whose last slot holds now; slots begin at whole multiples of their width."""
+    width = span / SLOTS
+    return now - (now - datetime.fromtimestamp(0, UTC)) % width + width - span
+
+
+def _kind(one: RunTiming) -> str:
+    if one.status == RunStatus.SUCCEEDED:
+        return "succeeded"
+    return "failed" if one.status in FAILURES else "stopped" if one.has_ended else "open"
+
+
+def lateness(timings: Iterable[RunTiming]) -> tuple[float | None, float | None]:
+    """Return how many seconds after it was due a run started, at the median and at the 95th percentile.
+
+    A run of a backfill is late for nobody: its time had passed when it was asked for.
+    """
+    first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
+    late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
+    cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
+    return (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
+
+
+def _stacked(counts: Counter[str], most: int) -> list[Block]:
+    """Return a bar of outcomes; what is there is seen, however few it is."""
+    heights = {kind: max(counts[kind] / most * _HEIGHT, _LEAST) for kind in _KINDS if counts[kind]}
+    blocks, y = list[Block](), _HEIGHT
+    for kind in reversed(heights):
+        y = max(y - heights[kind], 0.0)
+        blocks.append(Block(round(y, 1), round(heights[kind], 1), _TONES[kind]))
+    return blocks
+
+
+def _compared(p50: float | None, p95: float | None, longest: float | None) -> list[Block]:
+    found = []
+    for value, tone in ((p95, "info light"), (p50, "info")):
+        if value is not None and longest is not None:
+            height = max(value / longest * _HEIGHT if longest else 0.0, 1.0)
+            found.append(Block(round(_HEIGHT - height, 1), round(height, 1), tone))
+    return found
+
+
+class Failure(NamedTuple):
+    """Runs of one schedule that failed alike."""
+
+    schedule_id: str
+    """The schedule."""
+    error: str
+    """The line of the newest one's error that says what went wrong."""
+    runs: int
+    """How many of those that were read."""
+    newest: FailedRun
+    """The newest of them."""
+    searched: str
+    """A text that all their errors have; empty where nothing but a number is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What failed most since an instant."""
+
+    since: datetime
+    """Since when: a day ago."""
+    count: int
+    """How many runs failed or were lost, up to MOST_FAILED."""
+    groups: Sequence[Failure]
+    """The largest groups, the largest first."""
+
+
+def read_failures(connection: Connection, namespace: str, now: datetime) -> Failures:
+    """Read what failed most in a namespace in the last day; errors that differ in numbers alone are the same."""
+    since = now - DAY
+    found = run_queries.failed_since(connection, namespace, since, MOST_FAILED)
+    groups: dict[tuple[str, str], list[FailedRun]] = {}
+    for run in found:
+        groups.setdefault((run.schedule_id, _numberless(run.error)), []).append(run)
+    largest = sorted(groups.values(), key=len, reverse=True)[:GROUPS]
+    errors = run_queries.errors_of(connection, [runs[0].uid for runs in largest])
+    return Failures(
+        since, len(found), [_failure(runs[0], len(runs), error_line(errors.get(runs[0].uid))) for runs in largest]
+    )
+
+
+def _failure(newest: FailedRun, count: int, error: str) -> Failure:
+    searched = re.split(r"\d", error, maxsplit=1)[0][:_SEARCHED].strip()
+    return Failure(newest.schedule_id, error, count, newest, searched)
+
+
+def _numberless(text: str) -> str:
+    """Return the beginning or end of an error so that those which differ in numbers, ids and addresses are equal."""
+    told = text.strip()
+    meant = told if told.startswith("Traceback ") else told.partition("\n")[0]
+    return _NUMBER.sub("#", meant)

@@ -1,0 +1,299 @@
+"""Pages of the runs of all schedules, in an order and by filters.
+
+A page is read along an index that holds its order: that of uids, which is the order of creation, that of what failed,
+that of what has not ended, or that of the numbers of one schedule. No index holds a workflow, a success or the text of
+an error: each fire would write to it. So a page ends after `most_looked_at` runs, with what it found by then and where
+the next page begins, whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import first_uid_at, is_uid
+from rqsched.core.model import BLOCKED, UNFINISHED, Run, RunStatus
+from rqsched.core.results import Page
+from rqsched.errors import InvalidInputError, InvalidLimitError
+from rqsched.store.database import Database
+from rqsched.store.pages import cut_to_size, read_cursor, write_cursor
+from rqsched.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
+from rqsched.store.run_queries import is_one_of
+from rqsched.store.tables import (
+    HAS_FAILED,
+    IS_DELETED,
+    IS_LIVE,
+    IS_UNFINISHED,
+    constant,
+    runs,
+    schedules,
+)
+
+SORTS = ("created", "-created", "-ended")
+"""The orders of a list: by when runs were created, or failed and lost ones alone by when they ended."""
+MOST_LOOKED_AT = 5_000
+"""How many runs one page looks at for those that match."""
+_MOST_AT_ONCE = 20_000
+"""How many runs one transaction of several looks at."""
+_INCARNATIONS = 20
+"""In how many incarnations of an id one page looks."""
+_BEYOND = 2**59
+"""A number that no run has."""
+
+
+class RunFilters(NamedTuple):
+    """Which runs of a namespace a list shows: those that match every filter that is given."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    statuses: Sequence[str] = ()
+    """One of these statuses, `blocked` for those of the pending ones; empty is any."""
+    schedule_id: str | None = None
+    """Of the schedules with this id, deleted ones too; None is any."""
+    workflow: str | None = None
+    """The workflow they execute; None is any."""
+    since: datetime | None = None
+    """Created then or later, or ended where the list is in that order; None is any time."""
+    until: datetime | None = None
+    """Created, or ended, before; None is any time."""
+    error: str | None = None
+    """A part of the text of their error, in upper or lower case: of failed and lost runs alone; None is any run."""
+
+
+class FoundRuns(NamedTuple):
+    """A page of runs."""
+
+    items: list[tuple[str, Run]]
+    """The runs, each with the id of its schedule."""
+    following: str | None
+    """The cursor of the next page; None after the last one."""
+    is_cut: bool
+    """Whether it has looked at as many runs as it may and more may match: the page may be short, or empty."""
+
+
+def fill_runs(
+    database: Database,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    sort: str | None = None,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[tuple[str, Run]]:
+    """Read a page of runs in as many bounded transactions as it takes: only the last page is short.
+
+    One that `most` bounds may be short, too. Without an order it is `-created`, and `-ended` where an error is given.
+    """
+    found: list[tuple[str, Run]] = []
+    sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
+    while True:
+        read = partial(search_runs, filters=filters, sort=sort, limit=limit - len(found), most=most, is_slim=is_slim)
+        page = database.read(partial(read, cursor=cursor, most_looked_at=looked_at))
+        found, cursor = found + page.items, page.following
+        if cursor is None or not page.is_cut or len(found) == limit or (found and most is not None):
+            return Page(found, cursor)
+        looked_at = min(2 * looked_at, _MOST_AT_ONCE)
+
+
+def search_runs(
+    connection: Connection,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    sort: str = "-created",
+    most: int | None = None,
+    most_looked_at: int = MOST_LOOKED_AT,
+    is_slim: bool = False,
+) -> FoundRuns:
+    """Read a page in one of SORTS after a cursor, of at most `most` characters (`cut_to_size`).
+
+    Where an error's text is looked for, only failed and lost runs match. Slim runs have no arguments, memo, search
+    attributes, lineage, attempts and result. Raises InvalidLimitError for a cursor of another list.
+    """
+    items: list[tuple[str, Run]] = []
+    following: str | None = None
+    select = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).add_columns(_of_schedule(schedules.c.schedule_id))
+    select = select.where(*_conditions(filters, sort))
+    for walk in _walks(connection, filters, sort, cursor):
+        last = walk.last(connection, most_looked_at)
+        upto = [] if last is None else [walk.is_up_to(last[:-1])]
+        statement = select.where(*walk.within, *upto).order_by(*walk.direction).limit(limit + 1 - len(items))
+        statement, cut = cut_to_size(connection, statement, most)
+        items += [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+        if len(items) > limit or cut is not None:
+            items = items[:limit]
+            return FoundRuns(items, walk.cursor_at(items[-1][1]), is_cut=False)
+        if last is not None:
+            following = None if _is_over(filters, sort, last.created_at) else walk.cursor(last[:-1])
+            break
+        following = walk.following
+    return FoundRuns(items, following, is_cut=following is not None)
+
+
+def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
+    """Read a column of a run's schedule. Not by a join: it could begin with all schedules of a namespace."""
+    return sa.select(column).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
+
+
+def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
+    """Return what a run that is looked at must meet."""
+    found = [_of_schedule(schedules.c.namespace) == filters.namespace]
+    if filters.statuses:
+        found.append(is_one_of(filters.statuses))
+    if filters.schedule_id is not None:
+        found.append(_of_schedule(schedules.c.schedule_id) == filters.schedule_id)
+    if filters.workflow is not None:
+        found.append(runs.c.workflow == filters.workflow)
+    if filters.error is not None:
+        found += [HAS_FAILED, runs.c.error.icontains(filters.error, autoescape=True)]
+    if sort != "-ended":
+        found += [] if filters.since is None else [runs.c.created_at >= filters.since]
+        found += [] if filters.until is None else [runs.c.created_at < filters.until]
+    return found
+
+
+def _is_over(filters: RunFilters, sort: str, created_at: datetime) -> bool:
+    """Return whether nothing that was created before, or after, a run that was looked at can match."""
+    if sort == "created":
+        return filters.until is not None and created_at >= filters.until
+    return sort == "-created" and filters.since is not None and created_at < filters.since
+
+
+class _Walk(NamedTuple):
+    """An index along which runs are looked at, from a place on."""
+
+    within: list[sa.ColumnElement[bool]]
+    """What bounds it: the condition of the index, the time, and where it begins."""
+    order: tuple[sa.Column[Any], ...]
+    """What its order goes by."""
+    is_descending: bool
+    """Whether it is walked backwards."""
+    schedule_uid: str = ""
+    """The incarnation whose runs these are; empty of all."""
+    following: str | None = None
+    """The cursor of what follows at its end; None when nothing does, or the next walk does."""
+
+    @property
+    def direction(self) -> list[sa.ColumnElement[Any]]:
+        """What it is ordered by."""
+        return [column.desc() if self.is_descending else column.asc() for column in self.order]
+
+    def _compared(self, place: Sequence[Any]) -> tuple[Any, Any]:
+        if len(self.order) == 1:
+            return self.order[0], place[0]
+        bound = [sa.literal(value, column.type) for value, column in zip(place, self.order, strict=True)]
+        return sa.tuple_(*self.order), sa.tuple_(*bound)
+
+    def is_after(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that a run lies behind a place."""
+        key, bound = self._compared(place)
+        return key < bound if self.is_descending else key > bound  # type: ignore[no-any-return]
+
+    def is_up_to(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that a run lies at a place or before it."""
+        key, bound = self._compared(place)
+        return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
+
+    def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
+        """Read the place of the last of so many runs, and when it was created; None when there are fewer."""
+        statement: sa.Select[Any] = sa.select(*self.order, runs.c.created_at).where(*self.within)
+        statement = statement.order_by(*self.direction)
+        return connection.execute(statement.offset(most - 1).limit(1)).first()
+
+    def cursor_at(self, run: Run) -> str:
+        """Return where the page after a run begins, also one of an incarnation that was walked before."""
+        place = [getattr(run, column.name) for column in self.order]
+        return self._replace(schedule_uid=self.schedule_uid and run.schedule_uid).cursor(place)
+
+    def cursor(self, place: Sequence[Any]) -> str:
+        """Return a place as a text."""
+        if len(place) == 2:
+            return write_cursor(place[0], place[1])
+        return f"{self.schedule_uid}.{place[0]}" if self.schedule_uid else str(place[0])
+
+
+def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
+    """Yield the walks of a page, one after another; none for a text that no row can have and a driver refuses."""
+    if sort not in SORTS:
+        raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
+    if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
+        return
+    if sort == "-ended":
+        yield _by_end(filters, cursor)
+    elif filters.schedule_id is not None:
+        yield from _by_number(connection, filters, cursor, is_descending=sort == "-created")
+    else:
+        yield _by_uid(filters, cursor, is_descending=sort == "-created")
+
+
+def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
+    walk = _Walk([HAS_FAILED], (runs.c.ended_at, runs.c.uid), is_descending=True)
+    walk.within.extend([] if filters.since is None else [runs.c.ended_at >= filters.since])
+    walk.within.extend([] if filters.until is None else [runs.c.ended_at < filters.until])
+    walk.within.extend([] if cursor is None else [walk.is_after(read_cursor(cursor))])
+    return walk
+
+
+def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
+    """Walk in the order of uids, which begin with the time; along the index of what has not ended where that is meant.
+
+    SQLite would take an index of another order for a condition that is bound.
+    """
+    meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
+    is_open = len(meant) == 1 and meant <= UNFINISHED
+    within: list[sa.ColumnElement[bool]] = []
+    if is_open:
+        within.append(IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))))
+    walk = _Walk(within, (runs.c.uid,), is_descending)
+    within.extend([] if filters.since is None else [runs.c.uid >= first_uid_at(filters.since)])
+    within.extend([] if filters.until is None else [runs.c.uid <= _last_uid_at(filters.until)])
+    if cursor is not None:
+        if not is_uid(cursor):
+            raise _malformed()
+        within.append(walk.is_after((cursor,)))
+    return walk
+
+
+def _last_uid_at(instant: datetime) -> str:
+    """Return the highest uid of an instant's millisecond: the instant is the first ten of its characters."""
+    return first_uid_at(instant)[:10].ljust(26, "Z")
+
+
+def _by_number(
+    connection: Connection, filters: RunFilters, cursor: str | None, *, is_descending: bool
+) -> Iterator[_Walk]:
+    """Walk through the runs of each incarnation of an id: each was deleted before the next one was created."""
+    uid, _, number = (cursor or "").partition(".")
+    if cursor is not None and not (is_uid(uid) and number.isascii() and number.isdigit() and len(number) <= 18):
+        raise _malformed()
+    found = _incarnations(connection, filters, uid, is_descending=is_descending)
+    for place, one in enumerate(found[:_INCARNATIONS]):
+        is_last = place + 1 == _INCARNATIONS and len(found) > _INCARNATIONS
+        following = f"{found[_INCARNATIONS]}.{_BEYOND if is_descending else 0}" if is_last else None
+        walk = _Walk([runs.c.schedule_uid == one], (runs.c.number,), is_descending, one, following)
+        if one == uid:
+            walk.within.append(walk.is_after((int(number),)))
+        yield walk
+
+
+def _incarnations(connection: Connection, filters: RunFilters, start: str, *, is_descending: bool) -> list[str]:
+    """Read the uids of an id's incarnations from one on, one more than a page looks at."""
+    named = schedules.c.namespace == filters.namespace, schedules.c.schedule_id == filters.schedule_id
+    bound = [schedules.c.uid <= start if is_descending else schedules.c.uid >= start] if start else []
+    keys = schedules.c.created_at, schedules.c.uid
+    of_id = sa.select(schedules.c.uid).where(*named, *bound)
+    gone = of_id.where(IS_DELETED).order_by(*(key.desc() if is_descending else key.asc() for key in keys))
+    found = [*connection.execute(of_id.where(IS_LIVE)).scalars()]
+    found += connection.execute(gone.limit(_INCARNATIONS + 1)).scalars()
+    return sorted(found, reverse=is_descending)
+
+
+def _malformed() -> InvalidLimitError:
+    return InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
