@@ -27,7 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sp
 exclude_patterns = ["adr/template.md"]
 suppress_warnings = ["ref.python"]  # a name that two of our modules export
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
@@ -61,6 +61,7 @@ html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 default_role = "literal"  # a name in a docstring's backticks is code
+smartquotes = False  # descriptions hold JSON
 
 
 PUBLIC = reference.public_paths()

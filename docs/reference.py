@@ -7,19 +7,27 @@ import importlib
 import inspect
 import json
 import re
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import typer.main
+from fastapi.routing import APIRoute, APIRouter
 
 from rqsched import Scheduler, errors
 from rqsched.cli.app import app
 from rqsched.config import Settings
 from rqsched.core import audit
-from rqsched.http import create_app
+from rqsched.errors import RqschedError
+from rqsched.http import create_app, dependencies, openapi
+from rqsched.http import errors as http_errors
+from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import Counts
 
@@ -154,12 +162,44 @@ def _shown(value: object) -> str:
 
 def errors_page() -> str:
     """Every error with its code, status, exit code, cause and remedy."""
-    rows = ["# Errors\n", "An error's message says what to do. `except RqschedError` catches all of them.\n"]
-    for name, kind in vars(errors).items():
-        if inspect.isclass(kind) and issubclass(kind, errors.RqschedError):
-            facts = f"Code `{kind.code}`, HTTP status {kind.http_status}, exit code {kind.exit_code}."
-            rows.append(f"## {name}\n\n{facts}\n\n{_plain(inspect.getdoc(kind) or '')}\n")
-    return "\n".join(rows)
+    about = (
+        "An error's message says what is wrong and what to do. `except RqschedError` catches all of them, and each\n"
+        "class those below it. `code` is stable: the answers of HTTP have it, and commands with `-o json`.\n"
+    )
+    over_http = "These exist over HTTP only; the client raises them as `ResponseError`.\n"
+    return "\n".join(
+        [
+            "# Errors\n",
+            about,
+            "## Everywhere\n",
+            *(_error(kind) for kind in errors_of(errors)),
+            "## Over HTTP\n",
+            over_http,
+            *(_error(kind) for kind in errors_of(http_errors)),
+        ]
+    )
+
+
+def errors_of(module: ModuleType) -> list[type[RqschedError]]:
+    """Return the errors that a module defines, each after the one that it is a kind of."""
+    own = (kind for kind in vars(module).values() if getattr(kind, "__module__", None) == module.__name__)
+    return [kind for kind in own if inspect.isclass(kind) and issubclass(kind, RqschedError)]
+
+
+def _error(kind: type[RqschedError]) -> str:
+    above = kind.__mro__[1]
+    facts = f"Code `{kind.code}`, HTTP status {kind.http_status}, exit code {kind.exit_code}."
+    if issubclass(above, RqschedError):
+        facts += f" It is a kind of [{above.__name__}](#{above.__name__.lower()})."
+    cause, remedy = (
+        _plain(inspect.getdoc(kind) or ""),
+        _PAGE.sub(lambda page: f"[{page[1]}](/{page[1]}.md)", kind.remedy),
+    )
+    return f"### {kind.__name__}\n\n**Cause.** {cause}\n\n**What to do.** {remedy}\n\n{facts}\n"
+
+
+_PAGE = re.compile(r"docs/([\w-]+)\.md")
+"""A page of ours, as a message names it."""
 
 
 def commands() -> str:
@@ -180,7 +220,7 @@ def _command(path: str, command: Any) -> Iterator[str]:
 
 def _parameter(parameter: Any) -> str:
     flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
-    default = "" if parameter.default is None or callable(parameter.default) else f"`{parameter.default}`"
+    default = "required" if parameter.required else _shown(None if callable(value := parameter.default) else value)
     return f"| {flags} | {_cell(getattr(parameter, 'help', None) or '')} | {_cell(default)} |"
 
 
@@ -190,17 +230,187 @@ def operations() -> str:
         tempfile.TemporaryDirectory() as folder,
         Scheduler(database_url=f"sqlite:///{folder}/one.db", redis_url="redis://127.0.0.1:1/0") as scheduler,
     ):
-        document = json.loads(json.dumps(create_app(scheduler).openapi()))
-    by_tag: dict[str, list[str]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            text = _cell(operation.get("description") or operation.get("summary") or "")
-            tag = (operation.get("tags") or ["other"])[0]
-            by_tag.setdefault(tag, []).append(f"| `{method.upper()} {path}` | {text} |")
-    parts = ["# HTTP operations\n", "`/openapi.json` of a server has them with every field; `/docs` tries them.\n"]
-    for tag, rows in by_tag.items():
-        parts.append("\n".join([f"## {tag}\n", "| operation | what it does |", "|---|---|", *rows, ""]))
-    return "\n".join(parts)
+        return "\n".join(_Operations(json.loads(json.dumps(create_app(scheduler).openapi()))).page())
+
+
+def role_of(method: str, path: str) -> str | None:
+    """Return the role that an operation needs, as its endpoint asks for a Call; None where it asks for none."""
+    roles = {get_args(kind)[1].dependency: name for name, kind in vars(dependencies).items() if _is_call(kind)}
+    fits = [route for route in _routes() if method in route.methods and path.endswith(route.path)]
+    needed = [
+        one.call for one in max(fits, key=lambda route: len(route.path)).dependant.dependencies if one.call in roles
+    ]
+    return roles[needed[0]].removesuffix("Always").lower() if needed else None
+
+
+def _is_call(kind: object) -> bool:
+    return get_args(kind)[:1] == (dependencies.Call,)
+
+
+@cache
+def _routes() -> list[APIRoute]:
+    """Return the routes of every module of the API, with their paths below what they are included under."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("rqsched.http.")]
+    routers = [router for module in modules for router in vars(module).values() if isinstance(router, APIRouter)]
+    return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+
+
+EXAMPLES: Mapping[str, Any] = {
+    "POST /api/v1/schedules/": {
+        "schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *", "timezone": "Europe/Berlin",
+        "args": ["eu"],
+    },
+    "PUT /api/v1/schedules/{schedule_id}/": {"workflow": "invoice-sync", "interval": "30m", "overlap": "buffer_one"},
+    "PATCH /api/v1/schedules/{schedule_id}/": {"cron": "0 3 * * *", "queue": None},
+    "POST /api/v1/schedules/batch-delete/": {"schedule_ids": ["nightly", "weekly"]},
+    "POST /api/v1/schedules/{schedule_id}/pause/": {"reason": "the bank is closed"},
+    "POST /api/v1/schedules/{schedule_id}/resume/": {"catch_up": "once"},
+    "POST /api/v1/schedules/{schedule_id}/restart/": {"note": "the password is changed"},
+    "POST /api/v1/schedules/{schedule_id}/trigger/": {"overlap": "allow_all"},
+    "POST /api/v1/schedules/{schedule_id}/backfill/": {
+        "start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True,
+    },
+    "POST /api/v1/bulk/{operation}/": {"labels": {"team": "billing"}, "dry_run": True},
+    "POST /api/v1/sync/": {
+        "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}], "prune": True,
+    },
+    "POST /api/v1/runs/retry/": {"since": "1h", "workflow": "invoice-sync", "dry_run": True},
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": {"reason": "the server is back"},
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/cancel/": {"reason": "the wrong month"},
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/terminate/": {"reason": "it hangs"},
+    "POST /api/v1/backfills/{uid}/cancel/": {"reason": "the wrong month"},
+    "POST /ojs/v1/cron": {"name": "nightly", "cron": "0 2 * * *", "type": "invoices.sync", "args": ["eu"]},
+    "PATCH /ojs/v1/cron/{name}": {"cron": "0 3 * * *"},
+    "POST /ojs/v1/workers/fetch": {"queues": ["default"], "worker_id": "go-1", "count": 5},
+    "POST /ojs/v1/workers/ack": {
+        "job_id": "0197a3c2-5f00-7000-8000-000000000001", "worker_id": "go-1", "result": {"rows": 12},
+    },
+    "POST /ojs/v1/workers/nack": {
+        "job_id": "0197a3c2-5f00-7000-8000-000000000001", "worker_id": "go-1",
+        "error": {"code": "timeout", "message": "no answer in 30 s", "retryable": True},
+    },
+    "POST /ojs/v1/workers/heartbeat": {
+        "worker_id": "go-1", "active_jobs": ["0197a3c2-5f00-7000-8000-000000000001"],
+    },
+    "POST /api/schedules": {
+        "schedule_id": "nightly", "spec": {"cron_expressions": ["0 2 * * *"]},
+        "action": {"workflow_type": "invoice-sync"},
+    },
+    "PUT /api/schedules/{schedule_id}": {"overlap_policy": "buffer_one"},
+    "POST /api/schedules/{schedule_id}/pause": {"note": "the bank is closed"},
+    "POST /api/schedules/{schedule_id}/resume": {"note": "the bank is open"},
+    "POST /api/schedules/{schedule_id}/trigger": {"overlap_policy": "allow_all"},
+    "POST /api/schedules/{schedule_id}/backfill": {
+        "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-08T00:00:00Z",
+    },
+}  # fmt: skip
+"""A body for each operation that takes one; a test sends them."""
+_TAGS = {"open-job-spec": "Open Job Spec", "durable-workflow": "Durable Workflow"}
+_REF = re.compile(r"#/components/schemas/(\w+)")
+
+
+class _Operations:
+    """The page of an OpenAPI document. A schema of one body or answer alone is shown there, others at the end."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.paths, self.schemas = document["paths"], document["components"]["schemas"]
+        uses = Counter(_REF.findall(json.dumps(document)))
+        own = {name for name in _REF.findall(json.dumps(self.paths)) if uses[name] == 1}
+        self.shared = self.schemas.keys() - own
+
+    def page(self) -> Iterator[str]:
+        by_tag: dict[str, list[str]] = {}
+        for path, methods in self.paths.items():
+            for method, operation in methods.items():
+                tag = (operation.get("tags") or ["other"])[0]
+                by_tag.setdefault(tag, []).append("\n".join(self._operation(f"{method.upper()} {path}", operation)))
+        yield "# HTTP operations\n"
+        yield (
+            "Each operation with its parameters, body and answers; [HTTP](/http.md) says how they belong together.\n"
+            "`/openapi.json` of a server is the same for programs, and its page `/docs` for people without this site.\n"
+        )
+        yield "\n".join(["```sh", *_curl("POST /api/v1/schedules/"), "```\n"])
+        yield "## Errors of every operation\n"
+        yield "An operation may also be refused with these; [Errors](/reference/errors.md) says what to do.\n"
+        yield from (f"{status}\n: {openapi.MEANINGS[status]}\n" for status in openapi.ANY)
+        for tag, found in by_tag.items():
+            yield "\n".join([f"## {_TAGS.get(tag, tag.capitalize())}\n", *found])
+        yield "## Schemas\n"
+        yield from ("\n".join(self._schema(name)) for name in sorted(self.shared))
+
+    def _operation(self, name: str, operation: Mapping[str, Any]) -> Iterator[str]:
+        yield f"### `{name}`\n\n{_plain(operation.get('description') or operation.get('summary', ''))}\n"
+        if role := role_of(*name.split(" ")):
+            yield f"Needs the [role](/http.md#authentication-and-roles) `{role}`.\n"
+        if parameters := operation.get("parameters"):
+            yield "**Parameters**\n"
+            yield from (self._parameter(one) for one in parameters)
+        if body := operation.get("requestBody"):
+            schema = next(iter(body["content"].values()))["schema"]
+            yield f"**Body:** {self._kind(schema)}\n"
+            yield from self._inner(schema, is_sent=True)
+        if name in EXAMPLES:
+            yield "\n".join(["```sh", *_curl(name), "```\n"])
+        answers = {status: one for status, one in operation["responses"].items() if not _is_of_every(status)}
+        yield "**Answers**\n"
+        for status, answer in answers.items():
+            yield from self._answer(status, answer)
+
+    def _answer(self, status: str, answer: Mapping[str, Any]) -> Iterator[str]:
+        schema = next((one.get("schema") or {} for one in answer.get("content", {}).values()), {})
+        told = "Done." if answer["description"] == "Successful Response" else _plain(answer["description"])
+        is_error = status >= "400" or not schema
+        yield f"{status}\n: {told}{'' if is_error else ' ' + self._kind(schema)}\n"
+        if not is_error:
+            yield from self._inner(schema, is_sent=False)
+
+    def _inner(self, schema: Mapping[str, Any], *, is_sent: bool) -> Iterator[str]:
+        """Yield the fields of the schemas that are only used here."""
+        for name in dict.fromkeys(_REF.findall(json.dumps(schema))):
+            if name not in self.shared:
+                yield from self._fields(self.schemas[name], is_sent=is_sent)
+
+    def _schema(self, name: str) -> Iterator[str]:
+        schema = self.schemas[name]
+        yield f"### `{name}`\n\n{_plain(schema.get('description', ''))}\n"
+        yield from self._fields(schema, is_sent=name.endswith("Request"))
+
+    def _fields(self, schema: Mapping[str, Any], *, is_sent: bool) -> Iterator[str]:
+        for field, one in schema.get("properties", {}).items():
+            facts = self._kind(one) + _default(one)
+            if is_sent and field in schema.get("required", ()):
+                facts += ", required"
+            yield f"`{field}`: {facts}\n: {_plain(one.get('description', ''))}\n"
+
+    def _parameter(self, one: Mapping[str, Any]) -> str:
+        schema = one["schema"]
+        kind = self._kind(schema).removesuffix(" or null")
+        facts = f"{one['in']}, {kind}{', required' if one.get('required') else _default(schema)}"
+        return f"`{one['name']}`: {facts}\n: {_plain(one.get('description', ''))}\n"
+
+    def _kind(self, schema: Mapping[str, Any]) -> str:
+        """Return how a type is said, schemas as links to where they are."""
+        said = openapi.type_in_words(schema)
+        return re.sub(r"\w+", lambda one: f"[{one[0]}](#{one[0].lower()})" if one[0] in self.shared else one[0], said)
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    return "" if schema.get("default") is None else f", default `{json.dumps(schema['default'])}`"
+
+
+def _is_of_every(status: str) -> bool:
+    return status.isdigit() and int(status) in openapi.ANY
+
+
+def _curl(name: str) -> list[str]:
+    """Return a request as one types it in a shell."""
+    method, _, path = name.partition(" ")
+    url = path.replace("{schedule_id}", "nightly").replace("{name}", "nightly").replace("{operation}", "pause")
+    headers = ["Content-Type: application/json"]
+    if path.startswith("/api/schedules"):
+        headers.append(f"{VERSION_HEADER}: {VERSION}")
+    said = "".join(f"  -H '{header}' \\\n" for header in headers)
+    return [f"curl -X {method} http://127.0.0.1:8000{url} \\", f"{said}  -d '{json.dumps(EXAMPLES[name])}'"]
 
 
 def observed() -> str:
@@ -220,47 +430,109 @@ def _metrics() -> str:
     rows = []
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ())) or "none"
         rows.append((f"`{name}`", family.type, labels, _cell(family.documentation)))
     about = "`/metrics` of a server serves them; the page on HTTP has the values of the labels."
     return _table("Metrics", about, ("metric", "type", "labels", "meaning"), rows)
 
 
 def _events() -> str:
-    rows = [(f"`{event}`", ", ".join(f"`{key}`" for key in sorted(keys))) for event, keys in audit.CONTRACT.items()]
+    meanings = dict(_documented_names(audit))
+    names = {value: name for name, value in vars(audit).items() if isinstance(value, str) and value in audit.CONTRACT}
+    rows = [
+        (f"`{event}`", _cell(meanings.get(names[event], "")), ", ".join(f"`{key}`" for key in sorted(keys)))
+        for event, keys in audit.CONTRACT.items()
+    ]
     about = (
         "`rqsched history` and the API show them, by schedule. A payload has those of its keys that have a value, and\n"
         "`command_context` where somebody asked."
     )
-    return _table("Audit events", about, ("event", "keys of its payload"), sorted(rows))
+    return _table("Audit events", about, ("event", "what happened", "keys of its payload"), sorted(rows))
+
+
+def _documented_names(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield the docstrings that stand behind the names of a module."""
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, text in pairwise(body):
+        if isinstance(statement, ast.Assign) and isinstance(text, ast.Expr):
+            yield ast.unparse(statement.targets[0]), inspect.cleandoc(str(ast.literal_eval(text.value)))
 
 
 def _log_actions() -> str:
     found: dict[str, set[tuple[str, str]]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text()
-        for action in re.findall(r'"action": "(\w+)"', text):
-            found.setdefault(action, set())
-        for call in ast.walk(ast.parse(text)):
-            for action, level, message in _logged(call):
-                found.setdefault(action, set()).add((level, message))
-    rows = []
-    for action, messages in sorted(found.items()):
-        levels = ", ".join(sorted({level for level, _ in messages if level}))
-        rows.append((f"`{action}`", levels, "; ".join(sorted({text for _, text in messages if text}))))
+    modules = [ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+    calls = [call for module in modules for call in ast.walk(module) if isinstance(call, ast.Call)]
+    for module in modules:
+        for function in ast.walk(module):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for action, level, message in _logged(_Scope(module, function, calls)):
+                    found.setdefault(action, set()).add((level, message))
+    rows = [
+        (f"`{action}`", ", ".join(sorted({level for level, _ in told})), "; ".join(sorted({text for _, text in told})))
+        for action, told in sorted(found.items())
+    ]
     about = "The field `action` of a log record, which stays the same when a message changes."
     return _table("Log keys", about, ("action", "level", "message"), rows)
 
 
-def _logged(call: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """Yield the action, level and message of a call that logs and says all three itself."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return
-    level = {"exception": "error", "log": ""}.get(call.func.attr, call.func.attr)
-    for keyword in call.keywords:
-        if keyword.arg == "extra" and (action := re.search(r"'action': '(\w+)'", ast.unparse(keyword.value))):
-            text = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
-            yield action[1], level, "" if text == "%s" else re.sub(r"%(\(\w+\))?[sdr]", "…", _cell(str(text)))
+class _Scope(NamedTuple):
+    """Where a name of a logging call is looked up."""
+
+    module: ast.Module
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    calls: Sequence[ast.Call]
+    """Every call of the package: what is passed to a parameter."""
+
+    def values(self, node: ast.expr) -> Iterator[ast.expr]:
+        """Yield what an expression may be: itself, either branch, or what its name is given."""
+        if isinstance(node, ast.IfExp):
+            yield from self.values(node.body)
+            yield from self.values(node.orelse)
+        elif isinstance(node, ast.Name):
+            given = [*_assigned(self.function, node.id), *_assigned(self.module, node.id)] or self._passed(node.id)
+            for value in given:
+                yield from self.values(value)
+        else:
+            yield node
+
+    def _passed(self, name: str) -> list[ast.expr]:
+        names = [one.arg for one in self.function.args.args if one.arg != "self"]
+        if name not in names:
+            return []
+        place, wanted = names.index(name), self.function.name
+        return [one.args[place] for one in self.calls if _last_name(one.func) == wanted and len(one.args) > place]
+
+
+def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    for node in tree.body if isinstance(tree, ast.Module) else ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                yield from (value for one, value in pairs if isinstance(one, ast.Name) and one.id == name)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _logged(scope: _Scope) -> Iterator[tuple[str, str, str]]:
+    """Yield the action, level and message of each call of a function that logs."""
+    for call in ast.walk(scope.function):
+        extra = next((one.value for one in getattr(call, "keywords", ()) if one.arg == "extra"), None)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or extra is None:
+            continue
+        text = call.args[1 if call.func.attr == "log" else 0]
+        levels = [{"exception": "error"}.get(call.func.attr, call.func.attr)]
+        if call.func.attr == "log":
+            levels = [one.lower() for one in re.findall(r"logging\.([A-Z]+)", ast.unparse(scope.function))]
+        for action in re.findall(r"'action': '([\w.]+)'", "".join(map(ast.unparse, scope.values(extra)))):
+            for said in scope.values(text):
+                if isinstance(said, ast.Constant) and said.value != "%s":
+                    yield from (
+                        (action, one, re.sub(r"%(\(\w+\))?[.\d]*[sdrf]", "…", _cell(str(said.value)))) for one in levels
+                    )
 
 
 def _table(title: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

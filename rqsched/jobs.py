@@ -98,7 +98,7 @@ def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
     runtime, carrier = current_runtime(), get_current_job()
     owner = None if carrier is None else carrier.meta.get(DATABASE)
     error = ownership.explain(runtime.ownership, job, owner)
-    _log.error("%s", error, extra={"action": "job_refused"})
+    _log.error("a job is refused: %s", error, extra={"action": "job_refused"})
     if carrier is None or not isinstance(error, WrongDatabaseError):
         raise error
     if (owner := owner or runtime.ownership.owner_of_queue()) is not None:

@@ -57,7 +57,7 @@ def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
 def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
     fields = {"action": "run_ended", **_fields(schedule, before), "outcome": after.status.value}
     named = f"{schedule.namespace}/{schedule.schedule_id}, run {before.uid}, attempt {before.attempt}"
-    told = f"run {after.status.value}: {named}"
+    told = f"{after.status.value}: {named}"
     ended_at = after.ended_at or schedule.updated_at
     if before.status is RunStatus.RUNNING and before.started_at is not None:
         fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
@@ -65,7 +65,7 @@ def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
     if after.status is not RunStatus.SUCCEEDED and after.error:
         fields["error"] = error_line(after.error)
         told += f": {fields['error']}"
-    _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "%s", told, extra=fields)
+    _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "run %s", told, extra=fields)
 
 
 def _fields(schedule: Schedule, run: Run) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def dispatcher(
 @command(app)
 def web(
     host: Annotated[str, typer.Option("--host", help="Beyond loopback, RQSCHED_TOKENS must be set.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8000,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", exists=True, dir_okay=False, help="Serve HTTPS: the certificate, PEM.")
     ] = None,
@@ -151,7 +151,7 @@ def web(
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key go together: give both, or neither.")
     if root_path and not root_path.startswith("/"):
-        raise ConfigError("--root-path begins with a slash: /rqsched.")
+        raise ConfigError("--root-path must begin with a slash: /rqsched.")
     logs.begin()
     logging.getLogger("rqsched.http.access").disabled = not access_log
     serve_http = _http_serve()

@@ -15,38 +15,55 @@ from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text
 from rqsched.errors import InvalidPayloadError
 
 CREATED = "ScheduleCreated"
+"""It was created."""
 PAUSED = "SchedulePaused"
+"""It fires no more until it is resumed; runs that have begun continue."""
 RESUMED = "ScheduleResumed"
+"""It fires again, next at `next_fire_at`: it was resumed or restarted, or an end that lies ahead was declared."""
 UPDATED = "ScheduleUpdated"
+"""Its definition was changed; `changed_fields` names what."""
 TRIGGERED = "ScheduleTriggered"
+"""A run was started: by an occurrence, a trigger, a backfill, or because the run that it waited for has ended."""
 SKIPPED = "ScheduleTriggerSkipped"
+"""An occurrence or a trigger started nothing; `reason` says why."""
 DELETED = "ScheduleDeleted"
+"""It was deleted, by somebody or by `on_exhausted`; its history stays."""
 BUFFERED = "ScheduleBuffered"
+"""A run waits for the end of `blocking_run_id`, as `overlap` says."""
 FIRE_FAILED = "ScheduleFireFailed"
+"""It could not be evaluated; the occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
+"""Occurrences passed without a fire: `count`, from `first` to `last`; those of `fired` fire in their place."""
 COMPLETED = "ScheduleCompleted"
+"""It is done: no occurrence is left, or it has run as often as it may."""
 DIED = "ScheduleDied"
+"""It is dead: its runs failed, and `retry.then` says that it ends by that."""
 RECOVERED = "ScheduleRecovered"
+"""A repair planned its next time anew: it had none, or the rules of its time zone had changed."""
 OVERDUE = "ScheduleOverdue"
+"""It has had no success for as long as `expect_success_within` allows."""
 RUN_FAILED = "RunFailed"
+"""A run has failed for good."""
 RUN_RETRYING = "RunRetrying"
+"""An attempt failed or was lost; the next begins at `retry_at`."""
 RUN_LOST = "RunLost"
+"""A run was lost for good: its worker died, and no retry is left."""
 RUN_BLOCKED = "RunBlocked"
+"""A worker lacked the code of a run, which waits for one that has it."""
 RUN_RETRY_REQUESTED = "RunRetryRequested"
+"""Somebody asked for one more attempt of a run; `outcome` says whether it started or waits."""
 RUN_RETRY_STARTED = "RunRetryStarted"
-"""Recorded when a retry that had to wait starts; for one that starts at once, the request's event says so."""
+"""A retry that had to wait starts; for one that starts at once, the request's event says so."""
 RUN_SUCCEEDED = "RunSucceeded"
-"""Recorded after failures only: a success that follows a success has no event."""
-
+"""A run succeeded after failures; a success that follows a success has no event."""
 RUN_CANCELLED = "RunCancelled"
+"""A run was cancelled; recorded when the caller says who asks or why."""
 RUN_TERMINATED = "RunTerminated"
-"""Both are recorded when the caller says who asks or why."""
-
+"""A run was terminated, its process killed; recorded when the caller says who asks or why."""
 BACKFILL_STOPPED = "BackfillStopped"
-"""Recorded when a backfill that has not ended is stopped."""
-
+"""A backfill was stopped before its end; runs that it has started continue."""
 FAN_OUT_ENDED = "FanOutEnded"
-"""Recorded when the last target of a run has ended, before the event of the run's own end, if it has one."""
+"""The last target of a run has ended; recorded before the event of the run's own end, if it has one."""
 
 REMAINING_EXHAUSTED = "remaining_actions_exhausted"
 """The reason of a skip for which `max_runs` leaves no run."""
@@ -168,7 +185,7 @@ class Event:
         """Refuse a type or key outside the contract."""
         allowed = CONTRACT.get(self.type)
         if allowed is None:
-            raise InvalidPayloadError("event_type", f"{self.type!r} is not in the audit contract")
+            raise InvalidPayloadError("event_type", f"{self.type!r} is not in the audit contract; see audit.CONTRACT")
         if extra := set(self.payload) - allowed - {"command_context"}:
             raise InvalidPayloadError("payload", f"{self.type} may not carry {sorted(extra)}; see audit.CONTRACT")
 
@@ -182,9 +199,9 @@ class AuditRecord:
     sequence: int
     """1, 2, 3 ... within the schedule, without gaps."""
     event_type: str
-    """One of the types above."""
+    """What happened, such as `RunFailed`; the reference on events lists them all."""
     payload: dict[str, Any]
-    """What CONTRACT lists for the type, and `command_context` when a caller gave one."""
+    """Its values by name, and `command_context` when a caller gave one."""
     workflow_instance_id: str | None
     """The instance id of the run it is about; None when it is about no run."""
     workflow_run_id: str | None

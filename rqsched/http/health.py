@@ -22,9 +22,12 @@ class ReadyResponse(Schema):
     """Which backends respond."""
 
     status: Literal["ready", "unavailable"]
+    """Whether all is as it should be."""
     database: bool
+    """Whether SQL responds."""
     schema_: bool = Field(alias="schema", description="Whether it fits this version.")
     redis: bool
+    """Whether Redis responds."""
 
 
 router = APIRouter(tags=["health"], responses=PROBLEM.of(400, 413))

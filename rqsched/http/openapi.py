@@ -29,7 +29,7 @@ from rqsched.core.ids import iso_utc
 
 _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
-_MEANING: Mapping[int, str] = {
+MEANINGS: Mapping[int, str] = {
     400: "The request cannot be read, or is refused.",
     401: "The token is missing or unknown.",
     403: "The role does not allow it, or the quota of the namespace.",
@@ -43,6 +43,7 @@ _MEANING: Mapping[int, str] = {
     500: "A defect; the log contains the request's id.",
     503: "A backend does not respond.",
 }
+"""What an error of each status means."""
 _HEADERS: Mapping[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}},
     429: _RETRY_AFTER,
@@ -125,21 +126,30 @@ class ProblemField(Schema):
     """The error of one field."""
 
     field: str
+    """Its name, dotted when it is nested."""
     message: str
+    """What is wrong with it and what to do."""
     code: str
+    """A stable identifier of the kind of error."""
 
 
 class ProblemResponse(Schema):
     """Problem details (RFC 9457)."""
 
     type: str
+    """A URN of the kind of error."""
     title: str
+    """The kind of error in words."""
     status: int
+    """The status of the response."""
     detail: str
+    """What is wrong and what to do."""
     code: str
     """A stable identifier of the kind of error."""
     request_id: str
+    """The id of the request, which the server's log has."""
     errors: list[ProblemField] | None = None
+    """The refused fields."""
     attributes: dict[str, str | int | None] | None = None
     """What the error is about, by name: `schedule_id`, `status`, `actual` ..."""
 
@@ -157,7 +167,7 @@ class Refusals:
         """Return the entries of these statuses."""
         content = {self.media_type: {"schema": reference(self.model)}}
         return {
-            status: {"description": _MEANING[status], "headers": _HEADERS.get(status, {}), "content": content}
+            status: {"description": MEANINGS[status], "headers": _HEADERS.get(status, {}), "content": content}
             for status in statuses
         }
 
@@ -254,7 +264,7 @@ def _operations(paths: Mapping[str, Any]) -> Iterator[str]:
 def _operation(method: str, path: str, operation: Mapping[str, Any], parameters: list[Mapping[str, Any]]) -> str:
     rows = [_parameter(one) for one in parameters]
     content = operation.get("requestBody", {}).get("content", {})
-    bodies = [(kind, _type(one.get("schema", {}))) for kind, one in content.items()]
+    bodies = [(kind, type_in_words(one.get("schema", {}))) for kind, one in content.items()]
     answers = [(status, one.get("description", "")) for status, one in operation.get("responses", {}).items()]
     return (
         f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> {escape(operation.get('summary', ''))}"
@@ -264,7 +274,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], parameters:
 
 
 def _parameter(one: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = _type(one.get("schema", {}))
+    kind = type_in_words(one.get("schema", {}))
     return one["name"], one["in"], kind, "required" if one.get("required") else "", one.get("description", "")
 
 
@@ -272,7 +282,7 @@ def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
     for name, schema in sorted(schemas.items()):
         required = schema.get("required", ())
         rows = [
-            (field, _type(one), "required" if field in required else "", one.get("description", ""))
+            (field, type_in_words(one), "required" if field in required else "", one.get("description", ""))
             for field, one in schema.get("properties", {}).items()
         ]
         values = ", ".join(str(value) for value in schema.get("enum", ()))
@@ -287,15 +297,18 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>" if rows else ""
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def type_in_words(schema: Mapping[str, Any]) -> str:
     """Return how a type is said in a few words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     for kind in ("anyOf", "oneOf", "allOf"):
         if kind in schema:
-            return " or ".join(_type(one) for one in schema[kind])
+            return " or ".join(type_in_words(one) for one in schema[kind])
     if schema.get("type") == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        return f"list of {type_in_words(schema.get('items', {}))}"
     if "enum" in schema or "const" in schema:
         return " | ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
-    return " ".join(str(part) for part in (schema.get("type", "any"), schema.get("format", "")) if part)
+    told = [schema.get("type", "any"), schema.get("format", "")]
+    for word, bound in (("from", "minimum"), ("to", "maximum")):
+        told += [word, schema[bound]] if bound in schema else []
+    return " ".join(str(part) for part in told if part != "")

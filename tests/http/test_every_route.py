@@ -195,3 +195,13 @@ def test_while_redis_is_unavailable_every_route_but_health_succeeds(
     wait_until(lambda: web.get("/readyz").status_code == 200, what="Redis to be back")
     web.env.recover()
     check_invariants(web.env.runtime)
+
+
+def test_every_operation_parameter_and_field_says_what_it_means(populated: tuple[Web, dict[str, str]]) -> None:
+    document = populated[0].get("/openapi.json").json()
+    parts = {f"{label}: {one['name']}": one for label, operation in documented_operations(populated[0]).items()
+             for one in operation.get("parameters", ())}  # fmt: skip
+    parts |= documented_operations(populated[0])
+    for name, schema in document["components"]["schemas"].items():
+        parts |= {name: schema} | {f"{name}.{field}": said for field, said in schema.get("properties", {}).items()}
+    assert [name for name, part in parts.items() if not part.get("description")] == []

@@ -57,6 +57,8 @@ Note = Annotated[str, Field(max_length=1_000)]
 Jitter = Annotated[int, Field(ge=0, le=3_600, strict=True)]
 MaxRuns = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Overlap = Annotated[str, Field(max_length=32)]
+_NOTE = "A note for the next operator."
+_OVERLAP = "What a fire does while an earlier run is unfinished."
 
 
 class RequestBody(BaseModel):
@@ -68,41 +70,47 @@ class RequestBody(BaseModel):
 class UpdateRequest(RequestBody):
     """The body of PUT; absent fields stay."""
 
-    spec: dict[str, Any] | None = None
-    action: dict[str, Any] | None = None
-    overlap_policy: Overlap | None = None
-    jitter_seconds: Jitter | None = None
-    max_runs: MaxRuns | None = None
-    memo: dict[str, Any] | None = None
-    search_attributes: dict[str, Any] | None = None
-    note: Note | None = None
-    paused: Annotated[bool, Field(strict=True)] | None = None
+    spec: dict[str, Any] | None = Field(
+        default=None, description="When it fires: cron_expressions, intervals, timezone."
+    )
+    action: dict[str, Any] | None = Field(
+        default=None, description="What it runs: workflow_type, input, task_queue and timeouts."
+    )
+    overlap_policy: Overlap | None = Field(default=None, description=_OVERLAP)
+    jitter_seconds: Jitter | None = Field(default=None, description="The most that a fire is delayed.")
+    max_runs: MaxRuns | None = Field(default=None, description="How many runs may start.")
+    memo: dict[str, Any] | None = Field(default=None, description="JSON values that its runs carry.")
+    search_attributes: dict[str, Any] | None = Field(default=None, description="JSON values to query by.")
+    note: Note | None = Field(default=None, description=_NOTE)
+    paused: Annotated[bool, Field(strict=True)] | None = Field(default=None, description="Whether it is paused.")
 
 
 class CreateRequest(UpdateRequest):
     """The body of POST."""
 
-    schedule_id: Annotated[str, Field(max_length=128)] | None = None
+    schedule_id: Annotated[str, Field(max_length=128)] | None = Field(
+        default=None, description="The id; absent, a new one is drawn."
+    )
 
 
 class NoteRequest(RequestBody):
     """The body of pause and resume."""
 
-    note: Note | None = None
+    note: Note | None = Field(default=None, description=_NOTE)
 
 
 class TriggerRequest(RequestBody):
     """The body of trigger."""
 
-    overlap_policy: Overlap | None = None
+    overlap_policy: Overlap | None = Field(default=None, description="Instead of the policy of the schedule.")
 
 
 class BackfillRequest(RequestBody):
     """The body of backfill."""
 
-    start_time: AwareDatetime
-    end_time: AwareDatetime
-    overlap_policy: Overlap | None = None
+    start_time: AwareDatetime = Field(description="The first instant, inclusive.")
+    end_time: AwareDatetime = Field(description="The end, exclusive; never after now.")
+    overlap_policy: Overlap | None = Field(default=None, description="Instead of the policy of the schedule.")
 
 
 def require_schedule_id(schedule_id: str) -> str:

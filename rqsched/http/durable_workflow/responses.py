@@ -194,181 +194,275 @@ class SpecForm(Schema):
     """When a schedule fires."""
 
     cron_expressions: list[str]
+    """Cron expressions."""
     intervals: list[dict[str, Any]]
+    """Intervals, each with `every` and perhaps `offset`, as ISO 8601 lengths."""
     timezone: str
+    """The IANA zone of the cron expressions."""
 
 
 class Item(Schema):
     """An item of the list."""
 
     schedule_id: str
+    """The id, unique in its namespace."""
     workflow_type: str
+    """The name of the workflow that it runs."""
     status: str
+    """`active`, `paused` or `deleted`; a dead schedule shows as paused."""
     paused: bool
+    """Whether it is paused."""
     next_fire: datetime | None
+    """When it fires next; None while it does not."""
     last_fire: datetime | None
+    """When its newest run was started."""
     overlap_policy: str
+    """What a fire does while an earlier run is unfinished."""
     note: str | None
+    """The note of the last operator."""
     fires_count: int
+    """How many runs it has started."""
     jitter_seconds: int
+    """The most that a fire is delayed."""
     max_runs: int | None
+    """How many runs may start; None: no limit."""
     remaining_actions: int | None
+    """How many of them are left; None: no limit."""
     spec: SpecForm
+    """When it fires."""
     action: dict[str, Any]
+    """What it runs: `workflow_type`, `input`, `task_queue` and timeouts."""
     failures_count: int
+    """How many of its runs have failed."""
     next_fire_at: datetime | None
+    """The same as `next_fire`."""
     last_fired_at: datetime | None
+    """The same as `last_fire`."""
     latest_workflow_instance_id: str | None
+    """The instance id of its newest run."""
     paused_at: datetime | None
+    """Since when it is paused."""
     created_at: datetime
+    """When it was created."""
     updated_at: datetime
+    """When it was last changed."""
 
 
 class ItemsResponse(Schema):
     """A page of schedules, created newest first."""
 
     schedules: list[Item]
+    """The schedules of this page."""
     next_page_token: str | None
+    """Passed to read the next page; None on the last one."""
 
 
 class State(Schema):
     """Whether a schedule fires."""
 
     status: str
+    """As in the list."""
     paused: bool
+    """Whether it is paused."""
     note: str | None
+    """The note of the last operator."""
 
 
 class RecentAction(Schema):
     """One of the newest runs."""
 
     workflow_id: str
+    """The instance id of the run."""
     run_id: str
+    """Its uid."""
     outcome: Literal["scheduled", "triggered", "backfilled", "drained", "buffered"]
+    """What started it."""
     status: str
+    """Its status."""
     fired_at: datetime
+    """When it was started."""
     occurrence_time: datetime
+    """The occurrence that it stands for."""
     fire_lag_ms: int
+    """How long after the occurrence it was started."""
 
 
 class BufferedAction(Schema):
     """A run that waits for the one ahead of it."""
 
     workflow_id: str
+    """The instance id of the run."""
     run_id: str
+    """Its uid."""
     occurrence_time: datetime
+    """The occurrence that it stands for."""
     buffered_at: datetime
+    """Since when it waits."""
 
 
 class Info(Schema):
     """Counters and the newest runs."""
 
     next_fire: datetime | None
+    """When it fires next; None while it does not."""
     last_fire: datetime | None
+    """When its newest run was started."""
     fires_count: int
+    """How many runs it has started."""
     failures_count: int
+    """How many of its runs have failed."""
     recent_actions: list[RecentAction] = Field(max_length=10)
+    """The newest runs."""
     buffered_actions: list[BufferedAction] = Field(max_length=100)
+    """The runs that wait, oldest first."""
     skipped_trigger_count: int
+    """How many occurrences and triggers started nothing."""
     last_skip_reason: str | None
+    """Why the newest of them started nothing."""
     last_skipped_at: datetime | None
+    """When that was recorded."""
 
 
 class DetailResponse(Item):
     """All details of a schedule."""
 
     namespace: str
+    """The namespace."""
     state: State
+    """Whether it fires."""
     info: Info
+    """Counters and the newest runs."""
     memo: dict[str, Any]
+    """The memo of its runs."""
     search_attributes: dict[str, Any]
+    """The values to query by."""
 
 
 class OutcomeResponse(Schema):
     """The outcome of a command."""
 
     schedule_id: str
+    """The id."""
     outcome: Literal["created", "updated", "deleted", "paused", "resumed"]
+    """What was done."""
 
 
 class TriggeredResponse(Schema):
     """The outcome of a trigger."""
 
     schedule_id: str
+    """The id."""
     outcome: Literal["triggered", "buffered", "buffer_full", "skipped"]
+    """What became of the trigger."""
     workflow_id: str | None = None
+    """The instance id of the run."""
     run_id: str | None = None
+    """The uid of the run."""
     buffer_depth: int | None = None
+    """How many runs wait."""
     reason: str | None = None
+    """Why no run was started."""
 
 
 class BackfilledFire(Schema):
     """The outcome of one occurrence of a backfill."""
 
     fire_time: datetime
+    """The occurrence."""
     outcome: Literal["started", "skipped", "failed"]
+    """What became of it."""
     workflow_id: str | None = None
+    """The instance id of its run."""
     reason: str | None = None
+    """Why it has none."""
 
 
 class BackfilledResponse(Schema):
     """The outcome of a backfill."""
 
     schedule_id: str
+    """The id."""
     outcome: Literal["backfill_started"]
+    """It has begun."""
     backfill_id: str
     """It continues after the response when the range is large; the native API reads its progress by this id."""
     status: str
+    """Whether it runs or is done."""
     fires_attempted: int
+    """How many occurrences have an outcome by now."""
     results: list[BackfilledFire]
+    """The outcomes, where all are there within the request."""
 
 
 class Event(Schema):
     """One audit event."""
 
     id: str
+    """The id of the event."""
     sequence: int
+    """1, 2, 3 ... within the schedule, without gaps."""
     event_type: str
+    """What happened."""
     payload: dict[str, Any]
+    """Its values by name."""
     workflow_instance_id: str | None
+    """The instance id of the run it is about; None when it is about no run."""
     workflow_run_id: str | None
+    """The uid of that run."""
     recorded_at: datetime
+    """When it was recorded."""
 
 
 class HistoryResponse(Schema):
     """A page of audit events, oldest first."""
 
     schedule_id: str
+    """The id."""
     namespace: str
+    """The namespace."""
     events: list[Event]
+    """The events of this page."""
     next_cursor: int | None
+    """Passed as `after_sequence` to read the next page; None on the last one."""
     has_more: bool
+    """Whether another page follows."""
 
 
 class ClusterResponse(Schema):
     """Who this server is and what it can do."""
 
     server: str
+    """The name of this server."""
     version: str
+    """The version of rqsched."""
     namespace: dict[str, str]
+    """The namespace that was asked."""
     capabilities: dict[str, bool]
+    """What it can do."""
     control_plane: dict[str, str]
+    """The versions of the control plane that it speaks."""
     worker_protocol: dict[str, Any]
+    """What it offers to workers of this document: nothing, for those of RQ execute the runs."""
 
 
 class ReachableResponse(Schema):
     """Both backends responded."""
 
     status: Literal["ok"]
+    """Both responded."""
     version: str
+    """The version of rqsched."""
 
 
 class RefusalResponse(Schema):
     """An error; `reason` is stable."""
 
     message: str
+    """What is wrong and what to do."""
     reason: str
+    """A stable identifier of the kind of error."""
     request_id: str
+    """The id of the request, which the server's log has."""
     field: str | None = None
     """The refused field."""
     errors: dict[str, list[str]] | None = None
@@ -376,7 +470,9 @@ class RefusalResponse(Schema):
     last_safe_cursor: dict[str, Any] | None = None
     """Where the list of a page token stood that belongs to other filters."""
     schedule_id: str | None = None
+    """The schedule, where one is meant."""
     outcome: Literal["trigger_failed"] = "trigger_failed"
+    """Only of a trigger that failed."""
 
 
 REFUSED = Refusals(RefusalResponse)

@@ -36,7 +36,7 @@ from rqsched.store.pages import PAGE_CHARACTERS
 _log = logging.getLogger(__name__)
 _schedules = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
 
-ScheduleId = Annotated[str, Path(max_length=255)]
+ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
 RECENT = 10
 """The newest runs that a description lists."""
 MOST_WAITING = 100
@@ -44,16 +44,19 @@ MOST_WAITING = 100
 WITHIN_REQUEST = timedelta(seconds=2)
 """How long a backfill runs within its request; the rest continues after the response."""
 DEFAULT_EVENTS = 100
+_QUERY = 'An AND of equalities, such as WorkflowType = "invoice-sync" AND region = "eu".'
 
 
 @_schedules.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
 def list_schedules(
     call: Read,
-    status: Annotated[str | None, Query(max_length=32, description="active or paused")] = None,
-    workflow_type: Annotated[str | None, Query(max_length=255)] = None,
-    query_text: Annotated[str | None, Query(alias="query", max_length=4_000)] = None,
-    page_size: Annotated[int, Query(ge=1, le=200)] = 50,
-    next_page_token: Annotated[str | None, Query(max_length=2_000)] = None,
+    status: Annotated[str | None, Query(max_length=32, description="Only these: active or paused.")] = None,
+    workflow_type: Annotated[str | None, Query(max_length=255, description="Only of this workflow.")] = None,
+    query_text: Annotated[str | None, Query(alias="query", max_length=4_000, description=_QUERY)] = None,
+    page_size: Annotated[int, Query(ge=1, le=200, description="The size of a page.")] = 50,
+    next_page_token: Annotated[
+        str | None, Query(max_length=2_000, description="The next_page_token of the previous page.")
+    ] = None,
 ) -> Response:
     """List schedules, created newest first."""
     filters = requests.filters_of(call.namespace, status, workflow_type, query_text)
@@ -244,7 +247,7 @@ def history(
     call: Read,
     schedule_id: ScheduleId,
     limit: Annotated[str | None, Query(max_length=32, description="1 to 500; 100 when it is not a number.")] = None,
-    after_sequence: Annotated[str | None, Query(max_length=32)] = None,
+    after_sequence: Annotated[str | None, Query(max_length=32, description="Only later events.")] = None,
 ) -> Response:
     """Read audit events in order; works on deleted schedules."""
     handle, after = call.newest(schedule_id), _sequence(after_sequence)

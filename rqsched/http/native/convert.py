@@ -73,7 +73,7 @@ def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
     """Read a change: only the fields that the body contains, null as the default."""
     options = {name: DEFAULTS[name] if value is None else value for name, value in _options(body).items()}
     if (body.has("workflow") or body.has("workflow_id")) and _value(body, "workflow") is None:
-        raise InvalidInputError("workflow", "cannot be null")
+        raise InvalidInputError("workflow", "cannot be null; name a registered workflow")
     options |= _retries(body)
     surface = _surface(body, loads(current.definition.surface)) if any(map(body.has, _OF_SURFACE)) else None
     spec = _spec(body, current.spec) if any(map(body.has, (*_MEMBERS, *_WINDOW, "timezone"))) else None

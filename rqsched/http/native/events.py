@@ -111,5 +111,5 @@ def _sequence_of(text: str, uid: str) -> int:
     before, separator, sequence = text.rpartition(".")
     is_known = is_uid(before) if separator else True
     if not (is_known and sequence.isascii() and sequence.isdigit() and len(sequence) <= 18):
-        raise InvalidInputError("after", "is neither a sequence nor the id of an event of this schedule")
+        raise InvalidInputError("after", "is neither a sequence nor an event of this schedule; pass the id of one")
     return int(sequence) if before in {"", uid} else 0

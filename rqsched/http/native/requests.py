@@ -144,6 +144,8 @@ IfMatch = Annotated[str | None, Header(description="The ETag or version the sche
 
 
 _PIPELIT = "The Pipelit document's name for"
+_NOTE = "A note for the next operator."
+_REASON = "Why; recorded with the audit event."
 
 
 class RequestBody(BaseModel):
@@ -275,7 +277,7 @@ class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made f
     total_repeats: Repeats | None = Field(default=None, description=f"{_PIPELIT} max_successes; 0 means no limit.")
     timeout_seconds: Seconds | None = Field(default=None, description=f"{_PIPELIT} timeout.")
     user_profile_id: NumberedName | None = Field(default=None, description=f"{_PIPELIT} owner.")
-    note: Note | None = Field(default=None, description="A note for the next operator.")
+    note: Note | None = Field(default=None, description=_NOTE)
 
 
 class DeclareRequest(DefinitionRequest, _FixedOptions):  # type: ignore[misc] # the same
@@ -327,21 +329,21 @@ class UpdateRequest(DefinitionRequest):
 class PauseRequest(RequestBody):
     """Why the schedule is paused."""
 
-    note: Note | None = None
-    reason: Note | None = None
+    note: Note | None = Field(default=None, description=_NOTE)
+    reason: Note | None = Field(default=None, description=_REASON)
 
 
 class ResumeRequest(RequestBody):
     """How the schedule continues."""
 
     catch_up: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
-    note: Note | None = None
+    note: Note | None = Field(default=None, description=_NOTE)
 
 
 class NoteRequest(RequestBody):
     """A note for the next operator."""
 
-    note: Note | None = None
+    note: Note | None = Field(default=None, description=_NOTE)
 
 
 class TriggerRequest(RequestBody):
@@ -371,13 +373,13 @@ class BackfillRequest(RequestBody):
 class RetryRunRequest(RequestBody):
     """Why a run is run again."""
 
-    reason: Note | None = Field(default=None, description="Recorded with the audit event.")
+    reason: Note | None = Field(default=None, description=_REASON)
 
 
 class StopRequest(RequestBody):
     """Why a run is cancelled or terminated, or a backfill stopped."""
 
-    reason: Note | None = Field(default=None, description="Recorded with the audit event.")
+    reason: Note | None = Field(default=None, description=_REASON)
 
 
 class RetryOneRequest(RetryRunRequest):
@@ -444,7 +446,9 @@ class BulkRequest(RequestBody):
 class BatchDeleteRequest(RequestBody):
     """Which schedules to delete; ids that do not exist are ignored."""
 
-    schedule_ids: Annotated[list[Name], Field(min_length=1, max_length=500)] | None = None
+    schedule_ids: Annotated[list[Name], Field(min_length=1, max_length=500)] | None = Field(
+        default=None, description="The ids to delete."
+    )
     ids: Annotated[list[NumberedName], Field(min_length=1, max_length=500)] | None = Field(
         default=None, description="The same as schedule_ids."
     )

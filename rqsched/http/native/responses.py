@@ -24,21 +24,30 @@ class _SlimPipelitNames(Schema):
     """The same values under the Pipelit document's names."""
 
     id: str
+    """`schedule_id`."""
     name: str
+    """The display name; the id where there is none."""
     workflow_id: str
+    """`workflow`."""
     trigger_node_id: str | None = None
     """Only of a schedule that was given one."""
     user_profile_id: str | None = None
     """`owner`; only of a schedule that was given it under this name."""
     interval_seconds: float | None
+    """The interval, of a schedule that is one; else None."""
     total_repeats: int
+    """`max_successes`; 0 means no limit."""
     max_retries: int
+    """`max_retries` of `retry`."""
     timeout_seconds: int | None
+    """`timeout`."""
     current_repeat: int
+    """`success_count`."""
 
 
 class _PipelitNames(_SlimPipelitNames):
     trigger_payload: dict[str, Any]
+    """`kwargs`."""
 
 
 class Page(Schema):
@@ -107,6 +116,7 @@ class TargetsResponse(Page):
     progress: TargetProgressResponse | None
     """None when the run has no targets."""
     items: list[TargetResponse]
+    """The targets of this page."""
 
 
 WhyResponse: Any = schema_of("WhyResponse", Why)
@@ -125,6 +135,7 @@ class RetryFailedResponse(Schema):
     skipped: int
     """Those that changed meanwhile."""
     items: list[RetryRowResponse]
+    """What was done to each run."""
 
 
 def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
@@ -146,12 +157,14 @@ class BulkResponse(Schema):
     counts: dict[str, int]
     """How many had each outcome."""
     items: list[BulkRowResponse]
+    """What was done to each schedule."""
 
 
 class RunsResponse(Page):
     """A page of runs, newest first."""
 
     items: list[RunResponse | RunSummary]
+    """The runs of this page."""
 
 
 class _OfSchedule(Schema):
@@ -172,6 +185,7 @@ class FoundRunsResponse(Page):
     """A page of runs of all schedules, newest first."""
 
     items: list[FoundRunResponse | FoundRunSummary]
+    """The runs of this page."""
 
 
 class TriggerResponse(Schema):
@@ -182,8 +196,11 @@ class TriggerResponse(Schema):
     reason: str | None
     """Why no run was started; None otherwise."""
     instance_id: str | None
+    """The instance id of the run; None without one."""
     run: RunResponse | None
+    """The run; None without one."""
     buffer_depth: int | None
+    """How many runs wait; None unless this one does."""
 
 
 def trigger_response(result: TriggerResult[RunHandle]) -> dict[str, Any]:
@@ -199,6 +216,7 @@ class EventsResponse(Page):
     """A page of audit events, oldest first."""
 
     items: list[EventResponse]
+    """The events of this page."""
 
 
 class _Found(_OfSchedule):
@@ -215,6 +233,7 @@ class FoundEventsResponse(Page):
     """A page of audit events of all schedules, oldest first."""
 
     items: list[FoundEventResponse]
+    """The events of this page."""
 
 
 DeliveryResponse: Any = schema_of("DeliveryResponse", DeliveryDescription)
@@ -224,12 +243,14 @@ class DeliveriesResponse(Page):
     """A page of notifications, newest first."""
 
     items: list[DeliveryResponse]
+    """The notifications of this page."""
 
 
 class UpcomingResponse(Schema):
     """The next instants at which a schedule fires, jitter included."""
 
     items: list[datetime]
+    """The instants, the next one first."""
 
 
 BackfillRowResponse: Any = schema_of("BackfillRowResponse", BackfillRow)
@@ -249,15 +270,20 @@ class BackfillsResponse(Page):
     """A page of backfills, newest first."""
 
     items: list[BackfillResponse]
+    """The backfills of this page."""
 
 
 class WorkflowResponse(Schema):
     """A workflow that some process registered."""
 
     name: str
+    """The name that schedules give."""
     queue: str | None
+    """The queue of its runs, unless a schedule names another."""
     connection: str | None
+    """The named Redis of its runs, unless a schedule names another."""
     timeout: int | None
+    """Seconds that an attempt may take, unless a schedule says otherwise."""
     on_failure: str | None
     """The workflow that is told of failures of its runs."""
     on_recovery: str | None
@@ -272,3 +298,4 @@ class WorkflowsResponse(Schema):
     """Every registered workflow, by name."""
 
     items: list[WorkflowResponse]
+    """The workflows."""

@@ -188,7 +188,7 @@ def list_runs_of_all(
     call: Read,
     status: Annotated[list[str] | None, Query(description="Only these statuses.")] = None,
     schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
-    workflow: Annotated[str | None, Query(max_length=255)] = None,
+    workflow: Annotated[str | None, Query(max_length=255, description="Of this workflow only.")] = None,
     since: Annotated[Instant | None, Query(description="Created then or later; ended, with sort=-ended.")] = None,
     until: Annotated[Instant | None, Query(description="Created, or ended, before.")] = None,
     error: Annotated[

@@ -86,14 +86,14 @@ def list_schedules(
     outcome: Annotated[
         list[str] | None, Query(description="Only those whose newest run ended so: succeeded, failed, lost.")
     ] = None,
-    workflow: Annotated[str | None, Query(max_length=255)] = None,
+    workflow: Annotated[str | None, Query(max_length=255, description="Only of this workflow.")] = None,
     workflow_id: Annotated[str | None, Query(max_length=255, description="The same as workflow.")] = None,
     label: Annotated[list[str] | None, Query(description="name:value; all must match.")] = None,
     search_attributes: Annotated[
         str | None,
         Query(max_length=MAX_QUERY, description='Those it has, among others, as a JSON object: {"region": "eu"}.'),
     ] = None,
-    owner: Annotated[str | None, Query(max_length=255)] = None,
+    owner: Annotated[str | None, Query(max_length=255, description="Only of this owner.")] = None,
     managed_by: Annotated[str | None, Query(max_length=255, description="sync: those that a sync made.")] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
@@ -266,7 +266,7 @@ def delete(
     call: Admin,
     schedule_id: ScheduleId,
     purge: Annotated[bool, Query(description="Also remove its runs and history permanently.")] = False,
-    reason: Annotated[Note | None, Query()] = None,
+    reason: Annotated[Note | None, Query(description="Why; recorded with the audit event.")] = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a schedule: its id becomes free; its history stays unless purged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -23,6 +23,7 @@ from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.schedule_queries import Filters
 
+CronName = Annotated[str, Path(description="The name of the cron job.")]
 router = APIRouter(prefix="/v1/cron")
 MAX_PAGE = 200
 """The most cron jobs of one page; a larger `limit` is reduced to it."""
@@ -93,10 +94,10 @@ def _executor(call: Call, job_type: str) -> str:
 @router.get("", response_model=responses.CronsResponse)
 def list_crons(
     call: Read,
-    enabled: Annotated[bool | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1)] = 50,
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
-    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    enabled: Annotated[bool | None, Query(description="Only those that fire, or only those that do not.")] = None,
+    limit: Annotated[int, Query(ge=1, description="The size of a page.")] = 50,
+    cursor: Annotated[str | None, Query(max_length=500, description="The next_cursor of the previous page.")] = None,
+    offset: Annotated[int, Query(ge=0, le=10_000_000, description="How many to pass over.")] = 0,
 ) -> Response:
     """List cron jobs in the order they were registered."""
     statuses = SHOWN if enabled is None else ("active",) if enabled else ("paused", "done", "dead")
@@ -114,13 +115,13 @@ def list_crons(
 
 
 @router.get("/{name}", response_model=responses.CronResponse)
-def read(call: Read, name: str) -> Response:
+def read(call: Read, name: CronName) -> Response:
     """Read a cron job."""
     return OjsResponse(responses.cron_response(call.schedule(name).state))
 
 
 @router.delete("/{name}", response_model=responses.RemovedResponse)
-def remove(call: Admin, name: str) -> Response:
+def remove(call: Admin, name: CronName) -> Response:
     """Remove a cron job; jobs it has already enqueued are not affected."""
     handle = call.schedule(name)
     job = responses.cron_job(handle.state)
@@ -134,7 +135,7 @@ def remove(call: Admin, name: str) -> Response:
     responses=REFUSED.of(409),
     openapi_extra=body_schema(requests.ChangeRequest),
 )
-def patch(call: Operate, name: str, body: Body) -> Response:
+def patch(call: Operate, name: CronName, body: Body) -> Response:
     """Enable or disable a cron job; its other fields may be changed with the role that registers."""
     registration = requests.read_registration(body)
     wanted = FIELDS & set(body)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from rqsched.chain import external_runs, retrying
@@ -35,6 +35,7 @@ from rqsched.http.ojs.responses import REFUSED, at
 from rqsched.store import run_queries
 
 router = APIRouter(prefix="/v1")
+JobId = Annotated[str, Path(description="The id of the job.")]
 MAX_JOBS = 100
 """The most jobs of one fetch (a larger `count` is reduced to it), and the most queues it may name."""
 MAX_DEAD_LETTERS = 100
@@ -139,13 +140,13 @@ def heartbeat(call: Operate, body: Body) -> Response:
 
 
 @router.get("/jobs/{job_id}", response_model=responses.JobResponse)
-def read(call: Read, job_id: str) -> Response:
+def read(call: Read, job_id: JobId) -> Response:
     """Read a job, whichever worker executes it."""
     return _job(call, _find(call, job_id))
 
 
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
-def cancel(call: Operate, job_id: str) -> Response:
+def cancel(call: Operate, job_id: JobId) -> Response:
     """Cancel a job that has not ended; a worker that holds it learns that with its next heartbeat."""
     found = _find(call, job_id)
     before: list[str] = []
@@ -165,10 +166,10 @@ def cancel(call: Operate, job_id: str) -> Response:
 @router.get("/dead-letter", response_model=responses.DeadLettersResponse)
 def list_dead_letters(
     call: Read,
-    queue: Annotated[str | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1)] = 50,
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
-    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    queue: Annotated[str | None, Query(description="Only of this queue.")] = None,
+    limit: Annotated[int, Query(ge=1, description="The size of a page.")] = 50,
+    cursor: Annotated[str | None, Query(max_length=500, description="The next_cursor of the previous page.")] = None,
+    offset: Annotated[int, Query(ge=0, le=10_000_000, description="How many to pass over.")] = 0,
 ) -> Response:
     """List dead letters, the newest first."""
     settings = call.scheduler.settings
@@ -193,13 +194,13 @@ def list_dead_letters(
 
 
 @router.get("/dead-letter/{dead_letter_id}", response_model=responses.JobResponse, name="read")
-def read_dead_letter(call: Read, dead_letter_id: str) -> Response:
+def read_dead_letter(call: Read, dead_letter_id: JobId) -> Response:
     """Read a dead letter with the error of each attempt."""
     return _job(call, _find_dead_letter(call, dead_letter_id))
 
 
 @router.post("/dead-letter/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(409))
-def retry(call: Operate, dead_letter_id: str) -> Response:
+def retry(call: Operate, dead_letter_id: JobId) -> Response:
     """Try a dead letter again: one more attempt, with its errors kept. 409 when its cron job was removed."""
     found = _find_dead_letter(call, dead_letter_id)
     runtime = call.scheduler.runtime
@@ -212,7 +213,7 @@ def retry(call: Operate, dead_letter_id: str) -> Response:
 
 
 @router.delete("/dead-letter/{dead_letter_id}", response_model=responses.ForgottenResponse)
-def forget(call: Admin, dead_letter_id: str) -> Response:
+def forget(call: Admin, dead_letter_id: JobId) -> Response:
     """Remove a dead letter for good; the run stays in the history of its schedule."""
     uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
     if uid is None or not database.transact(lambda c: run_queries.forget_dead_letter(c, uid, namespace=call.namespace)):

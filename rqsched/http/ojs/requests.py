@@ -58,15 +58,21 @@ Type = Annotated[str, Field(pattern=f"^{_TYPE.pattern}$", max_length=255)]
 Queue = Annotated[str, Field(pattern=f"^{_QUEUE.pattern}$")]
 Worker = Annotated[str, Field(min_length=1, max_length=255)]
 Visibility = Annotated[int, Field(ge=LEAST_VISIBILITY, le=MOST_VISIBILITY)]
+_WORKER = "The worker's own name: only the worker that holds a job may end it."
+_VISIBILITY = "Milliseconds for which it holds the jobs without a heartbeat."
 
 
 class TemplateRequest(BaseModel):
     """The job that a cron job starts."""
 
-    type: Type | None = None
-    args: list[Any] | None = None
-    options: dict[str, Any] | None = None
-    meta: dict[str, Any] | None = None
+    type: Type | None = Field(default=None, description="What a worker executes, such as report.generate.")
+    args: list[Any] | None = Field(default=None, description="The positional arguments.")
+    options: dict[str, Any] | None = Field(
+        default=None, description="The options of the job: queue, timeout, retry, priority, tags, meta."
+    )
+    meta: dict[str, Any] | None = Field(
+        default=None, description="Values that the job carries; merged into those of the options."
+    )
 
 
 class ChangeRequest(TemplateRequest):
@@ -76,52 +82,58 @@ class ChangeRequest(TemplateRequest):
     expression: str | None = Field(default=None, description="The same as cron.")
     timezone: str | None = Field(default=None, description="IANA name.")
     job_template: TemplateRequest | None = Field(default=None, description="Instead of type, args and options.")
-    overlap_policy: Overlap | None = None
-    enabled: bool = True
-    description: str | None = None
+    overlap_policy: Overlap | None = Field(
+        default=None, description="What a fire does while an earlier job is unfinished."
+    )
+    enabled: bool = Field(default=True, description="Whether it fires.")
+    description: str | None = Field(default=None, description="Free text.")
 
 
 class RegisterRequest(ChangeRequest):
     """A cron job: its name, `cron` or `expression`, and a type, flat or in `job_template`."""
 
-    name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
+    name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")] = Field(description="Its name, unique in the namespace.")
 
 
 class FetchRequest(BaseModel):
     """Which jobs a worker fetches."""
 
-    queues: Annotated[list[Queue], Field(min_length=1, max_length=100)]
-    worker_id: Worker | None = None
-    count: Annotated[int, Field(ge=1)] = 1
-    visibility_timeout_ms: Visibility | None = None
+    queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = Field(
+        description="The queues that it takes from, in this order."
+    )
+    worker_id: Worker | None = Field(default=None, description=_WORKER)
+    count: Annotated[int, Field(ge=1)] = Field(default=1, description="How many jobs at most.")
+    visibility_timeout_ms: Visibility | None = Field(default=None, description=_VISIBILITY)
 
 
 class EndRequest(BaseModel):
     """Which job ended; `worker_id` and `attempt` detect a worker that no longer holds it."""
 
-    job_id: UUID
-    worker_id: Worker | None = None
-    attempt: int | None = None
+    job_id: UUID = Field(description="The id of the job.")
+    worker_id: Worker | None = Field(default=None, description=_WORKER)
+    attempt: int | None = Field(default=None, description="The attempt that it ends; another one is refused.")
 
 
 class AckRequest(EndRequest):
     """A job that succeeded."""
 
-    result: Any = None
+    result: Any = Field(default=None, description="What the job returned.")
 
 
 class NackRequest(EndRequest):
     """An attempt that failed; `retryable: false` in its error makes it the last."""
 
-    error: Any = None
+    error: Any = Field(default=None, description="Why it failed: an object with code, message and retryable.")
 
 
 class HeartbeatRequest(BaseModel):
     """A live worker and the jobs it executes."""
 
-    worker_id: Worker
-    active_jobs: Annotated[list[UUID], Field(max_length=1000)] = []
-    visibility_timeout_ms: Visibility | None = None
+    worker_id: Worker = Field(description=_WORKER)
+    active_jobs: Annotated[list[UUID], Field(max_length=1000)] = Field(
+        default_factory=list, description="The jobs that it executes."
+    )
+    visibility_timeout_ms: Visibility | None = Field(default=None, description=_VISIBILITY)
 
 
 REQUESTS = (RegisterRequest, ChangeRequest, FetchRequest, AckRequest, NackRequest, HeartbeatRequest)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from rqsched.chain.external_runs import ClaimedRun
 from rqsched.config import Settings
@@ -214,8 +214,11 @@ class Template(Schema):
     """The job that a cron job starts."""
 
     type: str
+    """What a worker executes: the name of a workflow, or the type that an external worker handles."""
     args: list[Any]
+    """The positional arguments."""
     options: dict[str, Any]
+    """The options of the job, as they were sent."""
 
 
 class Cron(Template):
@@ -224,210 +227,300 @@ class Cron(Template):
     x_specs: dict[str, Any] | None = None
     """All of when it fires, where `cron` cannot say it."""
     name: str
+    """Its name, unique in the namespace."""
     cron: str
+    """The cron expression, or `@every` with a length."""
     expression: str
+    """The same as `cron`."""
     timezone: str
+    """The IANA zone in which it is read."""
     job_template: Template
+    """The same job under the name of another published form."""
     overlap_policy: str
+    """What a fire does while an earlier job is unfinished: `skip`, `allow`, `cancel_previous` or `enqueue`."""
     enabled: bool
+    """Whether it fires."""
     status: str
+    """The status of the schedule: active, paused, done or dead."""
     description: str | None
+    """Free text."""
     last_run_at: datetime | None
+    """When its newest job was started."""
     next_run_at: datetime | None
+    """When it fires next; None while it does not."""
     run_count: int
+    """How many jobs it has started."""
     created_at: datetime
+    """When it was registered."""
 
 
 class CronResponse(Schema):
     """One cron job, under both names."""
 
     cron_job: Cron
+    """The cron job."""
     cron: Cron
+    """The same."""
 
 
 class Pagination(Schema):
     """Where the list continues."""
 
     total: int
+    """How many match in all."""
     has_more: bool
+    """Whether another page follows."""
     next_cursor: str | None
+    """Passed as `cursor` to read the next page; None on the last one."""
 
 
 class OffsetPagination(Pagination):
     """Where the list continues, and what was asked."""
 
     limit: int
+    """The size of a page, as it was asked."""
     offset: int
+    """Where the page begins, as it was asked."""
 
 
 class CronsResponse(Schema):
     """A page of cron jobs, under both names."""
 
     crons: list[Cron]
+    """The cron jobs of this page."""
     cron_jobs: list[Cron]
+    """The same."""
     count: int
     """The number of all matching cron jobs."""
     pagination: Pagination
+    """Where the list continues."""
 
 
 class RemovedResponse(Schema):
     """The removed cron job."""
 
     deleted: Literal[True]
+    """It was removed."""
     name: str
+    """Its name."""
     cron: Cron
+    """The cron job as it was."""
 
 
-class JobError(BaseModel):
+class JobError(Schema):
     """Why an attempt failed, as its worker sent it."""
 
     model_config = ConfigDict(extra="allow")
 
     code: Any = None
+    """The kind of error, such as `handler_error`, `timeout` or `x_lost`."""
     message: Any = None
+    """What went wrong."""
     retryable: Any = None
+    """Whether another attempt makes sense."""
 
 
 class AttemptError(JobError):
     """The error of one attempt."""
 
     attempt: int
+    """The number of the attempt."""
     occurred_at: datetime
+    """When it failed."""
 
 
 class Job(Schema):
     """A run as a job for a worker; unknown fields are absent."""
 
     specversion: str
+    """The version of the spec."""
     id: UUID
+    """The id of the job: the uid of the run in the form of a UUID."""
     type: str
+    """What the worker executes."""
     queue: str
+    """The queue that it waits on."""
     args: list[Any]
+    """The positional arguments."""
     x_kwargs: dict[str, Any] | None = None
+    """The keyword arguments, if it has any."""
     meta: dict[str, Any]
+    """The memo of the schedule and the name of the cron job."""
     state: Literal["available", "active", "retryable", "pending", "completed", "cancelled", "discarded"]
+    """Where it is in its life."""
     attempt: int
     """The number of the newest execution; 0 before the first."""
     max_attempts: int
+    """How many attempts it has, the first one included."""
     priority: int
+    """Larger ones are fetched first."""
     tags: list[str]
+    """The tags of its options."""
     timeout: int | None = None
+    """Seconds that an attempt may take."""
     timeout_ms: int
+    """The same in milliseconds; the default where it names none."""
     result: Any = None
+    """What the worker returned."""
     error: JobError | None = None
+    """Why the newest attempt failed."""
     errors: list[AttemptError] | None = None
+    """Why each attempt failed, oldest first."""
     created_at: datetime
+    """When the run was created."""
     scheduled_at: datetime
+    """The occurrence that it stands for."""
     enqueued_at: datetime | None
+    """When it was put on its queue; None before that."""
     started_at: datetime | None = None
+    """When its newest attempt began."""
     x_fence: int | None = None
     """The fencing token of the newest execution: larger than those before it."""
     completed_at: datetime | None = None
+    """When it succeeded."""
     cancelled_at: datetime | None = None
+    """When it was cancelled."""
     discarded_at: datetime | None = None
+    """When it failed for good."""
     next_attempt_at: datetime | None = None
+    """When its next attempt may begin."""
 
 
 class JobResponse(Schema):
     """One job."""
 
     job: Job
+    """The job."""
 
 
 class JobsResponse(Schema):
     """The jobs that a worker claimed."""
 
     jobs: list[Job]
+    """The jobs; fewer than asked for, or none, where no more wait."""
 
 
 class CancelledJob(Job):
     """A job that was cancelled."""
 
     state: Literal["cancelled"]
+    """It is cancelled."""
     previous_state: str
+    """Its state before."""
 
 
 class CancelledResponse(Schema):
     """What became of a cancelled job."""
 
     job: CancelledJob
+    """The job."""
 
 
 class AcknowledgedResponse(Schema):
     """A job that succeeded."""
 
     acknowledged: Literal[True]
+    """The end is recorded."""
     job_id: UUID
+    """The id of the job."""
     state: Literal["completed"]
+    """It is completed."""
     completed_at: datetime
+    """When it was recorded."""
 
 
 class FailedResponse(Schema):
     """What follows a failed attempt: the next one at `next_attempt_at`, or none since `discarded_at`."""
 
     job_id: UUID
+    """The id of the job."""
     state: Literal["retryable", "discarded"]
+    """Whether another attempt follows."""
     attempt: int
+    """The number of the attempt that failed."""
     max_attempts: int
+    """How many attempts it has."""
     next_attempt_at: datetime | None = None
+    """When the next one may begin."""
     discarded_at: datetime | None = None
+    """Since when it has failed for good."""
 
 
 class HeartbeatResponse(Schema):
     """The jobs that a worker still holds, and those it must stop."""
 
     state: Literal["running", "quiet", "terminate"]
+    """What the worker is to do: go on, fetch nothing more, or end."""
     jobs_extended: list[UUID]
+    """The jobs that it holds for another visibility timeout."""
     x_jobs_cancelled: list[UUID]
+    """The jobs that it must stop: cancelled, or given to another worker."""
     server_time: datetime
+    """The server's clock."""
 
 
 class DeadLettersResponse(Schema):
     """A page of dead letters, the newest first."""
 
     jobs: list[Job]
+    """The dead letters of this page."""
     pagination: OffsetPagination
+    """Where the list continues."""
 
 
 class RetriedJob(Job):
     """A dead letter that is tried again."""
 
     re_enqueued_at: datetime
+    """When it was put on its queue again."""
 
 
 class RetriedResponse(Schema):
     """What became of a dead letter."""
 
     job: RetriedJob
+    """The job."""
 
 
 class ForgottenResponse(Schema):
     """A dead letter that was removed."""
 
     deleted: Literal[True]
+    """It was removed."""
     job_id: UUID
+    """The id of the job."""
 
 
 class HealthResponse(Schema):
     """Both backends responded."""
 
     status: Literal["ok"]
+    """Both responded."""
     version: str
+    """The version of rqsched."""
 
 
 class ManifestResponse(Schema):
     """What is implemented."""
 
     ojs_version: str
+    """The version of the spec."""
     specversion: str
+    """The same."""
     implementation: dict[str, str]
+    """Name, version and language of this server."""
     protocols: list[str]
+    """The bindings that it serves."""
     backend: str
+    """Where it keeps jobs."""
     conformance_level: int | None
     """None: enqueueing single jobs, which level 0 requires, is not served."""
     capabilities: dict[str, Any]
+    """What the spec leaves open, and whether it is there."""
     extensions: list[str]
+    """The extensions of the spec that it serves."""
     endpoints: dict[str, str]
+    """The paths of manifest and health."""
     x_chapters: dict[str, str]
     """The chapters of the HTTP binding: `served`, `partly` or `not served`."""
 
@@ -438,15 +531,20 @@ class ErrorBody(Schema):
     code: str
     """A stable identifier of the kind of error."""
     message: str
+    """What is wrong and what to do."""
     retryable: bool
+    """Whether the same request may succeed later."""
     request_id: str
+    """The id of the request, which the server's log has."""
     details: dict[str, Any] | None = None
+    """The refused field and the like."""
 
 
 class ErrorResponse(Schema):
     """An error in the spec's form."""
 
     error: ErrorBody
+    """The error."""
 
 
 REFUSED = Refusals(ErrorResponse, MEDIA_TYPE)
