@@ -1,23 +1,46 @@
-"""Write docs/options.md from the table of options: `python docs/options.py`. `tests/contract/test_docs.py` compares."""
+"""Write docs/options.md from the table of options: `python docs/options.py`. `tests/contract/test_docs.py` compares.
+
+What the page shows of each place is tried by `tests/contract/test_options.py`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from rqsched import dashboard
 from rqsched.cli.create import flags_of
 from rqsched.config import Settings
-from rqsched.core.option_table import OPTIONS, Kind, Option, help_of
+from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.dashboard import editor
 from rqsched.spec.duration import format_duration
+from rqsched.workflows import workflow
 
 PAGE = Path(__file__).parent / "options.md"
 _HEAD = """# Options of a schedule
 
-Every option of `create`, `upsert` and `update`. Each can be set everywhere: it has the name of the first column in
-Python (decorators, declarations and Django's `schedules.py` included), by the [client](http.md#the-client), over
-[HTTP](http.md), in a file of [`sync`](cli.md#the-file-of-sync) and in the dashboard's form; the commands have flags.
+Every option of `create`, `upsert` and `update`: what it does, its default, and how it is said in each place where a
+schedule can be created.
+
+<!-- snippet: skip because each option has its own example below -->
+```python
+scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), overlap="buffer_one", timeout="10m")
+```
+
+| place | what is meant |
+|---|---|
+| Python | [`Scheduler`](reference/python.md), its decorators and declarations, and the [client](http.md#the-client) |
+| Django | the same, in [`schedules.py`](django.md#workflows-and-schedules) and in views |
+| HTTP | a field of the body of [create, upsert and update](http.md#the-fields-of-a-schedule) |
+| file | a key of a schedule in a [file of `sync`](cli.md#the-file-of-sync): JSON and YAML as HTTP has it, or TOML |
+| command | a flag of [`rqsched create`](reference/commands.md), `upsert` and `update`; in Django `manage.py rqsched` |
+| editor | a field of the [dashboard's](dashboard.md) form |
+
 Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out has its
 default; null over HTTP and `--unset NAME` bring it back.
 
@@ -29,32 +52,79 @@ This page is made from the table in `rqsched/core/option_table.py` by `python do
 """
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}
+_REPEATED = {Kind.NAMES: "{1}", Kind.LABELS: "{0}={1}", Kind.ATTRIBUTES: "{0}={1}"}
+"""How each value of a flag is written that may be repeated."""
+_FORM = (Path(dashboard.__file__).parent / "templates" / "editor.html").read_text()
 
 
 def page() -> str:
     """Return the text of the page."""
     groups: dict[str, list[str]] = {}
     for name, option in OPTIONS.items():
-        groups.setdefault(option.group, []).append(_row(name, option))
-    head = "| option | value | default | meaning | flags |\n|---|---|---|---|---|\n"
-    tables = [f"## {group}\n\n{head}" + "\n".join(rows) for group, rows in groups.items()]
-    return "\n".join([_HEAD, "\n\n".join(tables), ""])
+        groups.setdefault(option.group, []).append(_entry(name, option))
+    return "\n".join([_HEAD, *("\n".join([f"## {group}\n", *entries]) for group, entries in groups.items())])
 
 
-def _row(name: str, option: Option) -> str:
-    kind = _KINDS.get(option.kind, option.kind.value)
-    value = f"{kind}, such as `{json.dumps(option.example)}`"
-    flags = ", ".join(f"`{flag}`" for flag in flags_of(name))
-    default = _default(option.default)
+def _entry(name: str, option: Option) -> str:
+    facts = f"{_KINDS.get(option.kind, option.kind.value).capitalize()}; default {_default(name, option)}."
+    if option.is_fixed:
+        facts += " It is set when the schedule is created and never changed."
+    if name in inspect.signature(workflow).parameters:
+        facts += f" `@workflow({name}=...)` sets it for every schedule of a workflow that leaves it out."
+    rows = [f"| {place} | `{text}` |" for place, text in said(name).items()]
+    table = "\n".join(
+        ["| place | |", "|---|---|", *rows, f"| editor | {' and '.join(f'*{one}*' for one in labels(name))} |"]
+    )
+    return f"### `{name}`\n\n{help_of(option)}\n\n{facts}\n\n{table}\n"
+
+
+def said(name: str) -> dict[str, str]:
+    """Return how the example of an option is written in each place."""
+    value = OPTIONS[name].example
+    return {
+        "Python, Django": f"{name}={json.dumps(value)}",
+        "HTTP, file in JSON": f'"{name}": {json.dumps(value)}',
+        "file in TOML": f"{name} = {_toml(value)}",
+        "command": _flags(name, value),
+    }
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {json.dumps(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)
+
+
+def _flags(name: str, value: Any) -> str:
+    if name in PARTS:
+        return " ".join(f"{PARTS[name][part].flag} {_word(one)}" for part, one in value.items())
+    flag, form = flags_of(name)[0], _REPEATED.get(OPTIONS[name].kind)
+    if form is None:
+        return f"{flag} {_word(value)}"
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return " ".join(f"{flag} {_word(form.format(key, one))}" for key, one in pairs)
+
+
+def _word(value: Any) -> str:
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+
+
+def labels(name: str) -> list[str]:
+    """Return what the fields of an option are called in the dashboard's form."""
+    listed = {field.name: field.label for fields in editor._groups(is_new=True).values() for field in fields}
+    laid_out = dict(re.findall(r'field\("(\w+)", "([^"]+)"', _FORM))
+    laid_out |= {field: text for text, field in re.findall(r'>([^<>]+)<(?:select|input|textarea) name="(\w+)"', _FORM)}
+    fields = [name, *(f"{name}.{part}" for part in PARTS.get(name, ())), *PARTS.get(name, ())]
+    return [known[field] for field in fields for known in (listed, laid_out) if field in known]
+
+
+def _default(name: str, option: Option) -> str:
+    value = option.default
+    text = f"`{format_duration(value) if isinstance(value, timedelta) else value}`"
+    default = "none" if value is None or value in ([], {}, ()) else text
     if name in Settings.model_fields:
-        default = f"`RQSCHED_{name.upper()}`" + ("" if default == "none" else f", which is {default}")
-    return f"| `{name}` | {value} | {default} | {help_of(option)} | {flags} |"
-
-
-def _default(value: Any) -> str:
-    if value is None or value in ([], {}, ()):
-        return "none"
-    return f"`{format_duration(value) if isinstance(value, timedelta) else value}`"
+        return f"`RQSCHED_{name.upper()}`" + ("" if default == "none" else f", which is {default}")
+    return default
 
 
 if __name__ == "__main__":

@@ -376,7 +376,7 @@ class CommonOptions(TypedDict, total=False):
     notifications: Annotated[
         Mapping[str, Any] | None,
         Option(Kind.NOTIFICATIONS, "Where else it is told: webhook, events, heartbeat, sentry.", TOLD, None,
-               {"webhook": "https://example.com/hook"}),
+               {"webhook": "https://hooks.example.com/rqsched"}),
     ]  # fmt: skip
 
 

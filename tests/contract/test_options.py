@@ -7,6 +7,8 @@ stored must be what Python stored.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -17,9 +19,10 @@ import pytest
 
 from rqsched import RetryPolicy
 from rqsched.core.model import Definition
-from rqsched.core.option_table import Options
+from rqsched.core.option_table import OPTIONS, Options
 from rqsched.testing import ManualClock
 from tests.cli.conftest import cli
+from tests.contract.test_docs import script
 from tests.http.conftest import make_web
 from tests.support.cli import HELLO, Cli
 from tests.support.client import client_of
@@ -201,3 +204,31 @@ def test_an_option_is_exported_and_its_difference_is_shown(surfaces: Surfaces, n
     (found,) = surfaces.cli("sync", "exported.toml", "--diff", "-o", "jsonl", code=6).lines
     differing = {row["field"].partition(".")[0] for row in found["fields"]}
     assert differing - {"workflow_defaults"} == {name}  # an external worker has none
+
+
+@pytest.mark.parametrize("left_out", [{"executor"}, {"targets"}], ids=["rq", "external"])
+def test_what_the_page_of_options_shows_is_stored_alike_in_each_place(surfaces: Surfaces, left_out: set[str]) -> None:
+    page, known = script("options"), {"alert_team": HELLO, "list_shops": HELLO}
+    given = {"overlap": "buffer_all", "missed": "all"}  # what others need, in place of their own examples
+    shown: dict[str, list[str]] = {}
+    for name in OPTIONS.keys() - given.keys() - left_out:
+        for place, text in page.said(name).items():
+            shown.setdefault(place, []).append(re.sub("|".join(known), lambda one: known[one[0]], text))
+        assert page.labels(name), f"the form has no field for {name}"
+    python, in_json, in_toml, words = shown.values()
+
+    declared = eval(f"dict({', '.join(python)})") | given
+    surfaces.web.env.scheduler.create("by-python", HELLO, "0 2 * * *", **declared)
+    expected = surfaces.stored("by-python")
+    entry = {"workflow": HELLO, "cron": "0 2 * * *", **given}
+    body = json.loads("{" + ", ".join(in_json) + "}") | entry | {"schedule_id": "by-http"}
+    assert surfaces.web.post("/api/v1/schedules/", body).status_code == 201
+    flags = ["--cron", "0 2 * * *", "--overlap", given["overlap"], "--missed", given["missed"]]
+    surfaces.cli("create", "by-command", HELLO, *flags, *shlex.split(" ".join(words)))
+    path = surfaces.folder / "schedules.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (entry | {"schedule_id": "by-file"}).items()]
+    path.write_text("\n".join(["[[schedules]]", *lines, *in_toml]))
+    surfaces.cli("sync", str(path))
+
+    for way in ("http", "command", "file"):
+        assert surfaces.stored(f"by-{way}") == expected, way
