@@ -38,14 +38,34 @@ RqschedError
 not an error. It derives from BaseException, so that a workflow's `except Exception` does not swallow it.
 
 An error takes data, keeps it as attributes and writes its own message, which says what to do. Its class says what it is
-on each surface: `code`, `http_status` and `exit_code`, which its subclasses inherit.
+on each surface: `code`, `http_status` and `exit_code`, which its subclasses inherit. The docstring of a class is the
+cause of its errors, `remedy` what to do about them: the reference and its test read both.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+Words = Callable[[str], str]
+_words: list[Words] = []
+
+
+def speak_with(words: Words) -> None:
+    """Let messages name settings and commands as the application's users know them; a new function replaces the old.
+
+    `words` returns a text of ours in the application's words: in a Django project, for one, there is an entry of
+    RQSCHED where we say RQSCHED_REDIS_URL.
+    """
+    _words[:] = [words]
+
+
+def in_words(text: str) -> str:
+    """Return a text of ours in the words of the application, see `speak_with`."""
+    for words in _words:
+        text = words(text)
+    return text
 
 
 class RqschedError(Exception):
@@ -57,6 +77,12 @@ class RqschedError(Exception):
     """The status of an HTTP response; OJS and Durable Workflow have a few of their own."""
     exit_code = 1
     """What a command ends with."""
+    remedy = "Do what the message says."
+    """What to do, where the message cannot be more exact."""
+
+    def __str__(self) -> str:
+        """Return the message, in the words of this process's application."""
+        return in_words(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling with its message and attributes: RQ and process pools send exceptions between processes."""
@@ -79,6 +105,7 @@ class InvalidInputError(RqschedError, ValueError):
     code = "invalid_input"
     http_status = 422
     exit_code = 2
+    remedy = "Correct the field that the message begins with; it says what to write."
 
     def __init__(self, field: str, reason: str) -> None:
         self.field = field
@@ -87,69 +114,76 @@ class InvalidInputError(RqschedError, ValueError):
 
 
 class InvalidSpecError(InvalidInputError):
-    """A spec that cannot be evaluated. `field` names the part that is wrong, and the message what to write."""
+    """A spec that cannot be evaluated. `field` names the part that is wrong."""
 
     code = "invalid_spec"
+    remedy = "Correct that part: the message says what to write, docs/concepts.md what a spec is."
 
 
 class InvalidCronError(InvalidSpecError):
-    """A cron expression outside the dialect, or one that never fires. Correct it; docs/cron.md has the dialect."""
+    """A cron expression outside the dialect, or one that never fires."""
 
     code = "invalid_cron"
+    remedy = "Correct it; docs/cron.md has the dialect."
 
 
 class InvalidTimezoneError(InvalidSpecError):
-    """A timezone that is not a canonical IANA area name. Write one such as `Europe/Berlin`, or `UTC`."""
+    """A timezone that is not a canonical IANA area name."""
 
     code = "invalid_timezone"
+    remedy = "Write one such as Europe/Berlin, or UTC."
 
 
 class InvalidDurationError(InvalidSpecError):
-    """A duration that is malformed, zero, signed, too short or calendar-dependent. Write `90s`, `1h30m` or `PT30M`."""
+    """A duration that is malformed, zero, signed, too short or calendar-dependent."""
 
     code = "invalid_duration"
+    remedy = "Write 90s, 1h30m or PT30M; for months and years, a cron expression."
 
 
 class InvalidIdError(InvalidInputError):
-    """A schedule id, namespace or queue name outside its alphabet or length, which the message has. Choose another."""
+    """A schedule id, namespace or queue name outside its alphabet or length."""
 
     code = "invalid_id"
+    remedy = "Choose another; the message has the alphabet."
 
 
 class InvalidPayloadError(InvalidInputError):
-    """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit.
-
-    Pass an id and have the workflow read the rest (docs/arguments.md).
-    """
+    """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit."""
 
     code = "invalid_payload"
+    remedy = "Pass an id and have the workflow read the rest (docs/arguments.md)."
 
 
 class InvalidPolicyError(InvalidInputError):
-    """A policy that is unknown, or two options that contradict each other. The message names both and what to drop."""
+    """A policy that is unknown, or two options that contradict each other."""
 
     code = "invalid_policy"
+    remedy = "Choose one that the message lists, or drop one of the two that it names."
 
 
 class InvalidLimitError(InvalidInputError):
-    """A page size, cursor or range outside its bounds. Ask for less at once, or pass the cursor of the page before."""
+    """A page size, cursor or range outside its bounds."""
 
     code = "invalid_limit"
+    remedy = "Ask for less at once, or pass the cursor of the page before."
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
-    """An argument that does not exist, or is not even of a type that could be meant; the message names the nearest."""
+    """An argument that does not exist, or is not even of a type that could be meant."""
 
     code = "invalid_type"
+    remedy = "Correct its name, for which the message has the nearest, or its type."
 
 
 class UnknownWorkflowError(InvalidInputError):
-    """No process registered a workflow of this name, and it is not an importable dotted path.
-
-    Decorate it with `@workflow` in a module of RQSCHED_IMPORTS and start a worker that has it; correct a misspelt name.
-    """
+    """No process registered a workflow of this name, and it is not an importable dotted path."""
 
     code = "unknown_workflow"
+    remedy = (
+        "Decorate the function with @workflow in a module of RQSCHED_IMPORTS and start a worker that imports it; or "
+        "correct the name."
+    )
 
     def __init__(self, workflow: str, reason: str | None = None) -> None:
         self.workflow = workflow
@@ -162,27 +196,30 @@ class UnknownWorkflowError(InvalidInputError):
 
 
 class NotFoundError(RqschedError, LookupError):
-    """Nothing of this identity exists (any more). List what there is; it may be in another namespace."""
+    """Nothing of this identity exists (any more)."""
 
     code = "not_found"
     http_status = 404
     exit_code = 3
+    remedy = "List what there is; it may be in another namespace."
 
 
 class NamespaceNotFoundError(NotFoundError):
-    """The namespace does not exist for the caller, whether or not it does for others. Use a token that may see it."""
+    """The namespace does not exist for the caller, whether or not it does for others."""
 
     code = "namespace_not_found"
+    remedy = "Name one that the token may use, or use a token of that namespace."
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        super().__init__(f"there is no namespace {namespace!r}.")
+        super().__init__(f"there is no namespace {namespace!r} for you; name one that your token may use.")
 
 
 class ScheduleNotFoundError(NotFoundError):
-    """No schedule of this id in this namespace; it may have been deleted. `rqsched list` shows those that there are."""
+    """No schedule of this id in this namespace; it may have been deleted."""
 
     code = "schedule_not_found"
+    remedy = "`rqsched list` shows those that there are, `rqsched history ID` what became of a deleted one."
 
     def __init__(self, schedule_id: str, namespace: str = "default") -> None:
         self.schedule_id = schedule_id
@@ -193,9 +230,10 @@ class ScheduleNotFoundError(NotFoundError):
 
 
 class RunNotFoundError(NotFoundError):
-    """No run of this uid or instance id. `rqsched runs ID` shows those of a schedule; retention may have deleted it."""
+    """No run of this uid or instance id; retention may have deleted it."""
 
     code = "run_not_found"
+    remedy = "`rqsched runs ID` shows those of a schedule."
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -203,30 +241,32 @@ class RunNotFoundError(NotFoundError):
 
 
 class BackfillNotFoundError(NotFoundError):
-    """No backfill of this uid. `Scheduler.backfills()` lists those that there are."""
+    """No backfill of this uid."""
 
     code = "backfill_not_found"
+    remedy = "Scheduler.backfills() and GET /api/v1/backfills/ list those that there are."
 
     def __init__(self, backfill: str) -> None:
         self.backfill = backfill
-        super().__init__(f"no backfill {backfill!r}.")
+        super().__init__(
+            f"no backfill {backfill!r}; Scheduler.backfills() and GET /api/v1/backfills/ list those that exist."
+        )
 
 
 class ConflictError(RqschedError):
-    """The request is well-formed but the state of the schedule or run forbids it; nothing was written.
-
-    Read the state again, and decide whether the request is still wanted.
-    """
+    """The request is well-formed but the state of the schedule or run forbids it; nothing was written."""
 
     code = "conflict"
     http_status = 409
     exit_code = 4
+    remedy = "Read the state again, and decide whether the request is still wanted."
 
 
 class ScheduleExistsError(ConflictError):
-    """`create` is strict: the id is taken in this namespace. Use `upsert` to change it in place."""
+    """`create` is strict: the id is taken in this namespace."""
 
     code = "schedule_already_exists"
+    remedy = "Use upsert to change it in place, or delete it first."
 
     def __init__(self, schedule_id: str, namespace: str = "default") -> None:
         self.schedule_id = schedule_id
@@ -238,36 +278,39 @@ class ScheduleExistsError(ConflictError):
 
 
 class ScheduleStateError(ConflictError):
-    """The operation does not apply to a schedule of this status. The message says which does, such as restart."""
+    """The operation does not apply to a schedule of this status."""
 
     code = "invalid_state"
+    remedy = "Resume a paused schedule, restart a done or dead one, create a deleted one again."
 
     def __init__(self, schedule_id: str, status: str, operation: str, hint: str = "") -> None:
         self.schedule_id = schedule_id
         self.status = status
         self.operation = operation
         self.hint = hint
-        super().__init__(f"cannot {operation} schedule {schedule_id!r}: it is {status}.{' ' + hint if hint else ''}")
+        super().__init__(f"cannot {operation} schedule {schedule_id!r}: it is {status}. {hint or self.remedy}")
 
 
 class RunStateError(ConflictError):
-    """The operation does not apply to a run of this status. The message says which does."""
+    """The operation does not apply to a run of this status."""
 
     code = "invalid_run_state"
+    remedy = "Wait until it has ended, or choose another: `rqsched runs ID` shows them with their status."
 
     def __init__(self, run: str, status: str, operation: str, hint: str = "") -> None:
         self.run = run
         self.status = status
         self.operation = operation
         self.hint = hint
-        super().__init__(f"cannot {operation} run {run!r}: it is {status}.{' ' + hint if hint else ''}")
+        super().__init__(f"cannot {operation} run {run!r}: it is {status}. {hint or self.remedy}")
 
 
 class VersionConflictError(ConflictError):
-    """The schedule changed since the caller read it (optimistic concurrency). Read it again and repeat the change."""
+    """The schedule changed since the caller read it (optimistic concurrency)."""
 
     code = "version_conflict"
     http_status = 412
+    remedy = "Read it again and repeat the change."
 
     def __init__(self, schedule_id: str, expected: int, actual: int) -> None:
         self.schedule_id = schedule_id
@@ -279,9 +322,10 @@ class VersionConflictError(ConflictError):
 
 
 class IdempotencyConflictError(ConflictError):
-    """An idempotency key was used before with another request. Use a new key for a new request."""
+    """An idempotency key was used before with another request."""
 
     code = "idempotency_conflict"
+    remedy = "Use a new key for a new request."
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -289,12 +333,13 @@ class IdempotencyConflictError(ConflictError):
 
 
 class TransactionConflictError(ConflictError):
-    """In the caller's own transaction, another one was first: roll back and repeat the whole transaction.
+    """In the caller's own transaction, another one was first.
 
     Nothing is repeated inside of it, for what the caller read before may be what has changed.
     """
 
     code = "transaction_conflict"
+    remedy = "Roll back and repeat the whole transaction."
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -302,14 +347,12 @@ class TransactionConflictError(ConflictError):
 
 
 class QuotaExceededError(RqschedError):
-    """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too.
-
-    Delete what is not needed, or raise the quota (RQSCHED_QUOTAS).
-    """
+    """The namespace would hold more than its quota allows; nothing was written, and a repetition is refused too."""
 
     code = "quota_exceeded"
     http_status = 403
     exit_code = 4
+    remedy = "Delete what is not needed, or raise the quota (RQSCHED_QUOTAS)."
 
     def __init__(self, namespace: str, resource: str, *, limit: int, used: int, wanted: int) -> None:
         self.namespace = namespace
@@ -325,38 +368,39 @@ class QuotaExceededError(RqschedError):
 
 
 class ConfigError(RqschedError):
-    """A setting is missing, malformed or contradicts another one. The message names the variable and what to write."""
+    """A setting is missing, malformed or contradicts another one."""
 
     code = "config_error"
     exit_code = 2
+    remedy = "Set the variable that the message names to what it says."
 
 
 class WrongDatabaseError(ConfigError):
-    """The database is not the one that a Redis, a job or the caller's own connection belongs to.
-
-    Correct the URL that is wrong; of two databases on one Redis, give one a Redis database or control queue of its own.
-    """
+    """The database is not the one that a Redis, a job or the caller's own connection belongs to."""
 
     code = "wrong_database"
+    remedy = (
+        "Correct the URL that is wrong; of two databases on one Redis, give one a Redis database or control queue "
+        "of its own."
+    )
 
 
 class SchemaError(RqschedError):
-    """The database's tables are not those of this version of rqsched. Run `rqsched db upgrade`, in Django `migrate`."""
+    """The database's tables are not those of this version of rqsched."""
 
     code = "schema_error"
     http_status = 503
     exit_code = 5
+    remedy = "Run `rqsched db upgrade`, in Django `manage.py migrate`."
 
 
 class DatabaseLimitError(RqschedError):
-    """The database stopped a statement that took too long or too much; nothing was written, and it would stop it again.
-
-    Ask for less at once (a page, a shorter range), look for what holds the database up, or raise its limit.
-    """
+    """The database stopped a statement that took too long or too much, and would stop it again; nothing was written."""
 
     code = "database_limit"
     http_status = 503
     exit_code = 5
+    remedy = "Ask for less at once (a page, a shorter range), look for what holds the database up, or raise its limit."
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -368,17 +412,19 @@ class DatabaseLimitError(RqschedError):
 
 
 class BackendUnavailableError(RqschedError):
-    """SQL or Redis did not answer within the retries; repeat the call later."""
+    """SQL or Redis did not answer within the retries."""
 
     code = "backend_unavailable"
     http_status = 503
     exit_code = 5
+    remedy = "Look whether both run and the URLs are right (`rqsched doctor`), and repeat the call."
 
 
 class DatabaseUnavailableError(BackendUnavailableError):
-    """The SQL database did not answer; nothing is known to be written. Look whether it runs, and repeat the call."""
+    """The SQL database did not answer; nothing is known to be written."""
 
     code = "database_unavailable"
+    remedy = "Look whether it runs and RQSCHED_DATABASE_URL is right, and repeat the call."
 
 
 class DatabaseReadOnlyError(DatabaseUnavailableError):
@@ -391,9 +437,10 @@ class DatabaseReadOnlyError(DatabaseUnavailableError):
 
 
 class RedisUnavailableError(BackendUnavailableError):
-    """Redis did not answer; what SQL holds is durable and follows when Redis is back. Nothing needs to be repeated."""
+    """Redis did not answer; what SQL holds is durable and follows when Redis is back."""
 
     code = "redis_unavailable"
+    remedy = "Look whether it runs and RQSCHED_REDIS_URL is right; nothing needs to be repeated."
 
 
 class RunCancelled(BaseException):  # a signal to the workflow, not an error

@@ -55,7 +55,9 @@ class Dispatcher:
         self._asks_at = time.monotonic()
         self._name = secrets.token_hex(8)
         self._is_woken = False
-        self._heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
+        self._heartbeat = DispatcherHeartbeat(
+            runtime.transport.redis, runtime.transport.control.name, runtime.now, environment=runtime.settings.env
+        )
         self._interval = runtime.settings.reconcile_interval
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.dialect.has_one_writer else batch

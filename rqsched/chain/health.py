@@ -38,7 +38,7 @@ from rqsched.core.marks import WentBack
 from rqsched.core.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
-from rqsched.errors import ConfigError, RqschedError
+from rqsched.errors import ConfigError, RqschedError, in_words
 from rqsched.store import deliveries, metadata, reconcile_queries, run_queries, schedule_queries, schema_version
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.migrations import HEAD
@@ -166,11 +166,13 @@ def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
     try:
         return _named(name, question(), advice)
     except BACKEND_ERRORS as error:
-        return Finding(Level.PROBLEM, explain(error), advice=advice, check=name)
+        return Finding(Level.PROBLEM, explain(error), advice=in_words(advice), check=name)
 
 
 def _named(name: str, found: Finding, advice: str) -> Finding:
-    return replace(found, check=name, advice=None if found.level is Level.OK else found.advice or advice)
+    if found.level is Level.OK:
+        return replace(found, check=name, advice=None)
+    return replace(found, check=name, detail=in_words(found.detail), advice=in_words(found.advice or advice))
 
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
@@ -367,6 +369,34 @@ def _dispatchers(scope: _Scope) -> Finding:
     filters = Filters(namespace=scope.namespace, statuses=("active",))
     active = scope.read(lambda connection: schedule_queries.count_schedules(connection, filters))
     return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {active} active schedule(s)")
+
+
+@_check(
+    "environments",
+    "schema redis",
+    "Set RQSCHED_ENV of every dispatcher to one of them, or change them: `rqsched update ID --environment NAME`.",
+)
+def _environments(scope: _Scope) -> Finding:
+    """Compare the `environments` of schedules with RQSCHED_ENV of the dispatchers, any of which may fire any schedule.
+
+    That none is in them is as it should be where all say where they are: production's schedules rest in staging.
+    """
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    limited = scope.read(
+        lambda connection: schedule_queries.limited_to_environments(connection, scope.namespace, _MOST)
+    )
+    here = {one.environment for one in alive}
+    if not limited or not alive or None in here:
+        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some")
+    skipped = [one for one in limited if here - {*one.policies.environments}]
+    if not skipped:
+        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some, and here")
+    named = _listed(f"{_path(one)} ({', '.join(one.policies.environments)})" for one in skipped)
+    where = ", ".join(repr(name) if name else "none" for name in sorted(map(str, here)))
+    is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
+    told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENV: {where}): {named}"
+    return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
 
 
 @_check("workers", "schema redis", "Start `rqsched worker QUEUE` for that queue.")

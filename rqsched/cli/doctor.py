@@ -20,7 +20,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, in_words
 from rqsched.store.database import Database, Patience, with_connect_timeout
 
 app = typer.Typer(add_completion=False)
@@ -66,14 +66,14 @@ def _examine(read_settings: Callable[[], Settings]) -> Iterator[Finding]:
     try:
         settings = read_settings()
     except ConfigError as error:
-        advice = "Set it in the environment of every process alike."
+        advice = "Set it for every process alike."
         yield Finding(Level.PROBLEM, explain(error), advice=advice, check="settings")
         return
     yield health.asked("imports", lambda: _imports(settings), "Fix the module, or remove it from RQSCHED_IMPORTS.")
     try:
         runtime = _open(settings)
     except health.BACKEND_ERRORS as error:
-        advice = "Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL."
+        advice = in_words("Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL.")
         yield Finding(Level.PROBLEM, explain(error), advice=advice, check="servers")
         return
     with closing(runtime):

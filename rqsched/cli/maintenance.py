@@ -15,7 +15,7 @@ from rqsched.cli.output import Output, progress_bar
 from rqsched.config import Settings
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, in_words
 from rqsched.store import pruning, reconcile_queries, schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD
@@ -136,7 +136,7 @@ def prune_history(
 ) -> None:
     """Delete audit events recorded before an instant, for good."""
     if (before is None) == (older_than is None):
-        raise InvalidInputError("--before", "or --older-than is needed, and not both")
+        raise InvalidInputError("--before", "or --older-than is needed; give one of them")
     scheduler = session.scheduler
     if older_than is not None:
         until = scheduler.runtime.now() - arguments.span("--older-than", older_than)
@@ -163,7 +163,7 @@ def status(session: Session) -> None:
     with closing(_open(session.settings)) as database:
         found = schema_version.status(database)
     fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
-    hint = "" if found.is_current else "; run `rqsched db upgrade`"
+    hint = "" if found.is_current else in_words("; run `rqsched db upgrade`")
     text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."
     session.writer.record(fields, text)
     if not found.is_current:

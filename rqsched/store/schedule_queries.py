@@ -625,6 +625,13 @@ def unsuccessful(connection: Connection, namespace: str | None, limit: int) -> l
     return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 
 
+def limited_to_environments(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read active schedules of a namespace, or of all, that fire only in some environments; looks at all that fire."""
+    is_limited = schedules.c.policies.contains('"environments":', autoescape=True)
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_limited).order_by(schedules.c.uid)
+    return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
+
+
 def namespaces(connection: Connection, most: int) -> list[str]:
     """Return the namespaces that hold schedules, in order; each costs one step in an index, however many it holds."""
     found: list[str] = []

@@ -54,14 +54,20 @@ class LiveDispatcher:
     """The version of rqsched; empty of an older release's."""
     silent_for: timedelta = timedelta(0)
     """Since when it has sent no heartbeat."""
+    environment: str | None = None
+    """RQSCHED_ENV of its process, empty where it is not set; None of an older release's."""
 
 
 class DispatcherHeartbeat:
     """Shows in Redis that one dispatcher is alive."""
 
-    def __init__(self, redis: Redis, queue: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, redis: Redis, queue: str, now: Callable[[], datetime], *, environment: str | None = None
+    ) -> None:
+        """`environment` is RQSCHED_ENV of this process."""
         self._redis = redis
         self._now = now
+        self._environment = environment or ""
         name = f"{socket.gethostname()}:{os.getpid()}"
         self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
         self._started_at: datetime | None = None
@@ -80,7 +86,7 @@ class DispatcherHeartbeat:
         self._started_at = self._started_at or now
         with self._redis.pipeline() as pipe:
             pipe.sadd(self._names_key, self._name)
-            pipe.set(self._key, f"{iso_utc(self._started_at)} {_version()}", ex=EXPIRY)
+            pipe.set(self._key, f"{iso_utc(self._started_at)} {_version()} {self._environment}", ex=EXPIRY)
             pipe.execute()
         self._sent_at = now
 
@@ -165,8 +171,10 @@ def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
 
 
 def _live(name: str, value: str, left: timedelta) -> LiveDispatcher:
-    started_at, _, number = value.partition(" ")
-    return LiveDispatcher(name, started_at, number, max(EXPIRY - left, timedelta(0)))
+    started_at, _, rest = value.partition(" ")
+    number, is_told, environment = rest.partition(" ")
+    silent_for = max(EXPIRY - left, timedelta(0))
+    return LiveDispatcher(name, started_at, number, silent_for, environment if is_told else None)
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:

@@ -18,7 +18,7 @@ from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
 from rqsched.machines import MachineScheduler
-from rqsched.transport import telemetry
+from rqsched.transport import redis_keys, telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Arm, Transport, job_id_of
 from rqsched.workflows import registry
@@ -55,6 +55,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "writes",
             "went back",
             "dispatchers",
+            "environments",
             "workers",
             "foreign workers",
             "blocked",
@@ -102,6 +103,39 @@ def test_a_missing_dispatcher_is_a_problem_only_with_active_schedules(cli: Cli) 
     assert levels(cli, 0)["dispatchers"] == "warning"
     cli.scheduler.create("a", HELLO, Every("1h"))
     assert levels(cli, 1)["dispatchers"] == "problem"
+
+
+def show_dispatcher(cli: Cli, name: str, told: str) -> None:
+    """Let a dispatcher of another machine tell of itself."""
+    transport = cli.scheduler.runtime.transport
+    transport.redis.sadd(redis_keys.dispatchers(transport.control.name), name)
+    transport.redis.set(redis_keys.dispatcher(transport.control.name, name), f"2026-01-01T00:00:00Z {told}", ex=60)
+
+
+@pytest.mark.parametrize(
+    ("environments", "level", "detail"),
+    [
+        (["production"], "ok", "1 schedule(s) fire only in some, and here"),
+        (["staging"], "ok", "do not fire here (RQSCHED_ENV: 'staging'): default/a (production)"),
+        ([""], "warning", "are skipped by dispatchers (RQSCHED_ENV: none): default/a (production)"),
+        (["production", "staging"], "warning",
+         "are skipped by dispatchers (RQSCHED_ENV: 'production', 'staging'): default/a (production)"),
+    ],
+    ids=["the same", "another", "none", "some"],
+)  # fmt: skip
+def test_schedules_of_another_environment_are_found(cli: Cli, environments: list[str], level: str, detail: str) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"), environments=["production"])
+    cli.scheduler.create("everywhere", HELLO, Every("1h"))
+    for number, environment in enumerate(environments):
+        show_dispatcher(cli, f"host:{number}", f"0.1.0 {environment}")
+    found = cli.findings(0)["environments"]
+    assert (found["level"], found["detail"]) == (level, detail)
+
+
+def test_dispatchers_of_a_release_that_does_not_say_where_they_are_say_nothing_of_environments(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"), environments=["production"])
+    show_dispatcher(cli, "old:1", "0.1.0")
+    assert cli.findings(0)["environments"]["level"] == "ok"
 
 
 def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) -> None:

@@ -27,10 +27,10 @@ SQLITE = {"ENGINE": "django.db.backends.sqlite3"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a key that nothing reads": ({"RQSCHED": {"REDIS_ULR": "redis://x/0"}}, "did you mean 'REDIS_URL'?"),
     "no dictionary": ({"RQSCHED": ["redis://x/0"]}, "RQSCHED is list; write a dictionary"),
-    "a Redis URL that is none": ({"RQSCHED": {"REDIS_URL": "localhost"}}, "RQSCHED_REDIS_URL: write redis://"),
+    "a Redis URL that is none": ({"RQSCHED": {"REDIS_URL": "localhost"}}, "RQSCHED['REDIS_URL']: write redis://"),
     "a database URL that is none": (
         {"RQSCHED": {"REDIS_URL": "redis://x/0", "DATABASE_URL": "mysql://u:hunter2@h/d"}},
-        "RQSCHED_DATABASE_URL: write postgresql://",
+        "RQSCHED['DATABASE_URL']: write postgresql://",
     ),
     "an alias that is not there": ({"RQSCHED": {"DATABASE": "jobs"}}, "'jobs', which is not in DATABASES"),
     "no database": ({"DATABASES": {}}, "DATABASES['default'] has no ENGINE"),
@@ -45,8 +45,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an operator that cannot be imported": ({"RQSCHED": {"OPERATOR": "visits.nobody"}}, "rqsched.E002"),
     "a timezone without rules": ({"TIME_ZONE": "EST"}, "TIME_ZONE: 'EST' is refused"),
-    "retries that are none": ({"RQSCHED": {"RETRY": {"retries": 3}}}, "RQSCHED_RETRY: retries: is not known"),
-    "a value out of range": ({"RQSCHED": {"FIRE_BATCH": 0}}, "RQSCHED_FIRE_BATCH"),
+    "retries that are none": ({"RQSCHED": {"RETRY": {"retries": 3}}}, "RQSCHED['RETRY']: retries: is not known"),
+    "a value out of range": ({"RQSCHED": {"FIRE_BATCH": 0}}, "RQSCHED['FIRE_BATCH']"),
 }
 
 
@@ -81,6 +81,41 @@ def test_check_says_what_is_wrong_and_repeats_no_secret(project: Project) -> Non
         if expected not in told[case] or "rqsched.E0" not in told[case] or "hunter2" in told[case]
     }
     assert silent == {}
+
+
+def test_doctor_names_what_one_sets_and_types_in_a_project(project: Project) -> None:
+    found = json.loads(project.manage("rqsched", "doctor", "-o", "json", code=1))["findings"]
+    advice = {one["check"]: one["advice"] for one in found}
+    assert advice["schema"] == "Run `python manage.py migrate`."
+    assert "`python manage.py migrate`" in project.manage("rqsched", "list", code=5)
+
+    project.manage("migrate")
+    project.settings["RQSCHED"]["REDIS_URL"] = "redis://127.0.0.1:1/0"
+    found = json.loads(project.manage("rqsched", "doctor", "-o", "json", code=1))["findings"]
+    advice = {one["check"]: one["advice"] for one in found}
+    assert advice["redis"] == "Start it, or set RQSCHED['REDIS_URL'] to where it is."
+    told = project.manage("rqsched", "doctor", "-o", "json", code=1, RQSCHED_REDIS_URL="redis://127.0.0.1:2/0")
+    assert "set RQSCHED_REDIS_URL to where it is" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "DATABASES['default'], RQSCHED['REDIS_URL'], TIME_ZONE"),
+        ({"RQSCHED": {"DATABASE": "jobs"}}, "DATABASES['jobs'], RQSCHED['REDIS_URL'], TIME_ZONE"),
+        ({"RQ_QUEUES": {"default": {"URL": "redis://x/0"}}}, "DATABASES['default'], RQ_QUEUES['default'], TIME_ZONE"),
+        ({"RQSCHED": {"TIMEZONE": "UTC", "DATABASE_URL": "sqlite:///x"}},
+         "RQSCHED['DATABASE_URL'], RQSCHED['REDIS_URL'], RQSCHED['TIMEZONE']"),
+    ],
+    ids=["nothing", "an alias", "django-rq", "its own"],
+)  # fmt: skip
+def test_a_setting_is_named_where_the_project_has_it(project: Project, settings: dict[str, Any], expected: str) -> None:
+    project.settings = {"TIME_ZONE": "UTC", **settings}
+    texts = ["RQSCHED_DATABASE_URL, RQSCHED_REDIS_URL, RQSCHED_TIMEZONE", "RQSCHED_NOT_OURS, `rqsched runs ID`"]
+    told = project.python(
+        f"from rqsched.errors import ConfigError\nfor text in {texts}:\n    print(ConfigError(text))"
+    ).splitlines()
+    assert told == [expected, "RQSCHED_NOT_OURS, `python manage.py rqsched runs ID`"]
 
 
 def test_check_is_content_with_one_line_in_installed_apps_and_warns_where_production_would_not_be(

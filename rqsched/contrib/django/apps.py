@@ -21,7 +21,7 @@ from rqsched.config import Settings, provide
 from rqsched.contrib.django import project
 from rqsched.contrib.django.checks import check_dashboard, check_settings, check_tasks
 from rqsched.contrib.django.lazy import scheduler
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, speak_with
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.workflows import around_runs
@@ -37,8 +37,9 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Let rqsched use the project's settings, and import `schedules.py` of every installed app."""
+        """Let rqsched use the project's settings and name them, and import `schedules.py` of every installed app."""
         provide(project.provided)
+        speak_with(project.in_words)
         around_runs(fresh_connections)
         checks.register(check_settings, "rqsched")
         checks.register(check_dashboard, "rqsched")

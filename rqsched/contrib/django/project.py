@@ -40,6 +40,44 @@ _OF_SENTINEL = frozenset({"username", "password"})
 """What SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
 
 
+_VARIABLE = re.compile(r"\bRQSCHED_([A-Z][A-Z_]*[A-Z])\b")
+_COMMANDS = {
+    "`rqsched db upgrade`": "`python manage.py migrate`",
+    "`rqsched worker": "`python manage.py rqsched_worker",
+    "`rq worker -c rqsched.preload": f"`rq worker -c {WORKFLOWS}",
+    "`rqsched ": "`python manage.py rqsched ",
+}
+"""What one types in a project; the first that fits."""
+_COMMAND = re.compile("|".join(map(re.escape, _COMMANDS)))
+
+
+def in_words(text: str) -> str:
+    """Return a text of ours with the project's settings and commands in place of variables and a bare `rqsched`.
+
+    A variable that is set is named as it is: it wins over the settings.
+    """
+    named = _VARIABLE.sub(lambda found: _name_of(found[1]) or found[0], text)
+    return _COMMAND.sub(lambda found: _COMMANDS[found[0]], named)
+
+
+def _name_of(setting: str) -> str | None:
+    """Return where the project has a setting; None for a variable of the environment, and for what is no setting."""
+    if setting.lower() not in Settings.model_fields or os.environ.get(f"RQSCHED_{setting}"):
+        return None
+    own = getattr(django_settings, "RQSCHED", {})
+    own = own if isinstance(own, Mapping) else {}
+    if not own.get(setting):
+        if setting == "DATABASE_URL":
+            return f"DATABASES[{str(own.get(DATABASE, 'default'))!r}]"
+        if setting == "REDIS_URL" and (queue := own.get(RQ_QUEUE, "default")) in getattr(
+            django_settings, "RQ_QUEUES", {}
+        ):
+            return f"RQ_QUEUES[{queue!r}]"
+        if setting == "TIMEZONE" and django_settings.is_overridden("TIME_ZONE"):
+            return "TIME_ZONE"
+    return f"RQSCHED[{setting!r}]"
+
+
 def provided() -> Mapping[str, Any]:
     """Return rqsched's settings by their names; raises ConfigError."""
     own = own_settings()

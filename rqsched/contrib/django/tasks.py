@@ -39,7 +39,7 @@ from rqsched.core.model import TASK, Definition, Run, RunStatus, Schedule
 from rqsched.core.option_table import require_id
 from rqsched.core.payload import dumps, loads
 from rqsched.core.schedule_options import define
-from rqsched.errors import ConfigError, InvalidInputError, InvalidPayloadError, did_you_mean, error_line
+from rqsched.errors import ConfigError, InvalidInputError, InvalidPayloadError, error_line
 from rqsched.spec.spec import Every, Once
 from rqsched.store import changes, schedule_queries
 from rqsched.store.database import Connection
@@ -154,9 +154,9 @@ class RqschedBackend(_backends.BaseTaskBackend):
         require_id(self.namespace, "namespace")
         for name in self._given:
             if name not in OPTIONS:
-                raise InvalidInputError(name, f"is not an option of tasks{did_you_mean(name, OPTIONS)}")
+                raise InvalidInputError(name, f"is not an option of tasks; use one of {', '.join(OPTIONS)}")
         if queue == settings.control_queue:
-            raise InvalidInputError("QUEUES", f"{queue!r} is the control queue, which carries links only")
+            raise InvalidInputError("QUEUES", f"{queue!r} is the control queue, which carries links only; name another")
         once = {"retry": {"max_retries": 0}} if settings.retry is None else {}
         return {**once, **self._given, "queue": queue, "managed_by": TASK}
 
