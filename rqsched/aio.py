@@ -292,7 +292,7 @@ def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) ->
     if not isinstance(schedule_name, str) or not schedule_name.strip():
         raise InvalidInputError("schedule_name", "is missing; choose a name, such as 'hourly'")
     if len(schedule_name) > _LONGEST_NAME:
-        raise InvalidInputError("schedule_name", f"is longer than {_LONGEST_NAME} characters")
+        raise InvalidInputError("schedule_name", f"has more than {_LONGEST_NAME} characters; shorten it")
     scheduler = _scheduler()
     name = scheduler.runtime.imports.name_of(workflow)
     return _Registered(name, schedule_name, require_id(namespace or scheduler.settings.namespace, "namespace"))
@@ -337,7 +337,7 @@ def _spec_of(schedule: str | timedelta) -> Cron | Every:
         return Every(schedule)
     if isinstance(schedule, str):
         return Cron(schedule)
-    raise InvalidTypeError("schedule", f"{type(schedule).__name__} is not a cron expression or timedelta")
+    raise InvalidTypeError("schedule", f"{type(schedule).__name__} is not one; give a cron expression or a timedelta")
 
 
 def _checked_inputs(inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:

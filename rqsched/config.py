@@ -425,7 +425,7 @@ class Settings(BaseSettings):
             details = error.errors(include_input=False, include_url=False)
             raise ConfigError(" ".join(_explain(detail) for detail in details)) from None
         except SettingsError as error:
-            raise ConfigError(f"{error}.") from None
+            raise ConfigError(f"{error}; correct it.") from None
 
     @classmethod
     def settings_customise_sources(

@@ -180,7 +180,9 @@ def _pid_behind(socket: Path) -> int | None:
     except RedisConnectionError:
         return None
     except RedisError as error:
-        raise RedisUnavailableError(f"the embedded Valkey at {socket} does not answer: {error}.") from error
+        raise RedisUnavailableError(
+            f"the embedded Valkey at {socket} does not answer: {error}. End that process and try again."
+        ) from error
 
 
 def _launch(folder: Path) -> None:
@@ -206,7 +208,10 @@ def _launch(folder: Path) -> None:
                 command, pass_fds=[claim], capture_output=True, text=True, check=True
             )
     except subprocess.CalledProcessError as error:
-        raise RedisUnavailableError(f"the embedded Valkey does not start: {error.stdout}{error.stderr}") from error
+        told = f"{error.stdout}{error.stderr}".strip()
+        raise RedisUnavailableError(
+            f"the embedded Valkey does not start: {told}. Correct that and try again."
+        ) from error
     _log.info("embedded Valkey started", extra={"action": "embedded.started", "data_dir": str(folder)})
 
 

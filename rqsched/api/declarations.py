@@ -158,5 +158,5 @@ def require_distinct(declarations: Iterable[Declaration]) -> None:
     seen: set[str] = set()
     for declared in declarations:
         if declared.schedule_id in seen:
-            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice; declare it once")
         seen.add(declared.schedule_id)

@@ -141,7 +141,7 @@ def _terms(query: str) -> Iterator[tuple[str, Any]]:
             raise InvalidInputError("query", "equalities may only be joined by AND.")
         position = following.end()
         if not query[position:].strip():
-            raise InvalidInputError("query", "an equality is missing after AND.")
+            raise InvalidInputError("query", "an equality is missing after AND; add it, or remove AND.")
 
 
 def _value(text: str) -> Any:
@@ -158,7 +158,7 @@ def _read_value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise InvalidInputError("query", f"{text} is not a valid string.") from None
+            raise InvalidInputError("query", f'{text} is not a valid string; write "text".') from None
     if text.startswith("'"):
         return text[1:-1]
     try:

@@ -143,7 +143,7 @@ class ScheduleHandle(ScheduleView):
         schedule_queries.require_limit(limit)
         require_delivery_status(status)
         if cursor is not None and not is_uid(cursor):
-            raise InvalidInputError("cursor", "is not the next_cursor of a page of deliveries")
+            raise InvalidInputError("cursor", "is not of deliveries; pass the next_cursor of the page before")
         found = self._runtime.database.read(
             lambda connection: deliveries.newest(connection, self.uid, status=status, before=cursor, limit=limit)
         )

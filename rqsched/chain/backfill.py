@@ -115,13 +115,13 @@ def _require_range(wanted: BackfillRange, now: datetime) -> tuple[datetime, date
     if wanted.end_at <= wanted.start_at:
         raise InvalidInputError("end", "must be after start")
     if wanted.start_at >= now:
-        raise InvalidInputError("start", "is not in the past; a backfill fires what has passed")
+        raise InvalidInputError("start", "is not in the past; name an instant that has passed")
     return wanted.start_at, min(wanted.end_at, now)
 
 
 def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bound: int) -> None:
     if schedule.spec.is_from_completion:
-        raise InvalidInputError("spec", "a from_completion interval has no past occurrences to fire")
+        raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
     count = schedule.spec.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
     if count > bound:
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")

@@ -115,7 +115,7 @@ def _named(one: Any) -> Named:
     """Read an id, a row of a query with an id alone, or an id and a payload."""
     values = one if isinstance(one, tuple) else (one,)
     if not 1 <= len(values) <= 2:
-        raise InvalidInputError("targets", f"{one!r:.200} is neither an id nor an id and a payload")
+        raise InvalidInputError("targets", f"{one!r:.200} is neither an id nor an id and a payload; return one of them")
     target_id = str(values[0])
     if values[0] is None or not 1 <= len(target_id) <= MAX_ID or not target_id.isprintable():
         raise InvalidInputError("targets", f"{values[0]!r:.300} is not an id; use 1 to {MAX_ID} printable characters")
@@ -293,7 +293,7 @@ def read_targets(
     if isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
         raise InvalidLimitError("limit", f"must be from 1 to {MAX_PAGE}")
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise InvalidInputError("cursor", "is not the next_cursor of a page of targets")
+        raise InvalidInputError("cursor", "is not of targets; pass the next_cursor of the page before")
     after = 0 if cursor is None else int(cursor)
     page = partial(fan_out_targets.describe_page, run_uid=run.uid, status=status, after=after, limit=limit)
     items = runtime.database.read(page)

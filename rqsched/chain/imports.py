@@ -57,7 +57,7 @@ class Imports:
             self.require()
         except ConfigError as error:
             self._are_owed, self.error = False, str(error)
-            _log.error("%s", error, extra={"action": "import_failed"})
+            _log.error("workflows are not imported: %s", error, extra={"action": "import_failed"})
 
     def _is_too_early(self) -> bool:
         """Tell whether the module that opened this is still being imported; the import system notes that there."""
@@ -107,7 +107,9 @@ def import_workflows(settings: Settings) -> None:
     if first is not None:
         module, failure = first
         reason = import_failure(failure)
-        raise ConfigError(f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}.") from failure
+        raise ConfigError(
+            f"RQSCHED_IMPORTS names {module!r}, which cannot be imported: {reason}. Correct the module or the setting."
+        ) from failure
 
 
 def is_importing_workflows() -> bool:

@@ -63,7 +63,7 @@ def retry_run(
         if is_under_way or (tried is not None and _has_begun(run, tried.result)):
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
-            raise RunStateError(run.uid, run.status.value, "retry", "This was not its last attempt.")
+            raise RunStateError(run.uid, run.status.value, "retry", "It has gone on since; look at it again.")
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         decided = decide_retry_on_request(
             schedule,

@@ -128,7 +128,7 @@ class Runtime:
         self.tell(changes)
         if failure is not None and must:
             raise RedisUnavailableError(
-                f"Redis does not answer ({type(failure).__name__}); links follow later."
+                f"Redis does not answer ({type(failure).__name__}): start it, links follow by themselves."
             ) from failure
 
     def follow(self, changes: Sequence[Change]) -> RedisError | None:

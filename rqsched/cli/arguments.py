@@ -226,7 +226,7 @@ def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
     except ValueError as error:
         raise InvalidPayloadError(option, f"is not valid JSON ({error}); write a JSON {forms}") from None
     except RecursionError:
-        raise InvalidPayloadError(option, "is nested too deeply") from None
+        raise InvalidPayloadError(option, "is nested too deeply; flatten it") from None
     if not isinstance(value, kinds):
         raise InvalidPayloadError(option, f"is the wrong kind of JSON; write a JSON {forms}")
     return value

@@ -221,7 +221,7 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
             function(**arguments)
     except (RqschedError, RedisError, DatabaseError) as error:
         known = error if isinstance(error, RqschedError) else BackendUnavailableError()
-        message = explain(error)
+        message = explain(error) if known is error else f"{explain(error).rstrip('.')}. {known.remedy}"
         is_table = session is None or session.output is Output.TABLE
         line = f"Error: {message}" if is_table else dump({"error": known.code, "message": message})
         sys.stderr.write(line + "\n")

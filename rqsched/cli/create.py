@@ -187,7 +187,7 @@ def _arguments_in(file: TextIO, found: Mapping[str, Any]) -> dict[str, Any]:
     try:
         content = arguments.json_of(flag, file.read(), list, dict)
     except UnicodeDecodeError:
-        raise InvalidPayloadError(flag, "is not UTF-8") from None
+        raise InvalidPayloadError(flag, "is not UTF-8; store it so") from None
     name = "args" if isinstance(content, list) else "kwargs"
     if name in found:
         raise InvalidInputError(flag, f"contradicts --{name}; give one of them")

@@ -37,7 +37,9 @@ def run(
     except RqschedError:
         raise
     except Exception as error:  # whatever a user's resolver does wrong
-        raise RqschedError(f"nothing was dispatched: {type(error).__name__}: {error}") from error
+        raise RqschedError(
+            f"nothing was dispatched: the resolver raised {type(error).__name__}: {error}. Correct it, run this again."
+        ) from error
     text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
     filtered = f"; {done.filtered} id(s) are not its instances" if done.filtered else ""
     session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")

@@ -98,7 +98,7 @@ def _parse(path: Path) -> Any:
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(path.name, f"is not valid {kind}: {error}") from None
+        raise InvalidInputError(path.name, f"is not valid {kind}: {error}; correct it") from None
     except OSError as error:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
 
@@ -177,10 +177,10 @@ def declaration_of(entry: Mapping[str, Any]) -> Declaration:
     for name in sorted(set(options) - set(OPTIONS)):
         named = _CALLED_ELSEWHERE.get(name)
         hint = f"; did you mean {named}?" if named else did_you_mean(name, {*OPTIONS, *_OWN})
-        raise InvalidInputError(name, f"is not an option{hint or '; docs/cli.md lists them'}")
+        raise InvalidInputError(name, f"is not an option{hint or '; see docs/options.md'}")
     for name in ("schedule_id", "workflow"):
         if not isinstance(fields.get(name), str):
-            raise InvalidInputError(name, "is missing, or is not a text")
+            raise InvalidInputError(name, "is missing, or is not a text; write one")
     if not isinstance(fields.get("paused"), bool | None):
         raise InvalidInputError("paused", "must be true or false")
     for name, value in options.items():
@@ -386,7 +386,7 @@ def write(file: Path, text: str) -> None:
         new.replace(target)
     except OSError as error:
         new.unlink(missing_ok=True)
-        raise InvalidInputError(str(file), f"cannot be written: {error.strerror}") from None
+        raise InvalidInputError(str(file), f"cannot be written: {error.strerror}; name another") from None
 
 
 def _comment(lines: Iterable[str]) -> str:

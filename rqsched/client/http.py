@@ -28,6 +28,7 @@ class ResponseError(RqschedError):
     """An error that only HTTP has: unauthorized, forbidden, rate_limited, malformed, internal_error."""
 
     code = "response"
+    remedy = "`code` and the message are the server's, which say what to do; of a 500, its log has the request's id."
 
     def __init__(self, http_status: int, code: str, detail: str) -> None:
         self.http_status = http_status

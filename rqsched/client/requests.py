@@ -155,7 +155,7 @@ def sync_requests(declarations: Iterable[Declaration], *, prune: bool) -> list[R
     found: dict[str, dict[str, Any]] = {}
     for declared in declarations:
         if declared.schedule_id in found:
-            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice")
+            raise InvalidInputError("schedule_id", f"{declared.schedule_id!r} is declared twice; declare it once")
         if not isinstance(declared.workflow, str):
             raise InvalidInputError("workflow", "must be a registered name; a server knows no function of this process")
         when: Any = declared.spec

@@ -47,7 +47,9 @@ def open_source(address: str, reading: Reading) -> RqCron:
     try:
         registered.load_config_from_file(address)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{address} cannot be run as a configuration of `rq cron`: {_why(error)}.") from error
+        raise ConfigError(
+            f"{address} cannot be run as a configuration of `rq cron`: {_why(error)}. Correct it and run this again."
+        ) from error
     return RqCron(registered.given, reading)
 
 

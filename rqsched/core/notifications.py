@@ -207,7 +207,7 @@ def _targets(value: Any) -> dict[str, Any]:
         raise InvalidInputError("notifications", f"must be an object, not {type(value).__name__}")
     given = dict(value or {})
     if unknown := sorted(set(map(str, given)) - set(TARGETS)):
-        raise InvalidInputError(f"notifications.{unknown[0]}", f"is not known; known are {', '.join(TARGETS)}")
+        raise InvalidInputError(f"notifications.{unknown[0]}", f"is not known; use one of {', '.join(TARGETS)}")
     urls = {name: given.get(name) for name in ("webhook", "heartbeat")}
     return {
         **{name: None if url is None else checked_url(f"notifications.{name}", url) for name, url in urls.items()},

@@ -50,7 +50,7 @@ def _size(value: Any, text: str) -> int:
 
 def _require_native(field: str, value: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels")
+        raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -59,7 +59,7 @@ def _require_native(field: str, value: Any, depth: int) -> None:
         _require_number(field, value)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidPayloadError(field, f"holds {value}, which JSON does not have")
+            raise InvalidPayloadError(field, f"holds {value}, which JSON does not have; pass None or text")
     elif isinstance(value, list):
         for item in value:
             _require_native(field, item, depth + 1)
@@ -74,7 +74,7 @@ def _require_native(field: str, value: Any, depth: int) -> None:
 def _require_object(field: str, value: dict[Any, Any], depth: int) -> None:
     for key, item in value.items():
         if not isinstance(key, str):
-            raise InvalidPayloadError(field, f"has the key {key!r}; keys are text")
+            raise InvalidPayloadError(field, f"has the key {key!r}; keys must be text")
         _require_unicode(field, key)
         _require_native(field, item, depth + 1)
 
@@ -83,9 +83,9 @@ def _require_unicode(field: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidPayloadError(field, "holds a lone surrogate, which is not Unicode text") from None
+        raise InvalidPayloadError(field, "holds a lone surrogate, which is not Unicode text; remove it") from None
     if "\x00" in value:
-        raise InvalidPayloadError(field, "holds a NUL character")
+        raise InvalidPayloadError(field, "holds a NUL character; remove it")
 
 
 def _require_number(field: str, value: int) -> None:

@@ -231,7 +231,9 @@ def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = Fa
         if run.status in OPEN:
             raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
         if not count_failed(json.loads(run.target_counts or "{}")):
-            raise RunStateError(run.uid, run.status.value, "retry", "None of its targets has failed.")
+            raise RunStateError(
+                run.uid, run.status.value, "retry", "None of its targets has failed: leave failed_targets out."
+            )
         return
     if run.status not in ENDED_IN_VAIN and not run.is_blocked:
         raise RunStateError(run.uid, run.status.value, "retry", _hint(run))

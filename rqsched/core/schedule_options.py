@@ -166,7 +166,8 @@ def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -
     if not isinstance(value, Mapping):
         raise InvalidPolicyError(name, f"must be a RetryPolicy or a mapping of its fields, not {type(value).__name__}")
     for field in sorted(value.keys() - RetryPolicy.__dataclass_fields__.keys()):
-        hint = did_you_mean(field, RetryPolicy.__dataclass_fields__)
+        known = RetryPolicy.__dataclass_fields__
+        hint = did_you_mean(field, known) or f"; the fields are {', '.join(known)}"
         raise InvalidPolicyError(f"{name}.{field}", f"is not known{hint}")
     return replace(stored, **{field: getattr(blank, field) if one is None else one for field, one in value.items()})
 

@@ -237,7 +237,7 @@ def _read(field: str, kind: Kind, text: str) -> Any:
             try:
                 return float(text)
             except ValueError:
-                raise InvalidInputError(field, f"{text[:32]!r} is not a number") from None
+                raise InvalidInputError(field, f"{text[:32]!r} is not a number; write one, such as 1.5") from None
         case Kind.LENGTH:  # a bare number is seconds, else text such as 2h
             return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else text
         case Kind.NAMES:
@@ -255,7 +255,7 @@ def _read(field: str, kind: Kind, text: str) -> Any:
 def _whole(field: str, text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 16:
-        raise InvalidInputError(field, f"{text[:32]!r} is not a whole number")
+        raise InvalidInputError(field, f"{text[:32]!r} is not a whole number; write one, such as 3")
     return int(text)
 
 

@@ -111,7 +111,7 @@ def require_csrf(request: Request, given: str) -> None:
     A neighbouring subdomain may set our cookies, so what the browser says about the sending page counts, too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
-        raise ForbiddenError("a page of another site may not make changes.")
+        raise ForbiddenError("a page of another site may not make changes; use those of this server.")
     known = request.cookies.get(CSRF, "")
     if not known or not hmac.compare_digest(known.encode(), _unmasked(given).encode()):
         raise ForbiddenError("the form is too old, or cookies are blocked; load the page again and repeat it.")

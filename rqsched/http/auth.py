@@ -227,7 +227,7 @@ def _require_local(connection: HTTPConnection) -> None:
     if host is None or not is_loopback(host["name"]):
         raise ForbiddenError("no token is configured, so only loopback host names are accepted; set RQSCHED_TOKENS.")
     if connection.scope["method"] not in SAFE_METHODS and _is_cross_site(connection):
-        raise ForbiddenError("a page of another site may not make changes.")
+        raise ForbiddenError("a page of another site may not make changes; use those of this server.")
 
 
 def _is_cross_site(connection: HTTPConnection) -> bool:

@@ -161,7 +161,8 @@ def require_role(principal: Principal, role: Role) -> None:
     """Raise ForbiddenError unless the principal has the role."""
     if principal.role < role:
         raise ForbiddenError(
-            f"this requires the role {role.name.lower()!r}; the token has {principal.role.name.lower()!r}."
+            f"this requires the role {role.name.lower()!r}; the token has {principal.role.name.lower()!r}. "
+            "Use a token of that role."
         )
 
 

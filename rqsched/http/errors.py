@@ -45,6 +45,7 @@ class HttpError(RqschedError):
 
     retry_after: int | None = None
     """Seconds after which a caller may try again."""
+    remedy = "Do what the message says; with a Retry-After, try again after so many seconds."
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -56,6 +57,7 @@ class UnauthorizedError(HttpError):
     """The token is missing or unknown."""
 
     code = "unauthorized"
+    remedy = "Send Authorization: Bearer TOKEN with a token of RQSCHED_TOKENS."
     http_status = 401
 
     def __init__(self) -> None:
@@ -71,6 +73,7 @@ class ForbiddenError(HttpError):
     """The principal is known and may not do this."""
 
     code = "forbidden"
+    remedy = "Use a token of the role that the message names, or set RQSCHED_TOKENS where none is configured."
     http_status = 403
 
 
@@ -78,6 +81,7 @@ class MalformedError(HttpError):
     """The request cannot be read."""
 
     code = "malformed"
+    remedy = "Correct what the message names; nothing was done."
     http_status = 400
 
 
@@ -85,28 +89,31 @@ class TooLargeError(HttpError):
     """The body exceeds the limit."""
 
     code = "too_large"
+    remedy = "Send less at once, or have Limits(body_bytes=...) raised."
     http_status = 413
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        super().__init__(f"the body exceeds {limit} bytes.")
+        super().__init__(f"the body exceeds {limit} bytes; send less at once.")
 
 
 class TooSlowError(HttpError):
     """The body did not arrive in time."""
 
     code = "too_slow"
+    remedy = "Send the request again, whole."
     http_status = 408
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        super().__init__(f"the body did not arrive within {seconds:g} s.")
+        super().__init__(f"the body did not arrive within {seconds:g} s; send it again.")
 
 
 class BusyError(HttpError):
     """As many bodies of unknown senders are being read as this process reads at once."""
 
     code = "busy"
+    remedy = "Try again after the seconds of Retry-After, or send a token."
     http_status = 503
     retry_after = RETRY_AFTER
 
@@ -118,6 +125,7 @@ class RateLimitedError(HttpError):
     """The principal exceeds its rate."""
 
     code = "rate_limited"
+    remedy = "Try again after the seconds of Retry-After, or have Limits(rate=..., burst=...) raised."
     http_status = 429
 
     def __init__(self, retry_after: int) -> None:
@@ -129,6 +137,7 @@ class TooManyStreamsError(HttpError):
     """As many streams of events are open as this process serves, or it stops."""
 
     code = "too_many_streams"
+    remedy = "Try again after the seconds of Retry-After, or read pages of events instead."
     http_status = 503
     retry_after = RETRY_AFTER
 

@@ -166,7 +166,7 @@ def _path(scope: Scope, surface: Surface) -> str:
 
 def _require_no_nul(scope: Scope) -> None:
     if "\x00" in scope["path"] or b"%00" in scope.get("query_string", b""):
-        raise MalformedError("the URL contains a NUL character.")
+        raise MalformedError("the URL contains a NUL character; remove it.")
 
 
 class _Sender:

@@ -112,11 +112,11 @@ def parse_json(raw: bytes) -> Any:
             raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float
         )
     except UnicodeDecodeError:
-        raise MalformedError("the body is not valid UTF-8.") from None
+        raise MalformedError("the body is not valid UTF-8; encode it so.") from None
     except RecursionError:
-        raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels.") from None
+        raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels; flatten it.") from None
     except ValueError as error:
-        raise MalformedError(f"the body is not valid JSON: {error}.") from None
+        raise MalformedError(f"the body is not valid JSON: {error}; correct it.") from None
     _require_plain(value)
     return value
 
@@ -124,18 +124,18 @@ def parse_json(raw: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise MalformedError("an object in the body has the same key twice.")
+        raise MalformedError("an object in the body has the same key twice; send it once.")
     return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedError(f"{name} is not valid JSON.")
+    raise MalformedError(f"{name} is not valid JSON; send null or a number.")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise MalformedError("a number in the body is outside the range of a float.")
+        raise MalformedError("a number in the body is outside the range of a float; send it as text.")
     return value
 
 
@@ -145,7 +145,7 @@ def _require_plain(value: Any) -> None:
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels.")
+            raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels; flatten it.")
         for item in level:
             if isinstance(item, str):
                 _require_text(item)
@@ -160,9 +160,9 @@ def _inside(item: Any) -> list[Any]:
 
 def _require_text(text: str) -> None:
     if "\x00" in text:
-        raise MalformedError("a text in the body contains a NUL character.")
+        raise MalformedError("a text in the body contains a NUL character; remove it.")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise MalformedError("a text in the body contains a lone surrogate, which is not valid Unicode.")
+        raise MalformedError("a text in the body contains a lone surrogate, which is not valid Unicode; remove it.")
 
 
 async def json_body(request: Request) -> Any:

@@ -88,7 +88,8 @@ def machine(
 
     def register(given: C) -> C:
         if not (isinstance(given, type) and issubclass(given, StateChart)):
-            raise InvalidInputError("machine", f"{given!r} is not a StateMachine class of python-statemachine")
+            reason = f"{given!r} is not a StateMachine class of python-statemachine; decorate one"
+            raise InvalidInputError("machine", reason)
         known = Machine(
             given, require_id(name or given.__name__, "name"), check_schedules(given), load, save, make_resolver
         )
@@ -117,9 +118,9 @@ def find_machine(path: str) -> MachineClass:
     try:
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a user's module does wrong
-        raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}") from error
+        raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}; correct it") from error
     if not isinstance(found, type):
-        raise InvalidInputError("machine", f"{path!r} is not a class")
+        raise InvalidInputError("machine", f"{path!r} is not a class; name one that @machine decorates")
     return machine_of(found).cls
 
 

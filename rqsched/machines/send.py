@@ -35,7 +35,9 @@ def send(machine: Machine, event: str, instance_id: str) -> bool:
             return False
         if _store(runtime, machine, instance_id, known, instance):
             return True
-    raise ConflictError(f"instance {instance_id!r} of {machine.name} was changed {TRIES} times while {event} was sent.")
+    raise ConflictError(
+        f"instance {instance_id!r} of {machine.name} was changed {TRIES} times while {event} was sent; send it again."
+    )
 
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:

@@ -128,7 +128,7 @@ class WorkerOptions:
             return Worker
         found = _import("--worker-class", self.worker_class)
         if not (inspect.isclass(found) and issubclass(found, BaseWorker)):
-            raise ConfigError(f"--worker-class: {self.worker_class} is not a class of RQ's workers.")
+            raise ConfigError(f"--worker-class: {self.worker_class} is not a class of RQ's workers; name one.")
         if issubclass(found, PatientWorker):
             raise ConfigError(
                 f"--worker-class: {self.worker_class} brings a dispatcher of its own. Name the class of RQ it is made "
@@ -146,7 +146,7 @@ class WorkerOptions:
         found = [_import("--exception-handler", path) for path in self.exception_handlers]
         for path, handler in zip(self.exception_handlers, found, strict=True):
             if not callable(handler):
-                raise ConfigError(f"--exception-handler: {path} cannot be called.")
+                raise ConfigError(f"--exception-handler: {path} cannot be called; name a function.")
         return found
 
     def names(self) -> list[str | None]:

@@ -62,14 +62,14 @@ def parse_span(text: str) -> timedelta:
     try:
         return timedelta(**{unit: float(n.replace(",", ".")) if unit == "seconds" else int(n) for unit, n in given})
     except OverflowError as error:
-        raise InvalidDurationError("duration", f"{text!r} is longer than a timedelta can hold") from error
+        raise InvalidDurationError("duration", f"{text!r} is longer than a timedelta can hold; shorten it") from error
 
 
 def require_interval(value: SpanLike) -> timedelta:
     """Return `value` as a length; raises InvalidDurationError under one second."""
     length = to_span(value)
     if length < SHORTEST:
-        raise InvalidDurationError("duration", f"{length} is too short; an interval is at least one second (PT1S)")
+        raise InvalidDurationError("duration", f"{length} is too short; an interval must be at least one second (PT1S)")
     return length
 
 
@@ -85,7 +85,8 @@ def to_span(value: SpanLike, field: str = "duration") -> timedelta:
             return timedelta(seconds=value)
         return parse_span(cast("str", value))
     except (OverflowError, ValueError) as error:
-        reason = error.reason if isinstance(error, InvalidDurationError) else f"{value!r} seconds is not a length"
+        is_ours = isinstance(error, InvalidDurationError)
+        reason = error.reason if is_ours else f"{value!r} seconds is not a length; {_HOW}"
         raise InvalidDurationError(field, reason) from error
 
 
@@ -128,7 +129,7 @@ _WHOLE = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 def _split(value: timedelta) -> tuple[int, int, int, str]:
     if value < timedelta(0):
-        raise InvalidDurationError("duration", f"{value} is negative; durations have no sign")
+        raise InvalidDurationError("duration", f"{value} is negative; write it without a sign")
     minutes, seconds = divmod(value.seconds, 60)
     fraction = f".{value.microseconds:06d}".rstrip("0").rstrip(".")
     return value.days, minutes // 60, minutes % 60, f"{seconds}{fraction}" if seconds or fraction else ""

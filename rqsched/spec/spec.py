@@ -76,7 +76,7 @@ class Spec(Timeline):
         object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
         require_timezone(self.timezone)
         if self.start_at and self.end_at and self.start_at >= self.end_at:
-            raise InvalidSpecError("end_at", "is not after start_at, so nothing would ever happen")
+            raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
             raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
 
@@ -284,7 +284,7 @@ def _interval_from_json(form: object) -> Every:
     given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
     if not all(isinstance(length, str) for length in (given.get("every"), offset) if length is not None):
-        raise InvalidDurationError("intervals", "a length is text in this form, such as PT30M or 30m")
+        raise InvalidDurationError("intervals", "a length must be text in this form, such as PT30M or 30m")
     is_aligned = offset is None and "anchor" not in given and not from_completion
     return Every(
         given.get("every", ""),

@@ -202,7 +202,7 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
     try:
         return value.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidSpecError(field, f"{value.isoformat()} is outside the calendar in UTC") from error
+        raise InvalidSpecError(field, f"{value.isoformat()} is outside the calendar in UTC; name another") from error
 
 
 def _just_before(instant: datetime) -> datetime:

@@ -101,9 +101,8 @@ def caller_transaction(connection: object = None, session: object = None) -> Cal
         return cast("CallerTransaction", given)
     if _has_methods(given, "connection", "flush"):
         return _OfSession(cast("Session | scoped_session[Any]", given))
-    raise InvalidTypeError(
-        field, f"{type(given).__name__} is not a SQLAlchemy {'Connection' if field == 'connection' else 'Session'}"
-    )
+    wanted = "Connection" if field == "connection" else "Session"
+    raise InvalidTypeError(field, f"{type(given).__name__} is not a SQLAlchemy {wanted}; give one")
 
 
 def split_transaction(

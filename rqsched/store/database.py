@@ -417,7 +417,7 @@ class Database:
             if any(words in reason for words in _REFUSALS):
                 host = self._engine.url.host
                 where = f" (host {host})" if host and host not in reason else ""
-                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}{where}.") from error
+                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}{where}. Correct it.") from error
             if not is_transient(error):
                 raise
 

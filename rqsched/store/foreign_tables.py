@@ -39,13 +39,13 @@ class ForeignDatabase:
             self._engine = sa.create_engine(_POSTGRESQL.sub("postgresql+psycopg://", url), hide_parameters=True)
             path = sqlite_path(url)
         except (ArgumentError, NoSuchModuleError) as error:
-            raise InvalidInputError("SOURCE", f"is not the URL of a database: {error}") from None
+            raise InvalidInputError("SOURCE", f"is not the URL of a database: {error}; write one") from None
         except ValueError:
-            raise InvalidInputError("SOURCE", "is not the URL of a database: its port is not a number") from None
+            raise InvalidInputError("SOURCE", "is not a database's URL: its port is not a number; correct it") from None
         except ModuleNotFoundError as error:
             raise InvalidInputError("SOURCE", f"needs the driver {error.name}; install it here") from None
         if path is not None and not path.is_file():
-            raise InvalidInputError("SOURCE", f"names {path}, which is not a file")
+            raise InvalidInputError("SOURCE", f"names {path}, which is not a file; correct the path")
         self._tables = {name: self._table(name, schema) for name in tables}
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class ForeignDatabase:
             with _translated():
                 return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=self._engine)
         except NoSuchTableError:
-            raise InvalidInputError("SOURCE", f"has no table {name}; is it the right database?") from None
+            raise InvalidInputError("SOURCE", f"has no table {name}; name the right database") from None
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         with _translated(), self._engine.begin() as connection:
@@ -131,4 +131,6 @@ def _translated() -> Iterator[None]:
     except NoSuchTableError:
         raise
     except SQLAlchemyError as error:
-        raise DatabaseUnavailableError(f"SOURCE does not answer: {reason_of(error)}") from error
+        raise DatabaseUnavailableError(
+            f"SOURCE does not answer: {reason_of(error)}. Look whether it runs and the URL is right; run this again."
+        ) from error

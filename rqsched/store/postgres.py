@@ -194,7 +194,7 @@ def _require_known_options(engine: Engine) -> None:
         make_conninfo("", **{name: value for name, value in options.items() if name not in _OF_PSYCOPG})
     except psycopg.ProgrammingError as error:
         raise ConfigError(
-            f"RQSCHED_DATABASE_URL cannot be used: {str(error).strip()}; behind ? stand the options of libpq, such as "
+            f"RQSCHED_DATABASE_URL cannot be used: {str(error).strip()}; write the options of libpq behind ?, such as "
             "sslmode=require."
         ) from None
 

@@ -36,7 +36,7 @@ def _require_usable(engine: object) -> None:
         hint = "; give database_url: an AsyncScheduler takes your asynchronous sessions all the same"
         raise ConfigError(
             f"engine: {type(engine).__name__} is not a synchronous SQLAlchemy Engine"
-            f"{hint if hasattr(engine, 'sync_engine') else ''}."
+            f"{hint if hasattr(engine, 'sync_engine') else '; give one'}."
         )
     name, driver = engine.dialect.name, engine.dialect.driver
     if _DRIVERS.get(name) != driver:

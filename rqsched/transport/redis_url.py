@@ -79,7 +79,7 @@ def _parsed(url: str) -> dict[str, Any]:
     try:
         return dict(parse_url(url))
     except ValueError as error:
-        raise ConfigError(f"a Redis URL is not valid: {error}.") from None
+        raise ConfigError(f"a Redis URL is not valid: {error}; write redis://USER:PASSWORD@HOST:6379/0.") from None
 
 
 def open_client(
@@ -171,7 +171,7 @@ def _require_known_options(client: Redis) -> None:
 
 def _unknown_option(error: TypeError) -> ConfigError:
     name = re.search(r"'(\w+)'", str(error))
-    return ConfigError(f"a Redis URL has an option that is not known: {name[1] if name else error}.")
+    return ConfigError(f"a Redis URL has an option that is not known: {name[1] if name else error}; remove it.")
 
 
 def _require_usable(options: Mapping[str, Any]) -> None:
@@ -181,7 +181,7 @@ def _require_usable(options: Mapping[str, Any]) -> None:
         raise ConfigError(f"a Redis URL has {given[0]} and does not speak TLS; write rediss:// or rediss+sentinel://.")
     for name in _FILES:
         if options.get(name) and not Path(options[name]).exists():
-            raise ConfigError(f"a Redis URL names {options[name]} as {name}, which does not exist.")
+            raise ConfigError(f"a Redis URL names {options[name]} as {name}, which does not exist; correct it.")
 
 
 def url_of(client: Redis) -> str:

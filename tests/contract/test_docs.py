@@ -12,14 +12,22 @@ from types import ModuleType
 
 import pytest
 
+from rqsched import errors
 from rqsched.chain import health
 from rqsched.core.model import RunStatus, ScheduleStatus, TargetStatus
 from rqsched.core.results import Answer
+from rqsched.http import errors as http_errors
 from rqsched.store.tables import metadata
 from tests.contract.sources import PACKAGE
 from tests.contract.test_layers import LAYERS
+from tests.http.conftest import make_web, web
+from tests.http.test_every_route import NEEDED, PUBLIC, SHARED
 from tests.support.narrow import present
+from tests.support.population import documented_operations, populate, request
 from tests.support.processes import REPOSITORY
+from tests.support.web import Web
+
+__all__ = ["make_web", "web"]
 
 DOCS = REPOSITORY / "docs"
 ARCHITECTURE = (DOCS / "architecture.md").read_text()
@@ -74,6 +82,69 @@ def test_the_reference_has_the_metrics_that_the_page_on_http_explains() -> None:
 
     named = set(re.findall(r"`(rqsched_[a-z_]+)`", metrics))
     assert named == set(re.findall(r"`(rqsched_[a-z_]+)`", explained))
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    """The pages that are made from the code, by name."""
+    pages: dict[str, str] = script("reference").pages()
+    return pages
+
+
+def test_no_cell_of_the_reference_is_empty(reference: dict[str, str]) -> None:
+    rows = [(page, row) for page, text in reference.items() for row in text.splitlines() if row.startswith("| ")]
+    assert len(rows) > 300
+    assert [(page, row) for page, row in rows if re.search(r"\|\s*\|", row)] == []
+
+
+def test_every_definition_of_the_reference_has_a_meaning(reference: dict[str, str]) -> None:
+    said = re.findall(r"^:(.*)$", reference["http-operations"], re.MULTILINE)
+    assert len(said) > 500
+    assert all(one.strip() for one in said)
+    settings = reference["settings"].split("\n## ")[1:]
+    assert [one for one in settings if len(one.strip().split("\n\n")) < 3] == []
+
+
+def test_the_reference_shows_each_operation_of_the_document(reference: dict[str, str]) -> None:
+    page = reference["http-operations"]
+    shown = re.findall(r"^### `([A-Z]+ /\S*)`$", page, re.MULTILINE)
+    assert sorted(shown) == sorted({*NEEDED, *PUBLIC})
+
+    for operation in re.split(r"^### ", page, flags=re.MULTILINE)[1 : len(shown) + 1]:
+        name = operation.split("`")[1]
+        role = f"`{NEEDED[name].name.lower()}`" if name in NEEDED and name not in SHARED else ""
+        assert f"Needs the [role](/http.md#authentication-and-roles) {role}" in operation or not role, name
+        assert "**Answers**" in operation
+
+
+def test_the_examples_of_the_reference_are_accepted(web: Web) -> None:
+    """What is asked may not be there, or be in another state."""
+    web.env.register("invoice-sync", print)
+    known, examples = populate(web), script("reference").EXAMPLES
+    assert examples.keys() == {name for name, one in documented_operations(web).items() if "requestBody" in one}
+
+    for name, body in examples.items():
+        answer = request(web, name, known, body)
+        assert answer.status_code < 300 or answer.status_code in {404, 409}, f"{name}: {answer.text}"
+
+
+def test_each_error_has_a_cause_and_a_remedy_of_its_own(reference: dict[str, str]) -> None:
+    for kind in [one for module in (errors, http_errors) for one in script("reference").errors_of(module)]:
+        assert vars(kind).get("remedy"), f"{kind.__name__} names no remedy"
+        assert vars(kind).get("__doc__"), f"{kind.__name__} names no cause"
+        assert f"### {kind.__name__}\n" in reference["errors"]
+
+
+MAINTAINERS = {"contributing", "security", "seeds"}
+"""Pages that users need not read."""
+
+
+@pytest.mark.parametrize("page", sorted({path.stem for path in DOCS.glob("*.md")} - MAINTAINERS))
+def test_a_page_begins_with_what_one_gets_and_shows_code_first(page: str) -> None:
+    head = re.split(r"^## ", (DOCS / f"{page}.md").read_text(), flags=re.MULTILINE)[0]
+    _, said, *_ = head.split("\n\n")
+    assert re.match(r"[\w*`\[]", said), "it begins with a sentence"
+    assert re.search(r"^(```\w|    \w)", head, re.MULTILINE), "it shows code before its first section"
 
 
 def test_each_symptom_ends_with_what_doctor_and_why_say_of_it() -> None:
