@@ -428,12 +428,12 @@ class DatabaseUnavailableError(BackendUnavailableError):
 
 
 class DatabaseReadOnlyError(DatabaseUnavailableError):
-    """The SQL database takes no writes: it is a standby, a replica, or read-only. Nothing was written.
-
-    Send the call to a process whose RQSCHED_DATABASE_URL names the primary, or repeat it after the promotion.
-    """
+    """The SQL database takes no writes: it is a standby, a replica, or read-only. Nothing was written."""
 
     code = "database_read_only"
+    remedy = (
+        "Send the call to a process whose RQSCHED_DATABASE_URL names the primary, or repeat it after the promotion."
+    )
 
 
 class RedisUnavailableError(BackendUnavailableError):

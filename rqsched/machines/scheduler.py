@@ -88,8 +88,7 @@ def machine(
 
     def register(given: C) -> C:
         if not (isinstance(given, type) and issubclass(given, StateChart)):
-            reason = f"{given!r} is not a StateMachine class of python-statemachine; decorate one"
-            raise InvalidInputError("machine", reason)
+            raise InvalidInputError("machine", f"{given!r} is not a StateMachine class; decorate one")
         known = Machine(
             given, require_id(name or given.__name__, "name"), check_schedules(given), load, save, make_resolver
         )

@@ -85,8 +85,8 @@ def to_span(value: SpanLike, field: str = "duration") -> timedelta:
             return timedelta(seconds=value)
         return parse_span(cast("str", value))
     except (OverflowError, ValueError) as error:
-        is_ours = isinstance(error, InvalidDurationError)
-        reason = error.reason if is_ours else f"{value!r} seconds is not a length; {_HOW}"
+        no_length = f"{value!r} seconds is not a length; {_HOW}"
+        reason = error.reason if isinstance(error, InvalidDurationError) else no_length
         raise InvalidDurationError(field, reason) from error
 
 
