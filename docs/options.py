@@ -72,9 +72,8 @@ def _entry(name: str, option: Option) -> str:
     if name in inspect.signature(workflow).parameters:
         facts += f" `@workflow({name}=...)` sets it for every schedule of a workflow that leaves it out."
     rows = [f"| {place} | `{text}` |" for place, text in said(name).items()]
-    table = "\n".join(
-        ["| place | |", "|---|---|", *rows, f"| editor | {' and '.join(f'*{one}*' for one in labels(name))} |"]
-    )
+    rows.append(f"| editor | {' and '.join(f'*{label}*' for label in labels(name))} |")
+    table = "\n".join(["| place | written as |", "|---|---|", *rows])
     return f"### `{name}`\n\n{help_of(option)}\n\n{facts}\n\n{table}\n"
 
 
