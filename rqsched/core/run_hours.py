@@ -47,11 +47,15 @@ class EndedRun(NamedTuple):
     """When it ended."""
 
 
+A_DAY = 24
+"""How many hours a day has, in UTC."""
+
+
 class HourKey(NamedTuple):
     """Which runs are counted together."""
 
     hour: int
-    """Whole hours since 1970, UTC."""
+    """Whole hours since 1970, UTC; of a day, its first."""
     is_backfilled: bool
     """Whether a backfill asked for them."""
     outcome: str
@@ -119,6 +123,19 @@ def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
     if run.attempt == 1 and run.due_at is not None and not is_backfilled:
         found.waits[bucket_of(run.started_at - run.due_at)] += 1
     return found
+
+
+def by_day(found: Mapping[HourKey, Tally]) -> dict[HourKey, Tally]:
+    """Count together what is counted by hours of one day."""
+    days: defaultdict[HourKey, Tally] = defaultdict(Tally)
+    for key, one in found.items():
+        days[key._replace(hour=day_of(key.hour))].add(one)
+    return days
+
+
+def day_of(hour: int) -> int:
+    """Return the first hour of the day, in UTC, in which an hour lies."""
+    return hour // A_DAY * A_DAY
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from math import ceil
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -308,13 +309,15 @@ class Axis:
         at = self.start.astimezone(zone).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if step >= 3600 else at
         wall = at.replace(tzinfo=None)
-        while True:
+        for number in count():
             instant = wall.replace(tzinfo=zone).astimezone(UTC)
             if instant > self.end:
                 return
             if instant >= self.start:
                 x, is_day = self.x(instant), wall.hour == wall.minute == wall.second == 0
-                is_spare = days > 2 and not (is_day and wall.toordinal() % ceil(days / 4) == 0 and x < 0.9 * WIDTH)
+                place = number if step >= _DAY else wall.toordinal()
+                is_one_of_four = is_day and place % ceil(self._span / max(step, _DAY) / 4) == 0 and x < 0.9 * WIDTH
+                is_spare = days > 2 and not is_one_of_four
                 yield Tick(x, f"{wall:%a %d %b}" if is_day else f"{wall:%H:%M}", is_day, is_spare)
             wall += timedelta(seconds=step)
 

@@ -31,8 +31,9 @@ _FROM_RUNS = 48
 """Up to this span runs are read, above it their hours."""
 _HALVED = 336
 """Up to this span half of it lies before the instant one looks at; of a longer one nearly all."""
-_COLUMNS = 240
-"""So many columns a picture has, or fewer."""
+_UNITS = ((_FROM_RUNS, 1, 240), (720, 3_600, 120), (HOURS[-1], 86_400, 120))
+"""Up to which span, in hours, columns are a multiple of how many seconds, and how many there are at most: what is read
+from hours has fewer, and of more than a month days are read."""
 ROWS = 40
 """Schedules on one page."""
 _MOST_MARKS = 900
@@ -75,23 +76,23 @@ def show(visit: Visit) -> Response:
     span = timedelta(hours=hours)
     behind = span / 2 if hours <= _HALVED else span * 11 / 12
     axis = charts.Axis(middle - behind, middle - behind + span)
-    rows, page = visit.read(lambda connection: _rows(connection, visit, axis))
+    rows, page, is_whole = visit.read(lambda connection: _rows(connection, visit, axis))
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
-        earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, **around(visit, page),
+        earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, is_whole=is_whole,
+        **around(visit, page),
     )  # fmt: skip
 
 
-def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found]:
+def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found, bool]:
     page = read_page(visit, connection, "id", ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
     _draw_rest(connection, axis, rows)
-    if axis.start < visit.now:
-        _draw_past(connection, visit, axis, rows)
+    is_whole = axis.start >= visit.now or _draw_past(connection, visit, axis, rows)
     for row in rows.values():
         _draw_upcoming(row, axis, visit.now)
-    return [*rows.values()], page
+    return [*rows.values()], page, is_whole
 
 
 def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
@@ -104,12 +105,14 @@ def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row
             rows[uid].rest = axis.x(since)
 
 
-def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
+def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:
+    """Draw what ran, was skipped and missed; returns whether all of it is known by now."""
     columns = _columns(axis)
     newest = {uid: row.schedule.run_number for uid, row in rows.items()}
     by_hours = axis.span > timedelta(hours=_FROM_RUNS)
     lots = defaultdict[tuple[str, bool], list[Lot]](list)
-    for lot in timeline.read(connection, newest, columns, visit.now, by_hours=by_hours):
+    picture = timeline.read(connection, newest, columns, visit.now, by_hours=by_hours)
+    for lot in picture.lots:
         lots[lot.schedule_uid, bool(lot.is_backfilled)].append(lot)
     grid = charts.Grid(axis, columns.start, columns.step, visit.zone)
     width = charts.width_for(lots.values(), _MOST_MARKS)
@@ -124,12 +127,13 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
             continue
         marks = [axis.x(at) for at in {gap.first, gap.last} if axis.start <= at < axis.end]
         rows[event.schedule_uid].skips += [(x, gap.label(visit.zone)) for x in marks]
+    return picture.is_whole
 
 
 def _columns(axis: charts.Axis) -> Columns:
     """Return columns that lie at multiples of their width, so that they stay where they are as time goes on."""
-    least = ceil(axis.span.total_seconds() / _COLUMNS)
-    step = least if axis.span <= timedelta(hours=_FROM_RUNS) else ceil(least / 3600) * 3600
+    unit, most = next(one[1:] for one in _UNITS if axis.span <= timedelta(hours=one[0]))
+    step = ceil(axis.span.total_seconds() / most / unit) * unit
     start = floor(axis.start.timestamp() / step) * step
     return Columns(start, step, ceil((axis.end.timestamp() - start) / step))
 

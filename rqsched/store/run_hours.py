@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import Run, dumps
 from rqsched.core.payload import loads
-from rqsched.core.run_hours import EndedRun, HourKey, Tally, tally
+from rqsched.core.run_hours import A_DAY, EndedRun, HourKey, Tally, by_day, tally
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import counted, hours, runs, schedules, uncounted
 
@@ -152,8 +152,16 @@ def _ended_run(run: Run) -> EndedRun:
 
 
 def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Tally], combine: Any) -> None:
-    """Combine tallies with those that are written, whose schedule's row in `counted` is locked."""
-    mine = hours.c.schedule_uid == schedule_uid, hours.c.hour.in_(sorted({key.hour for key in found}))
+    """Combine tallies with those that are written, by hours and by days; the schedule's row in `counted` is locked."""
+    for width, some in ((1, found), (A_DAY, by_day(found))):
+        _write_of(connection, schedule_uid, width, some, combine)
+
+
+def _write_of(
+    connection: Connection, schedule_uid: str, width: int, found: Mapping[HourKey, Tally], combine: Any
+) -> None:
+    at = hours.c.hour.in_(sorted({key.hour for key in found}))
+    mine = hours.c.schedule_uid == schedule_uid, hours.c.width == width, at
     written = {HourKey(*row[:3]): _to_tally(row[3:]) for row in connection.execute(_SELECT_HOURS.where(*mine))}
     rows: list[dict[str, Any]] = []
     gone: list[dict[str, Any]] = []
@@ -161,7 +169,14 @@ def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Ta
         total = written.get(key, Tally())
         combine(total, one)
         texts = {"waits": _dump(total.waits), "durations": _dump(total.durations)}
-        row = {"schedule_uid": schedule_uid, **key._asdict(), "count": total.count, "longest": total.longest, **texts}
+        row = {
+            "schedule_uid": schedule_uid,
+            "width": width,
+            **key._asdict(),
+            "count": total.count,
+            "longest": total.longest,
+            **texts,
+        }
         (rows if total.count else gone).append(row)
     if rows:
         insert = dialect_of(connection).insert(hours)
@@ -225,15 +240,20 @@ def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int
     return {number for number in numbers if number <= to} - {*connection.execute(passed).scalars()}
 
 
-def read(connection: Connection, schedule_uid: str, first: int, last: int) -> dict[HourKey, Tally]:
+def read(
+    connection: Connection, schedule_uid: str, first: int, last: int, *, in_days: bool = False
+) -> dict[HourKey, Tally]:
     """Read the tallies of a schedule's hours from `first` to `last`, these too, of all runs: also uncounted ones.
 
-    Of a schedule that is not counted yet, in an older database, the newest runs only (see MOST_UNCOUNTED).
+    `in_days` those of the days, in UTC, that begin in one of these hours. Of a schedule that is not counted yet, in an
+    older database, the newest runs only (see MOST_UNCOUNTED).
     """
-    mine = hours.c.schedule_uid == schedule_uid, hours.c.hour >= first, hours.c.hour <= last
+    within = hours.c.width == (A_DAY if in_days else 1), hours.c.hour >= first, hours.c.hour <= last
+    mine = hours.c.schedule_uid == schedule_uid, *within
     found = {HourKey(*row[:3]): _to_tally(row[3:]) for row in connection.execute(_SELECT_HOURS.where(*mine))}
     behind = [connection.execute(statement, {"schedule_uid": schedule_uid}) for statement in (_TAIL, _ENDED_AGAIN)]
-    for key, one in tally(EndedRun(*row) for rows in behind for row in rows).items():
+    following = tally(EndedRun(*row) for rows in behind for row in rows)
+    for key, one in (by_day(following) if in_days else following).items():
         if first <= key.hour <= last:
             found.setdefault(key, Tally()).add(one)
     return found
@@ -251,5 +271,6 @@ _TAIL = (
 
 
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
-    """Delete the hours of a schedule before one."""
-    connection.execute(sa.delete(hours).where(hours.c.schedule_uid == schedule_uid, hours.c.hour < before))
+    """Delete the hours of a schedule before one, and the days that end before it."""
+    is_over = hours.c.hour + hours.c.width <= before
+    connection.execute(sa.delete(hours).where(hours.c.schedule_uid == schedule_uid, is_over))

@@ -334,6 +334,8 @@ hours = sa.Table(
     "rqsched_hours",
     metadata,
     sa.Column("schedule_uid", Uid, primary_key=True),
+    # How many hours the row is about: 1, or 24 for a day, which holds what its hours do. A year is read in days.
+    sa.Column("width", sa.Integer, primary_key=True, autoincrement=False),
     # Whole hours since 1970, UTC: a number is grouped and compared alike on both databases, and is short.
     sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("is_backfilled", sa.Boolean, primary_key=True),
@@ -345,7 +347,7 @@ hours = sa.Table(
     _is_one_of("outcome", [status for status in RunStatus if status not in OPEN]),
     sqlite_with_rowid=False,
 )
-"""How many runs of a schedule ended in an hour, and in which: kept when the runs are pruned."""
+"""How many runs of a schedule ended in an hour, or a day, and how: kept when the runs are pruned."""
 
 # No column of the schedule's row: whatever writes that, moves the version by which ends are one statement.
 counted = sa.Table(

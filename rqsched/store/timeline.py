@@ -15,13 +15,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import RunKind
+from rqsched.core.run_hours import A_DAY
 from rqsched.store import run_hours
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, constant, hours, runs, uncounted
 
 MOST_RUNS = 50_000
 """Runs of all schedules together that are read one by one; where there are more, hours are read."""
-_BEFORE = 300
+_BEFORE = 100
 """Numbers before the first of a span at which runs are looked for that began earlier and lasted into it."""
 _PROBES = 16
 _LAST = 2**62
@@ -34,7 +35,7 @@ class Columns(NamedTuple):
     start: int
     """Where the first begins, in seconds since 1970: a multiple of the step."""
     step: int
-    """How many seconds each is wide; to be read from hours, whole hours."""
+    """How many seconds each is wide; to be read from hours, whole hours. Of whole days, days are read."""
     number: int
     """How many there are."""
 
@@ -78,9 +79,18 @@ class Lot(NamedTuple):
     """The uid of the newest; None where only its hour is known."""
 
 
+class Picture(NamedTuple):
+    """What ran."""
+
+    lots: list[Lot]
+    """The runs."""
+    is_whole: bool = True
+    """Whether all are there: of a database that was upgraded, older ones may still have to be counted."""
+
+
 def read(
     connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
-) -> list[Lot]:
+) -> Picture:
     """Read what ran in the columns; `newest` are the numbers of the newest runs by the uids of their schedules.
 
     From the runs, or `by_hours`; also by hours where there are more than MOST_RUNS.
@@ -88,7 +98,7 @@ def read(
     if not by_hours:
         ranges = _ranges(connection, newest, columns)
         if sum(last - after for _, after, last in ranges) <= MOST_RUNS:
-            return _of_runs(connection, ranges, columns, now)
+            return Picture(_of_runs(connection, ranges, columns, now))
     return _of_hours(connection, newest, columns, now)
 
 
@@ -213,29 +223,38 @@ def _given(columns: Columns, now: datetime) -> dict[str, Any]:
     return instants | numbers
 
 
-def _of_hours(connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime) -> list[Lot]:
+def _of_hours(connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime) -> Picture:
     dialect, given = dialect_of(connection), _given(columns, now)
     among = {"among": dialect.listed(newest)}
     to = run_hours.counted_to(connection, [*newest])
-    tail = dialect.given_ranges([(uid, number, _LAST) for uid, number in to.items()])
+    is_whole = sum(newest[uid] - number for uid, number in to.items()) <= 2 * MOST_RUNS
+    least = 0 if is_whole else MOST_RUNS // len(newest)
+    tail = dialect.given_ranges(
+        [(uid, number if is_whole else max(number, newest[uid] - least), _LAST) for uid, number in to.items()]
+    )
+    width = A_DAY if columns.step % (A_DAY * _SECONDS) == 0 else 1
+    within = {"width": width, "first": columns.start // _SECONDS, "last_hour": (columns.end - 1) // _SECONDS}
     asked = (
-        (_hour_lots(dialect), among | {"first": columns.start // _SECONDS, "last": (columns.end - 1) // _SECONDS}),
+        (_hour_lots(dialect), among | within),
         (_following_lots(dialect), tail),
         (_passed_lots(dialect), among),
     )
-    return [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)]
+    return Picture(
+        [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)], is_whole
+    )
 
 
 @lru_cache(maxsize=2)
 def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
-    within = hours.c.hour >= sa.bindparam("first"), hours.c.hour <= sa.bindparam("last")
+    width = sa.bindparam("width", type_=sa.BigInteger)
+    within = hours.c.width == width, hours.c.hour >= sa.bindparam("first"), hours.c.hour <= sa.bindparam("last_hour")
     names = ("schedule_uid", "hour", "is_backfilled", "outcome", "count", "longest")
     found = sa.select(*(hours.c[name] for name in names)).where(*within)
     one = dialect.of_each(found, hours.c.schedule_uid).subquery().c
     begin = sa.cast(one.hour, sa.BigInteger) * _SECONDS
     took = sa.cast(one.longest, sa.BigInteger) // 1_000_000
-    key = one.schedule_uid, one.is_backfilled, one.outcome, _place(begin), _place(begin + (_SECONDS - 1))
-    total = sa.func.min(begin + _SECONDS - took), sa.cast(sa.func.sum(one.count), sa.BigInteger)
+    key = one.schedule_uid, one.is_backfilled, one.outcome, _place(begin), _place(begin + (width * _SECONDS - 1))
+    total = sa.func.min(begin + width * _SECONDS - took), sa.cast(sa.func.sum(one.count), sa.BigInteger)
     return sa.select(*key, *total).group_by(*key)
 
 

@@ -35,7 +35,7 @@ def shown(env: Env, schedule: ScheduleHandle) -> Counter[tuple[int, str]]:
 def in_hours(env: Env, schedule: ScheduleHandle) -> int:
     """How many are in the table."""
     total = sa.select(sa.func.coalesce(sa.func.sum(hours_table.c.count), 0))
-    mine = total.where(hours_table.c.schedule_uid == schedule.uid)
+    mine = total.where(hours_table.c.schedule_uid == schedule.uid, hours_table.c.width == 1)
     return int(env.runtime.database.read(lambda c: c.execute(mine).scalar_one()))
 
 
@@ -86,8 +86,8 @@ def test_a_schedule_that_cannot_be_counted_starves_no_other(any_env: Env) -> Non
     for schedule in (broken, whole):
         add_history(any_env, schedule, 100, since=any_env.clock.now() - DAY)
     insert = sa.insert(hours_table).values(
-        schedule_uid=broken.uid, hour=hour_of(any_env.clock.now() - DAY), is_backfilled=False, outcome="succeeded",
-        count=1, waits="not JSON",
+        schedule_uid=broken.uid, width=1, hour=hour_of(any_env.clock.now() - DAY), is_backfilled=False,
+        outcome="succeeded", count=1, waits="not JSON",
     )  # fmt: skip
     any_env.runtime.database.transact(lambda connection: connection.execute(insert))
     any_env.recover()

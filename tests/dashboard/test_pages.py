@@ -325,7 +325,7 @@ def test_an_hour_of_runs_leads_to_the_day_around_it(pages: Pages) -> None:
     env.runtime.database.transact(lambda c: run_hours.count_some(c, schedule.uid))
     shown = html.unescape(pages.get("/timeline?hours=168"))
     assert 'href="/timeline?hours=24&at=2026-01-15T12%3A00%3A00Z"' in shown
-    assert "3 succeeded, Thu 15 Jan 12:00 to 13:00" in shown
+    assert "3 succeeded, Thu 15 Jan 12:00 to 14:00" in shown
 
 
 def test_a_schedules_page_shows_its_year_its_durations_and_its_interval(pages: Pages) -> None:

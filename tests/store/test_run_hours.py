@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule
+from rqsched.core.run_hours import by_day
 from rqsched.store import changes, pruning, run_hours
 from rqsched.store.database import Database
 from rqsched.store.tables import counted, hours, uncounted
@@ -29,6 +30,20 @@ def counts(database: Database, schedule: Schedule) -> Counter[tuple[int, bool, s
     """How many runs are in each hour, as readers see it."""
     found = database.read(lambda connection: run_hours.read(connection, schedule.uid, FIRST, LAST))
     return Counter({(key.hour, key.is_backfilled, key.outcome): one.count for key, one in found.items()})
+
+
+def days_agree(database: Database, schedule: Schedule) -> bool:
+    """Whether the days hold what their hours do."""
+    first, last = ((step * 24 * 10**4) for step in (-1, 1))
+    by_hours, by_days = (
+        database.read(partial(run_hours.read, schedule_uid=schedule.uid, first=first, last=last, in_days=in_days))
+        for in_days in (False, True)
+    )
+    summed, kept = (
+        {key: (one.count, one.waits, one.durations) for key, one in found.items()}
+        for found in (by_day(by_hours), by_days)
+    )
+    return summed == kept
 
 
 def expected(runs: Iterable[Run]) -> Counter[tuple[int, bool, str]]:
@@ -129,6 +144,7 @@ def test_every_run_that_has_ended_is_counted_once_whatever_happens(database: Dat
         assert counts(database, story.schedule) == expected(story.runs.values())
     count_all(database, story.schedule, None)
     assert counts(database, story.schedule) == expected(story.runs.values())
+    assert days_agree(database, story.schedule)
     open_ones = {run.number for run in story.there if run.ended_at is None}
     passed = database.read(lambda c: {*c.execute(sa.select(uncounted.c.number)).scalars()})
     assert passed <= open_ones, "what has ended is counted"

@@ -52,6 +52,13 @@ def fill(database: Database) -> dict[Schedule, list[Run]]:
     return found
 
 
+def count(database: Database, schedules: Iterable[Schedule]) -> None:
+    for schedule in schedules:
+        step = partial(run_hours.count_some, schedule_uid=schedule.uid, most_open=None)
+        while (done := database.transact(step)) is not None and done.is_more:
+            continue
+
+
 def drawn(lots: Iterable[Lot]) -> Cells:
     """How many runs of each status are in each column."""
     cells: Cells = defaultdict(Counter)
@@ -90,6 +97,7 @@ SPANS = {
     "the newest hours": Columns(START + 90 * HOUR, 12 * 60, 100),
     "some hours in the middle": Columns(START + 20 * HOUR, 60, 300),
     "everything": Columns(START - 40 * HOUR, HOUR, 300),
+    "everything in days": Columns(START // (24 * HOUR) * 24 * HOUR - 48 * HOUR, 24 * HOUR, 14),
     "the future": Columns(START + 1_000 * HOUR, HOUR, 24),
 }
 
@@ -98,13 +106,13 @@ SPANS = {
 def test_a_column_shows_the_runs_that_lasted_in_it(database: Database, columns: Columns) -> None:
     found = fill(database)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False))
+    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=False)
     named = {run.uid: run.number for runs in found.values() for run in runs}
     assert all(named[str(lot.run_uid)] == lot.number for lot in lots if lot.runs == 1)
 
 
-@pytest.mark.parametrize("span", ["everything", "the future"])
+@pytest.mark.parametrize("span", ["everything", "everything in days", "the future"])
 @pytest.mark.parametrize("most_open", [None, 3, 0], ids=["counted", "counted in part", "not counted"])
 def test_a_column_of_hours_shows_the_runs_that_ended_in_it_counted_or_not(
     database: Database, span: str, most_open: int | None
@@ -115,16 +123,17 @@ def test_a_column_of_hours_shows_the_runs_that_ended_in_it_counted_or_not(
         while (done := database.transact(step)) is not None and done.is_more:
             continue
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True))
+    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=True)
 
 
 def test_hours_are_shown_where_there_are_too_many_runs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "MOST_RUNS", 100)
     found = fill(database)
+    count(database, found)
     columns = Columns(START, HOUR, 100)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False))
+    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=True)
 
 
@@ -134,7 +143,7 @@ def test_an_hour_is_as_wide_as_its_columns(database: Database) -> None:
         database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid, most_open=None))
     columns = Columns(START + 50 * HOUR, 720, 20)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True))
+    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
     of_hours = [lot for lot in lots if lot.number is None]
     assert of_hours
     assert {(lot.first, lot.last) for lot in of_hours} <= {(first, first + 4) for first in (0, 5, 10, 15)}
@@ -147,5 +156,31 @@ def test_an_hour_tells_since_when_the_longest_of_its_runs_lasted(database: Datab
     write(database, Change(schedule, replace(schedule, run_number=1), new_runs=(run,)))
     database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid))
     columns = Columns(START, HOUR, 100)
-    (lot,) = database.read(partial(timeline.read, newest={schedule.uid: 1}, columns=columns, now=NOW, by_hours=True))
+    find = partial(timeline.read, newest={schedule.uid: 1}, columns=columns, now=NOW, by_hours=True)
+    (lot,) = database.read(find).lots
     assert abs(lot.since - int(started.timestamp())) <= HOUR
+
+
+def test_a_picture_says_that_older_runs_are_still_to_be_counted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "MOST_RUNS", 200)
+    found = fill(database)
+    find = partial(
+        timeline.read,
+        newest={schedule.uid: 700 for schedule in found},
+        columns=SPANS["everything"],
+        now=NOW,
+        by_hours=True,
+    )
+    assert not database.read(find).is_whole
+    assert all(runs.total() <= 100 for runs in of_schedules(database.read(find).lots).values()), "the newest only"
+    count(database, found)
+    assert database.read(find).is_whole
+
+
+def of_schedules(lots: Iterable[Lot]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for lot in lots:
+        found[lot.schedule_uid][lot.status] += lot.runs
+    return found

@@ -40,6 +40,7 @@ def _create_hours() -> None:
     op.create_table(
         "rqsched_hours",
         sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("width", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("hour", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("is_backfilled", sa.Boolean, nullable=False),
         sa.Column("outcome", sa.String(16), nullable=False),
@@ -51,7 +52,9 @@ def _create_hours() -> None:
             "outcome IN ('succeeded', 'failed', 'cancelled', 'terminated', 'lost')",
             name=op.f("ck_rqsched_hours_outcome"),
         ),
-        sa.PrimaryKeyConstraint("schedule_uid", "hour", "is_backfilled", "outcome", name=op.f("pk_rqsched_hours")),
+        sa.PrimaryKeyConstraint(
+            "schedule_uid", "width", "hour", "is_backfilled", "outcome", name=op.f("pk_rqsched_hours")
+        ),
         sqlite_with_rowid=False,
     )
     op.create_table(
