@@ -12,6 +12,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, quotas
 from rqsched.chain.creating import ScheduleRequest
 from rqsched.core.audit import CommandContext
+from rqsched.core.chunks import chunks
 from rqsched.core.model import Change, Definition, Schedule
 from rqsched.core.option_table import require_note
 from rqsched.core.results import Synced
@@ -178,7 +179,7 @@ def _said_by(declared: Declaration) -> object | None:
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Return what each transaction takes of a set, in its order."""
-    return (items[start : start + SYNC_BATCH] for start in range(0, len(items), SYNC_BATCH))
+    return chunks(items, SYNC_BATCH)
 
 
 def _ids(requests: Iterable[ScheduleRequest], keep: Iterable[str]) -> set[str]:

@@ -12,6 +12,7 @@ from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.audit import Event
+from rqsched.core.chunks import chunks
 from rqsched.core.ids import LinkId, iso_utc, parse_link_id
 from rqsched.errors import InvalidInputError
 from rqsched.store import changes, reconcile_queries, schedule_queries
@@ -34,8 +35,9 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     due = runtime.database.read(lambda connection: schedule_queries.due_uids(connection, instant, limit))
     retries, _ = runtime.database.read(lambda connection: reconcile_queries.retrying(connection, instant, None, limit))
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
-    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    fired = [result for chunk in chunks for result in firing.fire(frozen, chunk, skip_locked=True, must_follow=False)]
+    fired: list[Fired] = []
+    for chunk in chunks(ids, _CHUNK):
+        fired += firing.fire(frozen, chunk, skip_locked=True, must_follow=False)
     # What another process holds at this moment comes last: if that is frozen, waiting for it holds up nothing else.
     locked = [result.id for result in fired if result.outcome == "locked"]
     fired = [result for result in fired if result.outcome != "locked"]

@@ -26,6 +26,7 @@ from rqsched.coming_over.source import (
     until_quiet,
 )
 from rqsched.coming_over.unpickle import NotReadableError, Unpickled, unpickle, what_is
+from rqsched.core.chunks import chunks
 from rqsched.core.policy import SKIP_TOLERANCE
 from rqsched.errors import InvalidInputError
 from rqsched.store.foreign_tables import ForeignDatabase
@@ -150,8 +151,7 @@ class RedisJobs:
 
     def _disable(self, ids: Sequence[str]) -> int:
         count = 0
-        for start in range(0, len(ids), _CHUNK):
-            chunk = [one.encode(errors="surrogateescape") for one in ids[start : start + _CHUNK]]
+        for chunk in chunks([one.encode(errors="surrogateescape") for one in ids], _CHUNK):
             count += move_scored(self._redis, self._run_times, self._backup, chunk)
         return count
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rqsched.chain.fan_out import batch_of, fan_out
 from rqsched.chain.runtime import Runtime, current_runtime
+from rqsched.core.chunks import chunks
 from rqsched.machines.machine import InState, Machine, Resolve
 from rqsched.store import machine_states
 from rqsched.store.fan_out_targets import Batch
@@ -61,8 +62,7 @@ class Resolved:
 
     def _checked(self, ids: list[str]) -> Iterator[list[str]]:
         """Yield the ids that are instances of this machine, in the resolver's order, and count the others."""
-        for start in range(0, len(ids), self._size):
-            chunk = ids[start : start + self._size]
+        for chunk in chunks(ids, self._size):
             read_known = partial(machine_states.known, machine=self.machine.name, instance_ids=chunk)
             known = self.runtime.database.read(read_known)
             valid = [instance_id for instance_id in chunk if instance_id in known]

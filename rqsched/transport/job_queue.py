@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -12,6 +12,7 @@ from redis import Redis
 from rq import Queue, Retry
 from rq.job import Job
 
+from rqsched.core.chunks import chunks
 from rqsched.transport.client import for_rq
 from rqsched.transport.job_label import DATABASE, JobLabel, call_of, function_of
 from rqsched.transport.lua import ARM, IS_LIVE
@@ -100,7 +101,7 @@ class JobQueue:
         shared = [*self._shared, *(self._own(jobs[0], owner) if are_alike else [])]
         head = [*self._head(now), _WAKE_SECONDS, len(shared), *shared]
         calls = []
-        for chunk in _chunks(jobs):
+        for chunk in chunks(jobs, CHUNK):
             owns = [[] if are_alike else self._own(job, owner) for job in chunk]
             rows = [(job.id, _place(job, now), len(own), *own) for job, own in zip(chunk, owns, strict=True)]
             calls.append([*head, *chain.from_iterable(rows)])
@@ -114,7 +115,7 @@ class JobQueue:
     def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
         """Return for each id, with the time at which its job is due or None for now, whether its job is live."""
         with self.redis.pipeline(transaction=False) as pipe:
-            for chunk in _chunks(jobs):
+            for chunk in chunks(jobs, CHUNK):
                 flat = [text for name, due_at in chunk for text in (name, due_at.timestamp() if due_at else "")]
                 self._is_live(keys=self._keys, args=[*self._head(now), *flat], client=pipe)
             return [bool(answer) for answers in pipe.execute() for answer in answers]
@@ -187,11 +188,6 @@ def _place(job: JobSpec, now: datetime) -> str:
     if job.due_at is not None and job.due_at > now:
         return repr(job.due_at.timestamp())
     return "front" if job.is_front else "back"
-
-
-def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), CHUNK):
-        yield items[start : start + CHUNK]
 
 
 @lru_cache(maxsize=64)

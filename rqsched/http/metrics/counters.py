@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
+from rqsched.core.chunks import chunks
 from rqsched.core.model import OPEN, RunKind
 from rqsched.store import event_queries, system_queries
 from rqsched.store.event_queries import RecordedEvent
@@ -152,9 +153,7 @@ class Follower:
 
     def _count_ended_runs(self) -> None:
         """Count the watched runs that have ended; a purged run is no longer watched."""
-        uids = list(self._open)
-        for start in range(0, len(uids), _CHUNK):
-            chunk = uids[start : start + _CHUNK]
+        for chunk in chunks(list(self._open), _CHUNK):
             found = self._runtime.database.read(partial(system_queries.statuses_of_runs, uids=chunk))
             for uid in chunk:
                 status = found.get(uid)

@@ -1,0 +1,17 @@
+"""Lists in parts: as many at once as one statement, transaction or call takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Return the parts of a list in its order, each of `size` but for the last.
+
+    >>> list(chunks("abcde", 2))
+    ['ab', 'cd', 'e']
+    """
+    return (items[start : start + size] for start in range(0, len(items), size))
