@@ -29,7 +29,6 @@ from rqsched.core.model import ScheduleStatus as Status
 from rqsched.core.option_table import is_id, require_id
 from rqsched.core.payload import ARGUMENT_BYTES, json_text, loads
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.schedule_options import define
 from rqsched.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -157,15 +156,11 @@ async def schedule_workflow(
 
 def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]) -> str:
     scheduler = _scheduler()
-    defaults = option_checks.defaults_of(scheduler.runtime, named.workflow)
-    option_checks.require_queue(scheduler.runtime, defaults.get("queue"))
     schedule_id, _ = _find(named)
-    options = {**options, "kwargs": {**_defaults_of_run(scheduler, named.workflow), **options["kwargs"]}}
-    options = option_checks.fill(scheduler.settings, options, spec, is_new=True)
+    given = {**_defaults_of_run(scheduler, named.workflow), **options["kwargs"]}
     names = {"workflow": named.workflow, "schedule": named.schedule}
-    definition = define(
-        None, {**options, "surface": {"waymark": names}}, workflow=named.workflow, spec=spec, defaults=defaults
-    )
+    said = {**options, "kwargs": given, "surface": {"waymark": names}}
+    definition = option_checks.new_definition(scheduler.runtime, named.workflow, spec, said, is_external=False)
     request = ScheduleRequest(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
     creating.upsert(scheduler.runtime, request)
     return schedule_id

@@ -31,7 +31,7 @@ from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
 from rqsched.testing import run_due
 from rqsched.workflows import make_workflow, registry
-from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, newest, occurrences, statuses, types
+from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, MakeEnv, newest, occurrences, statuses, types
 
 
 @workflow
@@ -75,6 +75,19 @@ def test_a_cron_schedule_runs_the_workflow_with_its_inputs(waymark: Env) -> None
     waymark.run_due(HOUR)
 
     assert newest(schedule).result == "synced us-east"
+
+
+def test_what_is_told_of_failures_must_be_there(make_env: MakeEnv) -> None:
+    env = make_env(on_failure="nobody")
+    assert SYNC is not None
+    env.runtime.workflows.add(SYNC)
+    use(env.scheduler)
+    try:
+        with pytest.raises(UnknownWorkflowError, match="no workflow named 'nobody'"):
+            register()
+    finally:
+        use(None)
+    assert list(env.scheduler.iter()) == []
 
 
 def test_one_workflow_runs_on_more_than_one_cadence(waymark: Env) -> None:
