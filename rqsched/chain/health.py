@@ -32,6 +32,7 @@ from rqsched.chain.quotas import usages
 from rqsched.chain.reconcile import SOON
 from rqsched.chain.runtime import Runtime
 from rqsched.clock import SystemClock
+from rqsched.config import Settings
 from rqsched.core.deliveries import shown_destination
 from rqsched.core.ids import iso_utc
 from rqsched.core.marks import WentBack
@@ -244,7 +245,15 @@ def _redis(scope: _Scope) -> Finding:
     server: Any = redis.info("server")
     name = "Valkey" if "valkey_version" in server else "Redis"
     found = server.get("valkey_version") or server["redis_version"]
-    return Finding(Level.OK, f"{name} {found} answers in {took * 1000:.1f} ms")
+    told = f"{name} {found} answers in {took * 1000:.1f} ms"
+    return Finding(Level.OK, told + _lifetime(scope.runtime.settings, server["process_id"]))
+
+
+def _lifetime(settings: Settings, pid: int) -> str:
+    """Say of the embedded Valkey, which outlives whoever started it, how it ends."""
+    if settings.redis_url is not None:
+        return ""
+    return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
 
 
 @_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.")

@@ -13,7 +13,7 @@ from redis import Redis
 from rq import Queue, Worker
 
 import rqsched
-from rqsched import Every, RetryPolicy
+from rqsched import Every, RetryPolicy, embedded
 from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
@@ -74,6 +74,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
     assert found["workers"]["detail"] == "high (1), default (1); RQ alone (1)"
+    assert found["redis"]["detail"].endswith(" ms"), "one that is named by a URL is somebody else's to end"
 
 
 def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
@@ -244,6 +245,18 @@ def test_dead_schedules_are_named(served: Cli) -> None:
     finding = served.findings(0)["dead"]
     assert (finding["level"], finding["detail"].endswith(": default/a")) == ("warning", True)
     assert "rqsched restart" in finding["advice"]
+
+
+def test_the_embedded_valkey_is_named_with_what_ends_it(
+    cli: Cli, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives whoever started it, and no command ends it."""
+    for name in ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RQSCHED_DATA_DIR", str(data_dir))
+    pid = embedded.attach(data_dir).pid
+    told = cli.findings(1)["redis"]["detail"]
+    assert told.endswith(f"; it is the embedded one of {data_dir}, and runs until `kill {pid}`, which keeps its data")
 
 
 def test_a_redis_of_another_database_is_found(served: Cli) -> None:
