@@ -1,25 +1,26 @@
 """After the caller's commit: what an operation wrote in the caller's transaction is published.
 
 The touched rows are read again, on a connection of ours, and published as they are then, never as they were decided: a
-savepoint may have been rolled back since, or the whole transaction.
+savepoint may have been rolled back since, or the whole transaction. A row that names the operation which wrote it is as
+that decided, with its events: one statement says so of all that were touched by one operation each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import Event
-from rqsched.core.model import OPEN, Change, Schedule, changed
+from rqsched.core.model import OPEN, Change, Run, Schedule, changed
 from rqsched.core.payload import dumps
 from rqsched.store import changes as store
 from rqsched.store import event_queries
-from rqsched.store.database import Connection, Patience
+from rqsched.store.database import Connection, Database, Patience
 
 _log = logging.getLogger(__name__)
 
@@ -41,32 +42,69 @@ class AfterCommit:
     def __call__(self) -> None:
         """Publish what SQL says now; in a thread when this one runs an event loop, which must not wait.
 
-        Nothing is raised: the caller's commit is made. What fails is logged, and left to reconcile.
+        Nothing is raised: the caller's commit is made. What fails is logged, and left to reconcile. Called again, it
+        publishes what was added since.
         """
+        touched, self._changes = self._changes, []
+        if not touched:
+            return
         try:
-            asyncio.get_running_loop().run_in_executor(None, self._publish)
+            asyncio.get_running_loop().run_in_executor(None, self._publish, touched)
         except RuntimeError:  # none runs, or it takes no more work
-            self._publish()
+            self._publish(touched)
 
-    def _publish(self) -> None:
+    def _publish(self, touched: Sequence[Change]) -> None:
         runtime = self._runtime
         try:
-            found = runtime.database.read(self._as_it_is, patience=_ONCE)
+            found = _as_they_are(runtime.database, touched)
             runtime.follow([replace(change, events=()) for change in found])
-            runtime.notifier.dispatch(runtime.notifier.owed(self._changes), runtime.now())
+            runtime.notifier.dispatch(runtime.notifier.owed(touched), runtime.now())
             runtime.tell(found)
         except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
             _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 
-    def _as_it_is(self, connection: Connection) -> list[Change]:
-        """Read each touched schedule that there is, with the runs and those of the events that were committed."""
-        by_uid: dict[str, list[Change]] = {}
-        for change in self._changes:
-            by_uid.setdefault(change.after.uid, []).append(change)
-        schedules = {uid: store.find(connection, uid) for uid in by_uid}
-        return [
-            _standing(connection, schedule, by_uid[uid]) for uid, schedule in schedules.items() if schedule is not None
-        ]
+
+def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
+    """Read each touched schedule that there is, with the runs and those of the events that were committed."""
+    by_uid: dict[str, list[Change]] = {}
+    for change in touched:
+        by_uid.setdefault(change.after.uid, []).append(change)
+    alone = {uid: ones[0] for uid, ones in by_uid.items() if len(ones) == 1 and store.is_one_of_each(ones[0])}
+    # Each row says by itself whether it is as it was decided: no transaction is needed to compare them.
+    look = database.transact_alone if database.takes_single_statements else database.read
+    rows = look(lambda connection: store.find_written(connection, alone.values()), patience=_ONCE) if alone else {}
+    found = {
+        uid: _unchanged(alone[uid], *row) for uid, row in rows.items() if row[0].operation == _operation(alone[uid])
+    }
+    others = {uid: ones for uid, ones in by_uid.items() if uid not in found}
+    if others:
+        found |= database.read(lambda connection: _standing_of_each(connection, others), patience=_ONCE)
+    return [found[uid] for uid in by_uid if uid in found]
+
+
+def _operation(change: Change) -> str:
+    """Return the uid of the operation that decided a Change; what names none is taken for nobody's."""
+    return change.after.operation or "none"
+
+
+def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
+    """Return a Change that writes nothing, of a schedule that is as another Change has left it."""
+    pairs = [] if run is None else [_pair(change.new_runs[0], run)]
+    return Change(schedule, schedule, changed_runs=tuple(pairs), events=change.events)
+
+
+def _pair(before: Run, now: Run) -> tuple[Run, Run]:
+    """Return a run as it is now, twice; of one that has ended since, where its job was."""
+    return (before if before.status in OPEN and now.status not in OPEN else now), now
+
+
+def _standing_of_each(connection: Connection, touched: Mapping[str, Sequence[Change]]) -> dict[str, Change]:
+    schedules = {uid: store.find(connection, uid) for uid in touched}
+    return {
+        uid: _standing(connection, schedule, touched[uid])
+        for uid, schedule in schedules.items()
+        if schedule is not None
+    }
 
 
 def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Change]) -> Change:
@@ -76,8 +114,8 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
     pairs = {run.uid: (run, run) for run, _ in change.changed_runs}
     for uid, before in read.items():
         now = store.find_run(connection, uid)
-        if now is not None:  # of one that has ended since, where its job was
-            pairs[uid] = (before if before.status in OPEN and now.status not in OPEN else now), now
+        if now is not None:
+            pairs[uid] = _pair(before, now)
     events = [event for one in touched for event in _committed(connection, one)]
     # One object before and after: a Change that moves nothing, and so restates where the link is.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))

@@ -23,6 +23,7 @@ from rqsched.core.model import Change, Schedule
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError
+from rqsched.store.dialect import dialect_of
 
 R = TypeVar("R")
 
@@ -72,7 +73,14 @@ def change(
         runtime.publish(decided.changes)
         return decided.result
     with within.connection() as connection:
-        decided = perform(connection, runtime.ownership.known_database_id(), _Attempts(runtime, decide).under_lock)
+        attempts = _Attempts(runtime, decide, alone)
+        is_quick = creates and alone is not None and dialect_of(connection).joins_writes
+        decided = perform(
+            connection,
+            runtime.ownership.known_database_id(),
+            attempts.under_lock,
+            alone=attempts.alone if is_quick else None,
+        )
         within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
     return decided.result
 
@@ -126,8 +134,11 @@ class _Attempts(Generic[R]):
         self._runtime.notifier.write(connection, ordered)
         return decided
 
-    def alone(self, connection: Connection) -> Decided[R] | None:
-        """Write in a statement without a transaction; None where that did not happen, or its answer was lost."""
+    def alone(self, connection: Connection, database_id: str | None = None) -> Decided[R] | None:
+        """Write in a statement without a lock before; None where that did not happen, or its answer was lost.
+
+        What is new is written only in a database of the id that is given.
+        """
         found = self._decide_alone(connection) if self._decide_alone is not None and self._tried is None else None
         if found is None:
             return None
@@ -136,6 +147,6 @@ class _Attempts(Generic[R]):
         if self._runtime.notifier.owed([change]):
             return None
         self._tried = decided
-        if not changes.write_alone(connection, change, version=version):
+        if not changes.write_alone(connection, change, version=version, database_id=database_id):
             self._tried = None
         return self._tried

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
@@ -41,11 +41,26 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Let Django make the call after its commit; after a rollback to a savepoint Django drops it."""
-        del connection, key
-        publish = make()
-        transaction.on_commit(publish, using=self._using)
-        return publish
+        """Let Django make the call after its commit, once for all that the block wrote under a key.
+
+        It is registered with each of it, for after a rollback to a savepoint Django drops what was registered since.
+        """
+        del connection
+        waiting = (call for _, call, *_ in connections[self._using].run_on_commit if isinstance(call, _Call))
+        known = next((call for call in waiting if call.key is key), None)
+        call = known or _Call(key, make())
+        transaction.on_commit(call, using=self._using)
+        return cast("F", call.publish)
+
+
+class _Call(NamedTuple):
+    """What Django calls after its commit, perhaps more than once."""
+
+    key: object
+    publish: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.publish()
 
 
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:

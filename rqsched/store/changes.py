@@ -24,6 +24,7 @@ from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Sche
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.store import run_hours
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
+from rqsched.store.metadata import DATABASE_ID
 from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,
@@ -54,6 +55,7 @@ from rqsched.store.tables import (
     Microseconds,
     audit_events,
     constant,
+    database_metadata,
     is_held_by,
     runs,
     schedules,
@@ -293,6 +295,35 @@ def find_run(connection: Connection, uid: str) -> Run | None:
     return None if row is None else to_run(row)
 
 
+def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str, tuple[Schedule, Run | None]]:
+    """Read, by uid, the schedules of Changes that each are `is_one_of_each`, with the run that each has started.
+
+    A schedule whose run is not there is left out.
+    """
+    dialect, found = dialect_of(connection), dict[str, tuple[Schedule, Run | None]]()
+    started = [run.uid for change in changes for run in change.new_runs]
+    others = [change.after.uid for change in changes if not change.new_runs]
+    if started:
+        for row in connection.execute(_find_started(dialect), {"among": dialect.listed(started)}):
+            run, schedule = to_run_and_schedule(row)
+            found[schedule.uid] = schedule, run
+    if others:
+        for row in connection.execute(_find_each(dialect), {"among": dialect.listed(others)}):
+            schedule = to_schedule(row)
+            found[schedule.uid] = schedule, None
+    return found
+
+
+@lru_cache(maxsize=2)
+def _find_started(dialect: Dialect) -> sa.Select[Any]:
+    return SELECT_RUNS_WITH_SCHEDULES.where(dialect.among(runs.c.uid))
+
+
+@lru_cache(maxsize=2)
+def _find_each(dialect: Dialect) -> sa.Select[Any]:
+    return SELECT_SCHEDULES.where(dialect.among(schedules.c.uid))
+
+
 def find_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
     """Read a run and its schedule without locking them."""
     row = connection.execute(_FIND_WITH_SCHEDULE, {"uid": run_uid}).first()
@@ -450,24 +481,29 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
     return again
 
 
-def write_alone(connection: Connection, change: Change, *, version: str | None) -> bool:
-    """Write a Change of a schedule that is not locked: a new one, or one whose row is still that `version`."""
+def write_alone(connection: Connection, change: Change, *, version: str | None, database_id: str | None = None) -> bool:
+    """Write a Change of a schedule that is not locked: a new one, or one whose row is still that `version`.
+
+    A new one is written only where the database has the id that is given.
+    """
     if change.before is None:
-        return create_alone(connection, change)
+        return create_alone(connection, change, database_id)
     return version is not None and write_one(connection, change, version=version)
 
 
-def create_alone(connection: Connection, change: Change) -> bool:
+def create_alone(connection: Connection, change: Change, database_id: str | None = None) -> bool:
     """Write a new schedule with its events, and the run it was created with, if any.
 
-    Returns whether it was written: not when its id or its uid is taken, nor when it is more than that.
+    Returns whether it was written: not when its id or its uid is taken, nor when it is more than that, nor in another
+    database than the one whose id is given.
     """
-    if change.before is not None or not _is_one_of_each(change):
+    if change.before is not None or not is_one_of_each(change):
         return False
     values = _without_defaults(schedule_values(change.after))
     of_run, given = _rest_of(change)
-    statement = _create_alone(tuple(values), of_run, len(change.events))
-    return connection.execute(statement, _given("s", values) | given).first() is not None
+    given |= _given("s", values) | ({} if database_id is None else {"b_database": database_id})
+    statement = _create_alone(tuple(values), of_run, len(change.events), is_here=database_id is not None)
+    return connection.execute(statement, given).first() is not None
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
@@ -490,7 +526,7 @@ def write_one(connection: Connection, change: Change, *, version: str | None = N
     row is another by now, or another transaction holds it.
     """
     before = change.before
-    if before is None or not _is_one_of_each(change):
+    if before is None or not is_one_of_each(change):
         return False
     names = tuple(sorted(schedule_differences(before, change.after)))
     if not names:
@@ -511,8 +547,8 @@ _MOST_EVENTS = 3
 """How many audit events one statement takes: few numbers, so that few statements are prepared."""
 
 
-def _is_one_of_each(change: Change) -> bool:
-    """Whether a Change has few events, at most one new run, and touches no run that there is."""
+def is_one_of_each(change: Change) -> bool:
+    """Return whether a Change has few events, at most one new run, and touches no run that there is."""
     more = change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters
     return 1 <= len(change.events) <= _MOST_EVENTS and len(change.new_runs) <= 1 and not more
 
@@ -562,14 +598,17 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _create_alone(of_schedule: _Names, of_run: _Names, events: int) -> sa.Insert:
-    made = (
-        POSTGRES.insert(schedules)
-        .values(_bound("s", schedules, of_schedule))
-        .on_conflict_do_nothing()
-        .returning(schedules.c.uid)
-        .cte("made")
-    )
+def _create_alone(of_schedule: _Names, of_run: _Names, events: int, *, is_here: bool) -> sa.Insert:
+    values, make = _bound("s", schedules, of_schedule), POSTGRES.insert(schedules)
+    if is_here:
+        found = sa.exists().where(
+            database_metadata.c.name == sa.literal_column(f"'{DATABASE_ID}'"),
+            database_metadata.c.value == sa.bindparam("b_database", type_=database_metadata.c.value.type),
+        )
+        make = make.from_select(list(values), sa.select(*values.values()).where(found))
+    else:
+        make = make.values(values)
+    made = make.on_conflict_do_nothing().returning(schedules.c.uid).cte("made")
     return _recorded(made, of_run, events)
 
 

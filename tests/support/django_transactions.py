@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import django
+import sqlalchemy as sa
 from django.conf import settings
 from django.db import connection, transaction
 
@@ -58,6 +59,26 @@ def commits(project: Project) -> dict[str, Any]:
         created.trigger(session=_in_atomic())
         inside = {"aware": created.next_run_at.tzinfo is not None, **project.saw()}
     return {"inside": inside, **project.saw()}
+
+
+def publishes_together(project: Project) -> dict[str, Any]:
+    """Five schedules of one block, one of them in an inner one: how many statements they take in it, and after it."""
+    from rqsched.contrib import django_transaction  # noqa: PLC0415 - it needs Django's settings
+
+    counts = {"inside": 0, "after": 0}
+
+    def count(place: str) -> Callable[..., None]:
+        return lambda *_: counts.update({place: counts[place] + 1})
+
+    sa.event.listen(django_transaction._engine("default"), "before_cursor_execute", count("inside"))
+    sa.event.listen(project.scheduler.runtime.database.engine, "before_cursor_execute", count("after"))
+    with transaction.atomic():
+        for number in range(4):
+            project.create(f"report-{number}")
+        with transaction.atomic():
+            project.create("report-4")
+        counts["after"] = 0  # our own connections have been opened by now
+    return {**counts, **project.saw()}
 
 
 def fails(project: Project) -> dict[str, Any]:
@@ -146,6 +167,7 @@ STORIES: dict[str, Callable[[Project], dict[str, Any]]] = {
     story.__name__: story
     for story in (
         commits,
+        publishes_together,
         fails,
         undoes_a_savepoint,
         goes_on_after_a_refusal,

@@ -388,8 +388,8 @@ ORDER = (
     _edit(
         "after the caller's commit the decision is published, not the rows",
         "chain/after_commit.py",
-        "found = runtime.database.read(self._as_it_is, patience=_ONCE)",
-        "found = self._changes",
+        "found = _as_they_are(runtime.database, touched)",
+        "found = list(touched)",
         _OWN + "what_was_undone_by_a_savepoint_is_not_published[sqlite]",
         _OWN + "what_was_undone_by_a_sessions_savepoint_is_not_published[sqlite]",
         _CRASH.format("create, update and trigger in a session, after a savepoint"),
@@ -408,6 +408,20 @@ ORDER = (
         "            _require_database(connection, database_id)\n",
         "",
         _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
+    ),
+    _edit(
+        "a schedule is created on a connection to another database",
+        "store/changes.py",
+        "sa.select(*values.values()).where(found)",
+        "sa.select(*values.values())",
+        _OWN + "connection_to_another_database_is_refused_before_anything_is_written[postgres]",
+    ),
+    _edit(
+        "after the caller's commit a row is taken for as it was decided whoever wrote it",
+        "chain/after_commit.py",
+        " if row[0].operation == _operation(alone[uid])",
+        "",
+        _OWN + "events_are_told_after_the_commit_and_only_those_committed[sqlite]",
     ),
     _edit(
         "an operation that fails leaves rows in the caller's transaction",
@@ -1022,6 +1036,20 @@ COMING_OVER = (
         "if next_at is not None and not is_owed:",
         "if False:",
         _COMING + "handing_over.py::test_a_time_that_comes_while_it_is_handed_over_is_fired_once",
+    ),
+    _edit(
+        "an import resumes what somebody has paused",
+        "coming_over/handing_over.py",
+        " and schedule.paused_at == schedule.created_at",
+        "",
+        _COMING + "handing_over.py::test_one_that_was_resumed_and_paused_again_without_a_word_stays_paused",
+    ),
+    _edit(
+        "an import fires here what somebody has disabled at the source",
+        "coming_over/handing_over.py",
+        " and self._waits(schedule) and schedule.note == self._moves",
+        " and self._waits(schedule)",
+        _COMING + "other_sources.py::test_what_somebody_disables_there_while_ours_waits_is_not_fired_here[django]",
     ),
     _edit(
         "jobs are taken while rqscheduler enqueues",
