@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +24,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.spec.zones import require_timezone
 
 app = typer.Typer(add_completion=False)
+_VARIABLE = re.compile(r"env:([A-Z_][A-Z0-9_]*)")
 _SHOWN = 5
 """How many ids are listed for a sentence that is true of many."""
 _DISABLE = "run this with --disable-source, and take out of your application what schedules them there"
@@ -29,12 +32,18 @@ _HEAD = (
     "Where the import wrote these, too, they wait there until --disable-source, and a sync leaves them so.",
     "Elsewhere a sync makes them fire at once: disable the source first.",
 )
-_BAD = {Outcome.NOT_IMPORTED, Outcome.TAKEN}
+_LEFT = {Outcome.NOT_IMPORTED, Outcome.TAKEN}
 
 Kind = Annotated[
     str, typer.Argument(metavar="KIND", help=f"One of {', '.join(OPENERS)}.", autocompletion=lambda: list(OPENERS))
 ]
-Address = Annotated[str, typer.Argument(metavar="SOURCE", help="Where the other scheduler keeps its schedules.")]
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Where the other scheduler keeps its schedules; env:NAME reads it from that environment variable.",
+    ),
+]
 
 
 @command(app, "import")
@@ -58,6 +67,12 @@ def import_(
     trust_source: Annotated[
         bool, typer.Option("--trust-source", help="Run code of the source: its pickles, its configuration file.")
     ] = False,
+    another_source: Annotated[
+        bool,
+        typer.Option(
+            "--another-source", help="What another namespace has of the same ids came from another source than this."
+        ),
+    ] = False,
     timezone: Annotated[
         str | None,
         typer.Option("--timezone", "--tz", help="The zone of the source's host, for cron expressions; default UTC."),
@@ -72,35 +87,54 @@ def import_(
         require_timezone(timezone)
     if write is not None:
         schedule_file.require_format(write)
-    with closing(OPENERS[kind](source, Reading(trust_source, timezone))) as opened:
+    with closing(OPENERS[kind](_address(source), Reading(trust_source, timezone))) as opened:
         if disable_source and opened.cannot_disable:
             raise InvalidInputError("--disable-source", opened.cannot_disable)
         said: list[str] = []
         with progress_bar("Handing over", None) as advance:
-            where: Any = {"namespace": session.namespace, "context": session.context, "progress": advance}
-            moving = HandingOver(session.scheduler, opened, declaration_of, **where)
+            moving = HandingOver(
+                session.scheduler,
+                opened,
+                declaration_of,
+                namespace=session.namespace,
+                is_another=another_source,
+                context=session.context,
+                progress=advance,
+            )
             if dry_run:
                 found = moving.preview()
             elif disable_source:
                 found, done = moving.hand_over()
-                said = [done]
+                said = [done] if done else []
             else:
                 found = moving.resume() if source_is_stopped else moving.write()
         if write is not None:
             _write(write, kind, found, session.settings)
         said += [*_advice(moving, opened, found), *_place(session.settings)]
         _show(session, opened, found, said, is_preview=dry_run)
-    if not all(map(_is_good, found)):
+    if not all(_is_importable(one) and one.outcome is not Outcome.FAILED for one in found):
         raise typer.Exit(FAILED)
 
 
-def _is_good(one: Imported) -> bool:
-    return one.outcome not in _BAD
+def _address(source: str) -> str:
+    """Return SOURCE; of `env:NAME` what that variable holds. A command's words are shown to all users of a machine."""
+    variable = _VARIABLE.fullmatch(source)
+    if variable is None:
+        return source
+    if not (address := os.environ.get(variable[1])):
+        raise InvalidInputError("SOURCE", f"names the environment variable {variable[1]}, which is not set")
+    return address
+
+
+def _is_importable(one: Imported) -> bool:
+    return one.outcome not in _LEFT
 
 
 def _write(path: Path, kind: str, found: Sequence[Imported], settings: Settings) -> None:
     """Write what was imported as the file of a sync, with what is lost above each entry."""
-    written = [(labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_good(one)]
+    written = [
+        (labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_importable(one)
+    ]
     text = schedule_file.text_of(
         [schedule_file.tidied(entry, settings) for entry, _ in written],
         schedule_file.require_format(path),
@@ -185,17 +219,32 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
             f"{len(over)} fire {at_source} alone, and ours of the same id are over: delete ours, and run this again "
             f"({_listed(_ids(over))})."
         )
-    if handed := [one for one in where[Fires.NOWHERE] if moving.is_waiting(one)]:
-        yield f"{len(handed)} fire nowhere: they are disabled {at_source}, and ours wait. Run --disable-source again."
-    if resting := [one for one in where[Fires.NOWHERE] if one.is_paused and not moving.is_waiting(one)]:
-        yield f"{len(resting)} fire nowhere: they are disabled {at_source}, and paused here ({_listed(_ids(resting))})."
-    if left := [one for one in found if not _is_good(one)]:
+    yield from _advice_on_silent(moving, at_source, where[Fires.NOWHERE])
+    if left := [one for one in found if not _is_importable(one)]:
         yield f"{len(left)} are not imported, and stay {at_source} ({_listed(_ids(left))})."
+    if failed := [one for one in found if one.outcome is Outcome.FAILED]:
+        yield f"{len(failed)} failed, and the others went on: run this again ({_listed(_ids(failed))})."
     if vanished := moving.vanished(found):
         yield (
             f"{len(vanished)} were imported before and are not {at_source} any more, where they fired for the last "
             f"time or were cancelled; ours stay paused: delete them, or resume what is to fire ({_listed(vanished)})."
         )
+
+
+def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Imported]) -> Iterator[str]:
+    """Say why some fire nowhere, and what is left to do."""
+    moved = [one for one in silent if moving.is_moving(one)]
+    waiting = [one for one in silent if moving.is_waiting(one) and one not in moved]
+    resting = [one for one in silent if one.is_paused and not moving.is_waiting(one)]
+    if moved:
+        yield f"{len(moved)} fire nowhere: they are disabled {at_source}, and ours wait. Run --disable-source again."
+    if waiting:
+        yield (
+            f"{len(waiting)} fire nowhere: somebody disabled them {at_source} while ours waited "
+            f"({_listed(_ids(waiting))}). Resume ours where they are to fire here."
+        )
+    if resting:
+        yield f"{len(resting)} fire nowhere: they are disabled {at_source}, and paused here ({_listed(_ids(resting))})."
 
 
 def _place(settings: Settings) -> Iterator[str]:

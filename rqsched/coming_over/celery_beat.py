@@ -21,6 +21,7 @@ from redis.exceptions import WatchError
 from rqsched.clock import Clock, SystemClock
 from rqsched.coming_over.celery_tasks import KIND, Clocked, Crontab, Interval, PeriodicTask, Unknown, When
 from rqsched.coming_over.source import Reading, SourceEntry, is_redis, until_quiet
+from rqsched.core.chunks import chunks
 from rqsched.errors import InvalidInputError
 from rqsched.store.foreign_tables import CHANGES, PERIODIC_TASKS, ForeignDatabase, aware
 from rqsched.transport import redis_keys
@@ -184,9 +185,7 @@ class RedBeat:
 
     def _read(self) -> Iterator[_Kept]:
         kept = cast("list[bytes]", self._redis.zrange(f"{self._prefix}:schedule", 0, -1))
-        keys = sorted(map(_text, kept))
-        for start in range(0, len(keys), _CHUNK):
-            chunk = keys[start : start + _CHUNK]
+        for chunk in chunks(sorted(map(_text, kept)), _CHUNK):
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in chunk:
                     pipe.hmget(key, ["definition", "meta"])
@@ -312,7 +311,7 @@ class CeleryApplication:
         """Read every entry of `beat_schedule`, by name."""
         now, schedule = self._clock.now(), self._application.conf.beat_schedule
         zone = self._timezone or str(getattr(self._application.timezone, "key", "UTC"))
-        return [_declared(name, schedule[name]).becomes(now, zone) for name in sorted(schedule)]
+        return [_declared_entry(name, schedule[name], now, zone) for name in sorted(schedule)]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Raise InvalidInputError: code is not changed from here."""
@@ -331,6 +330,14 @@ def _imported(address: str) -> Any:
     if not hasattr(getattr(found, "conf", None), "beat_schedule"):
         raise InvalidInputError("SOURCE", f"{address} is a {type(found).__name__}, not a Celery application")
     return found
+
+
+def _declared_entry(name: str, declared: Any, now: datetime, zone: str) -> SourceEntry:
+    try:
+        return _declared(name, declared).becomes(now, zone)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"It is not readable: Celery would not read it either ({type(error).__name__}: {error})."
+        return SourceEntry(name, None, (reason,))
 
 
 def _declared(name: str, declared: Mapping[str, Any]) -> PeriodicTask:

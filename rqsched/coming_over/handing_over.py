@@ -1,17 +1,21 @@
 """Hands the schedules of a source over: ours are written paused, the source is disabled, ours fire.
 
-Each step is repeatable, and each run begins with what is true now: in SQL, what waits for its source has a note that
-says so; at the source, what was disabled. So a run that dies anywhere is completed by another one, and nothing fires
-at both or, once it was handed over, at neither.
+Each step is repeatable, and each run begins with what is true now. In SQL, what waits for its source is paused since it
+was written, with a note that says so; what this has begun to disable has another note, so it is told from what somebody
+else disabled. At the source, it is what was disabled. So a run that dies anywhere is completed by another one, and
+nothing fires at both or, once it was handed over, at neither.
+
+What fails for one entry is said of that entry, and the others go on; an outage ends the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from rqsched.api.declarations import Declaration
@@ -20,21 +24,27 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.api.syncing import batches
 from rqsched.chain import creating, option_checks, quotas
 from rqsched.chain.creating import Named, ScheduleRequest
+from rqsched.chain.error_text import explain
+from rqsched.coming_over import code_here
 from rqsched.coming_over.source import Source, SourceEntry, distinct
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Definition, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id
 from rqsched.core.payload import loads
-from rqsched.errors import InvalidInputError
-from rqsched.store import changes
+from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError
+from rqsched.store import changes, schedule_queries
 from rqsched.timing import unfold
 from rqsched.workflows import is_path
+
+_log = logging.getLogger(__name__)
 
 MANAGED_BY = "import"
 """`managed_by` of the schedules an import made: no `sync --prune` deletes them."""
 LABEL = "imported_from"
 """The label of everything imported, in files that an import writes, too; its value is the kind of the source."""
+
+_MOST_NAMESPACES = 10_000
 
 Read = Callable[[Mapping[str, Any]], Declaration]
 """Reads an entry as `rqsched sync` does; raises InvalidInputError."""
@@ -53,6 +63,8 @@ class Outcome(StrEnum):
     """Another schedule has its id, and is left alone."""
     NOT_IMPORTED = "not imported"
     """It cannot become a schedule."""
+    FAILED = "failed"
+    """An error stopped it where its `lost` says; another import continues there."""
 
 
 class Fires(StrEnum):
@@ -107,31 +119,40 @@ class HandingOver:
         read: Read,
         *,
         namespace: str | None = None,
+        is_another: bool = False,
         context: CommandContext | None = None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
+        """Read `source` for one namespace; `is_another` than what other namespaces have of its ids came from."""
         self._scheduler = scheduler
         self._runtime = scheduler.runtime
         self._source = source
         self._read = read
         self._namespace = require_id(namespace or scheduler.settings.namespace, "namespace")
+        self._is_another = is_another
         self._context = context
         self._progress = progress
         """Called with 1 for each entry that is looked at to fire here from now on."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
         """The note of what is to fire once its source does not."""
+        self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
         self._rests = f"was disabled at {source.kind} when it was imported"
         self._came = f"came from {source.kind}"
+        self._why_no_code = lru_cache(maxsize=None)(code_here.why_missing)
 
     def preview(self) -> list[Imported]:
         """Say what `write` would do now; writes nothing."""
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
         outcomes: dict[str, str] = {}
-        for batch in batches(requests):
-            told = creating.preview_upserts(self._runtime, batch)
-            outcomes |= {one.named.schedule_id: outcome for one, (_, outcome) in zip(batch, told, strict=True)}
-        return [_with_outcome(one, outcomes) for one in found]
+
+        def decide(batches: Iterable[Sequence[ScheduleRequest]]) -> None:
+            for batch in batches:
+                told = creating.preview_upserts(self._runtime, batch)
+                outcomes.update({one.named.schedule_id: what for one, (_, what) in zip(batch, told, strict=True)})
+
+        failed = _in_batches(decide, requests, outcomes)
+        return [_with_outcome(one, outcomes, failed) for one in found]
 
     def write(self) -> list[Imported]:
         """Write every entry as a schedule of ours, paused where it is new, and return what became of each.
@@ -145,26 +166,27 @@ class HandingOver:
         quotas.require_room_for_batches(self._runtime, self._namespace, sizes)
         outcomes: dict[str, str] = {}
         written: dict[str, Schedule] = {}
-
-        def report(schedule: Schedule, outcome: str) -> None:
-            outcomes[schedule.schedule_id], written[schedule.schedule_id] = outcome, schedule
-
-        creating.upsert_batches(self._runtime, batches(requests), report)
-        return [_with_outcome(one, outcomes, written) for one in found]
+        failed = self._upsert(requests, outcomes, written)
+        return [_with_outcome(one, outcomes, failed, written) for one in found]
 
     def hand_over(self) -> tuple[list[Imported], str]:
         """Write ours paused, disable the source, and let ours fire; also return what the source says it has done.
 
-        What was left alone stays at the source: what is not imported, and what somebody has paused here.
+        What was left alone stays at the source: what is not imported, and what somebody has paused here. Ours stays
+        paused where somebody else has disabled it at the source while ours waited.
         """
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}
-        told = self._source.disable(
-            [one.source for one in written if one.source.enabled and self._may_fire(one.schedule)]
-        )
+        ours = self._marked([one for one in written if one.source.enabled and self._may_fire(one)])
+        told, why = self._disable([one.source for one in ours])
         # Read again: the source may have fired since, and its next times are where ours continue.
-        found = [self._taken_over(one) if not one.source.enabled else one for one in self.write()]
-        return [replace(one, outcome=outcomes.get(one.source.source_id, one.outcome)) for one in found], told
+        found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
+        if why is not None:
+            wanted = {one.source.source_id for one in ours}
+            found = [
+                _failed(one, why) if one.source.enabled and one.source.source_id in wanted else one for one in found
+            ]
+        return [_as_at_first(one, outcomes) for one in found], told
 
     def resume(self) -> list[Imported]:
         """Write ours, and let those fire that wait: the caller knows that the source does not fire any more."""
@@ -176,37 +198,84 @@ class HandingOver:
         They have fired there for the last time, or were cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
-        waiting = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
-        return sorted(one.schedule_id for one in waiting if one.note == self.waits and one.schedule_id not in known)
+        paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
+        waiting = [one.schedule_id for one in paused if self._waits(one.state)]
+        return sorted(schedule_id for schedule_id in waiting if schedule_id not in known)
 
     def is_waiting(self, one: Imported) -> bool:
         """Return whether a schedule waits for its source to fire it no more."""
         return one.schedule is not None and self._waits(one.schedule)
 
+    def is_moving(self, one: Imported) -> bool:
+        """Return whether a schedule waits, and `hand_over` has disabled it at its source."""
+        schedule = one.schedule
+        is_ours = schedule is not None and self._waits(schedule) and schedule.note == self._moves
+        return is_ours and not one.source.enabled
+
     def is_owed(self, one: Imported) -> bool:
         """Return whether its source should have fired it by now, and has not."""
         return one.source.next_at is not None and one.source.next_at <= self._runtime.now()
 
-    def _may_fire(self, schedule: Schedule | None) -> bool:
-        return schedule is not None and (schedule.is_active or self._waits(schedule))
+    def _may_fire(self, one: Imported) -> bool:
+        is_written = one.schedule is not None and one.outcome is not Outcome.FAILED
+        return is_written and (self.is_waiting(one) or one.fires is Fires.BOTH)
 
     def _waits(self, schedule: Schedule) -> bool:
-        return schedule.status is ScheduleStatus.PAUSED and schedule.note == self.waits
+        return _is_paused_since_created(schedule) and schedule.note in {self.waits, self._moves}
+
+    def _marked(self, ours: Sequence[Imported]) -> list[Imported]:
+        """Note of those that wait that their source is being disabled from here: who completes this goes by it.
+
+        Returns all but those of which that could not be noted.
+        """
+        requests = [one.request._replace(note=self._moves) for one in ours if one.request and self.is_waiting(one)]
+        failed = self._upsert(requests, {}, {})
+        return [one for one in ours if one.schedule is None or one.schedule.schedule_id not in failed]
+
+    def _disable(self, entries: Sequence[SourceEntry]) -> tuple[str, str | None]:
+        """Disable entries; returns what was done, and why not all were. Raises what an outage raises."""
+        try:
+            return self._source.disable(entries), None
+        except ConflictError as error:
+            return "", explain(error)
+
+    def _upsert(
+        self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
+    ) -> dict[str, str]:
+        """Write schedules with their outcomes by id; returns why, of those that could not be written."""
+
+        def report(schedule: Schedule, outcome: str) -> None:
+            outcomes[schedule.schedule_id], written[schedule.schedule_id] = outcome, schedule
+
+        return _in_batches(lambda each: creating.upsert_batches(self._runtime, each, report), requests, outcomes)
 
     def _taken_over(self, one: Imported) -> Imported:
-        """Let a schedule fire that waits; what its source owes is fired first, once, also when this is repeated."""
+        """Let a schedule fire that waits; an error is said of it, for those after it are disabled at the source, too.
+
+        Raises what an outage raises.
+        """
         self._progress(1)
-        if one.schedule is None or not self.is_waiting(one):
+        if one.schedule is None or one.outcome is Outcome.FAILED or not self.is_waiting(one):
             return one
-        handle, next_at = ScheduleHandle(self._runtime, one.schedule), one.source.next_at
-        is_owed = self.is_owed(one)
+        handle = ScheduleHandle(self._runtime, one.schedule)
+        try:
+            self._let_fire(handle, one)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each is apart from the others
+            return _failed(one, _told(error, handle.schedule_id))
+        return replace(one, schedule=handle.state)
+
+    def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
+        """Fire first what its source owes, once, also when this is repeated."""
+        version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
-            handle.resume(catch_up="next", note=self._came, context=self._context)
+            # Of this version alone: who paused it meanwhile wants it paused.
+            handle.resume(catch_up="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
             self._fire_left_out(handle, next_at)
-        return replace(one, schedule=handle.state)
 
     def _fire_left_out(self, handle: ScheduleHandle, next_at: datetime) -> None:
         """Fire what came between two readings of the clock: it was not owed yet, and resuming has left it out."""
@@ -218,9 +287,38 @@ class HandingOver:
         """Read the source, and what is here of it."""
         read = [self._request(one) for one in distinct(self._source.entries())]
         ids = sorted({one.request.named.schedule_id for one in read if one.request is not None})
-        known = self._known(ids)
+        known = self._known(ids, self._namespace)
         found = [self._beside(one, known) for one in read]
-        return [one for one in found if one.schedule is not None or not one.source.is_taken]
+        wanted = [one for one in found if one.schedule is not None or not one.source.is_taken]
+        if not self._is_another:
+            self._require_alone([one.request for one in wanted if one.request is not None])
+        return wanted
+
+    def _require_alone(self, requests: Sequence[ScheduleRequest]) -> None:
+        """Raise ConflictError for what another namespace has of this source, as far as ids and functions tell."""
+        workflows = {one.named.schedule_id: one.definition.workflow for one in requests}
+        for namespace in self._runtime.database.read(partial(schedule_queries.namespaces, most=_MOST_NAMESPACES)):
+            if namespace == self._namespace:
+                continue
+            known = self._known(sorted(workflows), namespace)
+            same = sorted(name for name, here in known.items() if self._is_same(here, workflows[name]))
+            if same:
+                raise ConflictError(
+                    f"namespace {namespace!r} has {len(same)} of these already, such as {same[0]}: both would fire. "
+                    "Import into that one, or delete them there; if they came from another source, say "
+                    "--another-source."
+                )
+
+    def _is_same(self, here: Schedule, workflow: str) -> bool:
+        """Return whether a schedule of another namespace may have come from this source, and may fire."""
+        return (
+            here.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
+            and self._came_from_here(here)
+            and here.definition.workflow == workflow
+        )
+
+    def _came_from_here(self, here: Schedule) -> bool:
+        return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
 
     def _request(self, source: SourceEntry) -> Imported:
         """Check an entry as `sync` would, except that no workflow is imported."""
@@ -229,28 +327,38 @@ class HandingOver:
         try:
             declared = self._read(labelled(source.entry, self._source.kind))
             named = Named(self._namespace, require_id(declared.schedule_id))
-            definition = self._define(declared)
+            name = declared.workflow
+            is_known = isinstance(name, str) and option_checks.is_registered(self._runtime, name)
+            definition = self._define(declared, is_known)
         except InvalidInputError as error:
             return Imported(source, Outcome.NOT_IMPORTED, (f"It is refused: {error}.", *source.lost))
         said = (named, definition, self.waits if source.enabled else self._rests, True, self._context)
-        return Imported(source, Outcome.CREATED, source.lost, ScheduleRequest(*said, must_have_future=False))
+        lost = source.lost if is_known else (*source.lost, *self._without_code(definition.workflow))
+        return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
 
-    def _define(self, declared: Declaration) -> Definition:
-        name, runtime = declared.workflow, self._runtime
-        is_known = isinstance(name, str) and option_checks.is_registered(runtime, name)
+    def _without_code(self, workflow: str) -> Iterator[str]:
+        """Say it of a dotted path that nothing stands there; nothing is imported to see that."""
+        if why := self._why_no_code(workflow):
+            yield (
+                f"{workflow} has no code here ({why}): unless the workers have it, its runs wait as blocked. Register "
+                "a workflow of this name, or see that the working directory is that of your application."
+            )
+
+    def _define(self, declared: Declaration, is_known: bool) -> Definition:
+        name = declared.workflow
         if not isinstance(name, str) or not (is_known or is_path(name)):
             reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
         # A path would be imported to see what the function says of itself.
         given = {**options, "managed_by": MANAGED_BY}
-        return option_checks.new_definition(runtime, name, spec, given, is_external=not is_known)
+        return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 
-    def _known(self, ids: Sequence[str]) -> dict[str, Schedule]:
+    def _known(self, ids: Sequence[str], namespace: str) -> dict[str, Schedule]:
         found: dict[str, Schedule] = {}
         for batch in batches(ids):
             found |= self._runtime.database.read(
-                partial(changes.find_all_named, namespace=self._namespace, schedule_ids=batch)
+                partial(changes.find_all_named, namespace=namespace, schedule_ids=batch)
             )
         return found
 
@@ -258,16 +366,16 @@ class HandingOver:
         """Say what is to be written of an entry beside the schedule that is here."""
         if one.request is None or (here := known.get(one.request.named.schedule_id)) is None:
             return one
-        if loads(here.definition.labels).get(LABEL) != self._source.kind:
+        if not self._came_from_here(here):
             text = f"Schedule {here.schedule_id} was made otherwise and is left as it is: rename or delete it."
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
         request = None
-        if here.status is ScheduleStatus.PAUSED and here.note in {self.waits, self._rests}:
+        if self._waits(here) or (_is_paused_since_created(here) and here.note == self._rests):
             request = one.request._replace(note=self.waits if one.source.enabled else None, paused=None)
-        elif one.source.enabled and here.definition.workflow != one.request.definition.workflow:
+        elif one.source.enabled and (does := _does_otherwise(here.definition, one.request.definition)):
             text = (
-                f"Schedule {here.schedule_id} calls {here.definition.workflow} and is left as it is: rename or "
-                "delete it, or bring this source into another namespace."
+                f"Schedule {here.schedule_id} calls {does} and is left as it is: rename or delete it, or bring this "
+                "source into another namespace."
             )
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
         return replace(one, outcome=Outcome.UNCHANGED, request=request, schedule=here)
@@ -283,11 +391,74 @@ def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {**entry, "labels": {**entry.get("labels", {}), LABEL: kind}}
 
 
+def _does_otherwise(ours: Definition, theirs: Definition) -> str:
+    """Return what ours calls in place of what the source does; nothing when they are the same."""
+    if ours.workflow != theirs.workflow:
+        return ours.workflow
+    return f"{ours.workflow} with other arguments" if ours.action != theirs.action else ""
+
+
+def _is_paused_since_created(schedule: Schedule) -> bool:
+    """Return whether it is paused as an import has made it, and not by somebody who paused it later."""
+    return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
+
+
+def _in_batches(
+    work: Callable[[Iterable[Sequence[ScheduleRequest]]], None],
+    requests: Sequence[ScheduleRequest],
+    done: Container[str],
+) -> dict[str, str]:
+    """Work on requests in batches, and where one fails on each that is not `done` by itself.
+
+    Returns why, by schedule id, of those that fail alone, too. Raises what an outage raises.
+    """
+    failed: dict[str, str] = {}
+    try:
+        work(batches(requests))
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one of them may be at fault, and the others are written
+        for one in requests:
+            if one.named.schedule_id in done:
+                continue
+            try:
+                work([[one]])
+            except BackendUnavailableError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                failed[one.named.schedule_id] = _told(error, one.named.schedule_id)
+    return failed
+
+
+def _told(error: Exception, schedule_id: str) -> str:
+    """Log what was raised of one entry, and return it as a line."""
+    about = {"action": "import_entry_failed", "schedule_id": schedule_id}
+    _log.warning("schedule %s is not imported whole", schedule_id, exc_info=error, extra=about)
+    return explain(error) or type(error).__name__
+
+
+def _failed(one: Imported, why: str) -> Imported:
+    return replace(one, outcome=Outcome.FAILED, lost=(f"It failed, and another import continues: {why}", *one.lost))
+
+
+def _as_at_first(one: Imported, outcomes: Mapping[str, Outcome]) -> Imported:
+    """Return an entry with what was done about it at first, unless it failed then or since."""
+    if one.outcome is Outcome.FAILED:
+        return one
+    first = outcomes.get(one.source.source_id, one.outcome)
+    return one if first is Outcome.FAILED else replace(one, outcome=first)
+
+
 def _with_outcome(
-    one: Imported, outcomes: Mapping[str, str], written: Mapping[str, Schedule] | None = None
+    one: Imported,
+    outcomes: Mapping[str, str],
+    failed: Mapping[str, str],
+    written: Mapping[str, Schedule] | None = None,
 ) -> Imported:
     if one.request is None:
         return one
     schedule_id = one.request.named.schedule_id
+    if schedule_id in failed:
+        return _failed(one, failed[schedule_id])
     schedule = (written or {}).get(schedule_id, one.schedule)
     return replace(one, outcome=Outcome(outcomes[schedule_id]), schedule=schedule)

@@ -14,6 +14,7 @@ from typing import Any
 from redis import Redis
 from rq.cron import CronScheduler
 from rq.defaults import DEFAULT_RESULT_TTL
+from rq.exceptions import TimeoutFormatError
 from rq.utils import parse_timeout
 
 from rqsched.coming_over.rq_jobs import Call, call_of, entry_of, lost_timeout
@@ -110,7 +111,7 @@ class RqCron:
         try:
             _require_of_module(function, path)
             return self._read(given, path, given.get("name") if is_named else None)
-        except NotReadableError as error:
+        except (NotReadableError, TimeoutFormatError, KeyError, TypeError, ValueError) as error:
             return SourceEntry(given.get("name") or path, None, (f"It cannot become a schedule: {error}.",))
 
     def _read(self, given: Mapping[str, Any], path: str, name: str | None) -> SourceEntry:

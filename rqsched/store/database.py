@@ -188,14 +188,18 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
-def make_engine(url: str, pooler: str | None = None) -> Engine:
-    """Open an engine; no connection is made before it is used. `pooler` is the setting `database_pooler`."""
+def make_engine(url: str, pooler: str | None = None, *, named: str = "RQSCHED_DATABASE_URL") -> Engine:
+    """Open an engine; no connection is made before it is used.
+
+    `pooler` is the setting `database_pooler`. Raises ConfigError, which calls the URL what it is `named`, for an option
+    that no connection to PostgreSQL could be made with.
+    """
     if sa.make_url(url).get_backend_name() == "sqlite":
         connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
         return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
-    return postgres.make_engine(url, pools_transactions=pooler is not None)
+    return postgres.make_engine(url, pools_transactions=pooler is not None, named=named)
 
 
 @contextmanager

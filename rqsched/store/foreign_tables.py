@@ -1,12 +1,13 @@
 """The tables of other schedulers, in databases that are not ours: read as they are, and changed to fire no more.
 
-Each operation is one transaction. What the values mean is known where they are read.
+Each operation is one transaction, and nothing waits for ever: neither this for a server or a lock, nor others for what
+this has locked. What the values mean is known where they are read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -15,14 +16,25 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 
+from rqsched.core.chunks import chunks
 from rqsched.errors import DatabaseUnavailableError, InvalidInputError
-from rqsched.store.database import reason_of, sqlite_path
+from rqsched.store.database import is_conflict, make_engine, reason_of, sqlite_path
 
 T = TypeVar("T")
 
 PERIODIC_TASKS, CHANGES = "django_celery_beat_periodictask", "django_celery_beat_periodictasks"
 """What django-celery-beat runs, and when that was changed last."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?://")
+_LOCK_SECONDS = 15
+"""How long a change waits for another one in SQLite."""
+_TIMEOUTS: Mapping[str, Mapping[str, int]] = {
+    "psycopg2": {"connect_timeout": 3, "tcp_user_timeout": 8_000},
+    "pymysql": {"connect_timeout": 3, "read_timeout": 10, "write_timeout": 10},
+    "mysqldb": {"connect_timeout": 3, "read_timeout": 10, "write_timeout": 10},
+    "mysqlconnector": {"connection_timeout": 10},
+    "pysqlite": {"timeout": _LOCK_SECONDS},
+}
+"""By driver, what bounds its waiting; seconds, but for PostgreSQL's own milliseconds."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 
@@ -30,13 +42,14 @@ _TICK = timedelta(microseconds=1)
 class ForeignDatabase:
     """The database of another scheduler, by its SQLAlchemy URL; PostgreSQL is reached through psycopg 3.
 
-    Opening reads what the tables look like. Raises InvalidInputError for a URL that cannot be used and a table that is
-    not there, before anything is created, and DatabaseUnavailableError when the database does not answer.
+    Opening reads what the tables look like. Raises InvalidInputError or ConfigError for a URL that cannot be used,
+    InvalidInputError for a table that is not there, before anything is created, and DatabaseUnavailableError, after
+    seconds, when the database does not answer or somebody else has locked what is to be changed.
     """
 
     def __init__(self, url: str, tables: Sequence[str], schema: str | None = None) -> None:
         try:
-            self._engine = sa.create_engine(_POSTGRESQL.sub("postgresql+psycopg://", url), hide_parameters=True)
+            self._engine = _open_engine(_POSTGRESQL.sub("postgresql+psycopg://", url))
             path = sqlite_path(url)
         except (ArgumentError, NoSuchModuleError) as error:
             raise InvalidInputError("SOURCE", f"is not the URL of a database: {error}; write one") from None
@@ -106,6 +119,14 @@ class ForeignDatabase:
         connection.execute(statement.values(last_update=kept))
 
 
+def _open_engine(url: str) -> sa.Engine:
+    driver = sa.make_url(url).get_driver_name()
+    if driver == "psycopg":
+        # As to a pooler: its limits are set in each transaction, so one that stands between does not refuse them.
+        return make_engine(url, "transaction", named="SOURCE")
+    return sa.create_engine(url, connect_args=dict(_TIMEOUTS.get(driver, {})), hide_parameters=True)
+
+
 def aware(value: datetime) -> datetime:
     """Return an instant in UTC, as which naive ones are read: what keeps no zone keeps that."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -119,8 +140,7 @@ def _update(
     chosen: sa.ColumnElement[bool],
     **values: Any,
 ) -> int:
-    chunks = (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
-    updates = (table.update().where(key.in_(chunk), chosen).values(values) for chunk in chunks)
+    updates = (table.update().where(key.in_(chunk), chosen).values(values) for chunk in chunks(keys, _CHUNK))
     return sum(connection.execute(update).rowcount for update in updates)
 
 
@@ -131,6 +151,10 @@ def _translated() -> Iterator[None]:
     except NoSuchTableError:
         raise
     except SQLAlchemyError as error:
+        if is_conflict(error):
+            raise DatabaseUnavailableError(
+                f"SOURCE is locked by somebody else ({reason_of(error)}); nothing was changed there: run this again."
+            ) from error
         raise DatabaseUnavailableError(
             f"SOURCE does not answer: {reason_of(error)}. Look whether it runs and the URL is right; run this again."
         ) from error

@@ -140,19 +140,19 @@ class _PlainCursor(psycopg.Cursor[Any]):
         return _Description(found) if found is not None and found.nfields else super().description
 
 
-def make_engine(url: str, *, pools_transactions: bool = False) -> Engine:
+def make_engine(url: str, *, pools_transactions: bool = False, named: str = "RQSCHED_DATABASE_URL") -> Engine:
     """Open an engine whose connections are bounded; none is made before it is used.
 
     Where a pooler `pools_transactions`, a session is ours for one transaction only: its limits are set in each, by its
     first statement, and no statement is prepared, for the next one would look for it in another session.
 
-    Raises ConfigError for an option that no connection could be made with.
+    Raises ConfigError, which calls the URL what it is `named`, for an option that no connection could be made with.
     """
     engine = sa.create_engine(
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True,
         use_native_hstore=False,  # else each process asks the server about a type that no table of ours has
     )  # fmt: skip
-    _require_known_options(engine)
+    _require_known_options(engine, named)
     if pools_transactions:
         sa.event.listen(engine, "do_connect", _connect_to_pooler)
         sa.event.listen(engine, "begin", limit_transaction)
@@ -188,13 +188,13 @@ def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, 
     return _PooledConnection.connect(*args, **{**usual, **options})
 
 
-def _require_known_options(engine: Engine) -> None:
+def _require_known_options(engine: Engine, named: str) -> None:
     options = engine.dialect.create_connect_args(engine.url)[1]
     try:
         make_conninfo("", **{name: value for name, value in options.items() if name not in _OF_PSYCOPG})
     except psycopg.ProgrammingError as error:
         raise ConfigError(
-            f"RQSCHED_DATABASE_URL cannot be used: {str(error).strip()}; write the options of libpq behind ?, such as "
+            f"{named} cannot be used: {str(error).strip()}; write the options of libpq behind ?, such as "
             "sslmode=require."
         ) from None
 

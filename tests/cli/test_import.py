@@ -171,6 +171,27 @@ def test_a_redis_that_does_not_answer_is_said(cli: Cli) -> None:
     assert "Error" in cli("import", "rq-scheduler", "redis://127.0.0.1:1/0", code=5).err
 
 
+def test_a_source_is_read_from_the_environment_where_its_password_is_not_shown(
+    cli: Cli, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_REDIS_URL", words[-1])
+    assert cli("import", "rq-scheduler", "env:SHOP_REDIS_URL", "-o", "json", code=1).json["kind"] == "rq-scheduler"
+    assert cli.ids() == ["rq-scheduler:hourly"]
+    monkeypatch.setenv("SHOP_REDIS_URL", "")
+    told = cli("import", "rq-scheduler", "env:SHOP_REDIS_URL", code=2).err
+    assert "SOURCE: names the environment variable SHOP_REDIS_URL, which is not set" in told
+
+
+def test_what_another_namespace_has_is_refused_unless_it_came_from_another_source(
+    cli: Cli, words: tuple[str, ...]
+) -> None:
+    cli(*words, code=1)
+    told = cli(*words, "-n", "other", code=4).err
+    assert "namespace 'default' has 1 of these already, such as rq-scheduler:hourly: both would fire." in told
+    cli(*words, "-n", "other", "--another-source", code=1)
+    assert [one.schedule_id for one in cli.scheduler.iter(namespace="other")] == ["rq-scheduler:hourly"]
+
+
 def test_names_of_others_move_no_cursor(cli: Cli, words: tuple[str, ...]) -> None:
     cli.scheduler.runtime.transport.redis.zadd(SCHEDULED, {"\x1b[2Jgone": SOON.timestamp()})
     answer = cli(*words, code=1)

@@ -55,9 +55,9 @@ class DjangoBeat:
 
 
 @contextmanager
-def open_project(url: str) -> Iterator[DjangoBeat]:
+def open_project(url: str, **settings: Any) -> Iterator[DjangoBeat]:
     """A project over an empty database, whose tables are migrated; it has ended afterwards."""
-    command = [sys.executable, "-m", __name__, url]
+    command = [sys.executable, "-m", __name__, url, json.dumps(settings)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -76,7 +76,7 @@ def _database(url: str) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.postgresql", **place}
 
 
-def _load_crontab() -> None:
+def load_crontab() -> None:
     """Load the module of python-crontab: the package crontab, which rq-scheduler needs, hides it where both are."""
     place = distribution("python-crontab").locate_file("crontab.py")
     spec = spec_from_file_location("crontab", str(place))
@@ -86,19 +86,20 @@ def _load_crontab() -> None:
     spec.loader.exec_module(module)
 
 
-def _serve(url: str) -> None:
-    _load_crontab()
+def _serve(url: str, differs: dict[str, Any]) -> None:
+    load_crontab()
     import django  # noqa: PLC0415 - the process of the tests loads no project
     from django.conf import settings  # noqa: PLC0415
 
-    settings.configure(
-        DATABASES={"default": _database(url)},
-        INSTALLED_APPS=["django_celery_beat"],
-        USE_TZ=True,
-        TIME_ZONE="Europe/Berlin",
-        DEFAULT_AUTO_FIELD="django.db.models.AutoField",
-        SECRET_KEY="of no use",
-    )
+    usual = {
+        "DATABASES": {"default": _database(url)},
+        "INSTALLED_APPS": ["django_celery_beat"],
+        "USE_TZ": True,
+        "TIME_ZONE": "Europe/Berlin",
+        "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",
+        "SECRET_KEY": "of no use",
+    }
+    settings.configure(**{**usual, **differs})
     django.setup()
     from django.core.management import call_command  # noqa: PLC0415
 
@@ -112,4 +113,4 @@ def _serve(url: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1], json.loads(sys.argv[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import sqlalchemy as sa
 from celery import Celery
 from celery.schedules import crontab
 from celery.signals import after_task_publish
@@ -21,7 +23,8 @@ from redis import Redis
 
 from rqsched.coming_over.celery_beat import CeleryApplication, DjangoCeleryBeat, RedBeat, open_source
 from rqsched.coming_over.source import Reading, SourceEntry
-from rqsched.errors import DatabaseUnavailableError, InvalidInputError
+from rqsched.errors import ConfigError, DatabaseUnavailableError, InvalidInputError
+from rqsched.store import foreign_tables
 from rqsched.testing import ManualClock
 from tests.coming_over.django_beat import DjangoBeat, open_project
 from tests.support.env import NOON
@@ -180,6 +183,63 @@ def test_tables_that_are_not_there_are_said(empty_sqlite_url: str, sqlite_url: s
     assert not (tmp_path / "empty.db").exists()
     with pytest.raises(DatabaseUnavailableError, match="SOURCE does not answer"):
         open_source("postgresql://127.0.0.1:1/nothing", Reading())
+
+
+def test_times_that_a_project_without_zones_keeps_are_read_as_beat_reads_them(empty_sqlite_url: str) -> None:
+    """Beat takes what Django keeps without a zone for UTC, whatever the project's TIME_ZONE is; the admin shows it."""
+    berlin = ZoneInfo("Europe/Berlin")
+    with open_project(empty_sqlite_url, USE_TZ=False, DJANGO_CELERY_BEAT_TZ_AWARE=False) as project:
+        now = datetime.now(UTC)
+        clocks = {"in UTC": now, "in Berlin": now.astimezone(berlin)}
+        project.create(
+            *(
+                {
+                    "name": name,
+                    "task": "shop.tasks.go",
+                    "clocked": {"clocked_time": (at + timedelta(seconds=2)).replace(tzinfo=None).isoformat()},
+                    "one_off": True,
+                }
+                for name, at in clocks.items()
+            )
+        )
+        source = DjangoCeleryBeat(empty_sqlite_url, Reading(), ManualClock(now - timedelta(days=1)))
+        read = {name: one.next_at for name, one in by_name(source).items()}
+        source.close()
+        assert project.beat(15, until=1) == ["in UTC"]
+        assert project.beat(1) == []
+    assert read["in UTC"] == now + timedelta(seconds=2)
+    assert read["in Berlin"] == now + timedelta(seconds=2) + (now.astimezone(berlin).utcoffset() or timedelta())
+
+
+@pytest.mark.every_database
+def test_source_whose_rows_somebody_else_has_locked_is_an_outage(
+    project: DjangoBeat, foreign_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.create({"name": "a", "task": "shop.tasks.go", "interval": HOURLY})
+    monkeypatch.setitem(foreign_tables._TIMEOUTS, "pysqlite", {"timeout": 0.2})
+    source = open_source(foreign_url, Reading())
+    engine = sa.create_engine(foreign_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as somebody:
+        somebody.exec_driver_sql("UPDATE django_celery_beat_periodictask SET queue = 'x'")
+        with pytest.raises(DatabaseUnavailableError, match="SOURCE is locked by somebody else"):
+            source.disable([SourceEntry("a", {})])
+    engine.dispose()
+    assert source.disable([SourceEntry("a", {})]).startswith("Disabled 1 ")
+    source.close()
+
+
+def test_source_whose_server_never_answers_is_an_outage_after_seconds() -> None:
+    """It takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://u:hunter2@127.0.0.1:{silent.getsockname()[1]}/shop"
+        with pytest.raises(DatabaseUnavailableError, match="SOURCE does not answer") as caught:
+            open_source(url, Reading())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_option_of_a_url_that_no_connection_takes_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"SOURCE cannot be used: .*sslmod"):
+        open_source("postgresql://u:hunter2@127.0.0.1:1/shop?sslmod=require", Reading())
 
 
 @pytest.fixture
@@ -366,6 +426,8 @@ app.conf.beat_schedule = {
     "c": {"task": "shop.tasks.go", "schedule": crontab(minute=0, hour="*/6", day_of_week="mon-fri")},
     "d": {"task": "shop.tasks.go", "schedule": schedule(60, relative=True)},
     "e": {"task": "shop.tasks.go", "schedule": object()},
+    "f": {"schedule": 30.0},
+    "g": None,
 }
 """
 
@@ -388,7 +450,10 @@ def test_application_is_read_where_it_is_trusted(tmp_path: Path, monkeypatch: py
         "c": [None, None, "0 */6 * * mon-fri", "Europe/Berlin"],
         "d": ["PT1M", "0s", None, None],
         "e": None,
+        "f": None,
+        "g": None,
     }
+    assert [found[name].lost[0].partition(":")[0] for name in "fg"] == ["It is not readable"] * 2
     assert "--source-is-stopped" in (source.cannot_disable or "")
     with pytest.raises(InvalidInputError, match="take beat_schedule out of it"):
         source.disable([])

@@ -10,9 +10,9 @@ import pytest
 from rqsched import Every
 from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome
-from rqsched.coming_over.rq_scheduler import SCHEDULED, RqScheduler
+from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading
-from rqsched.errors import QuotaExceededError
+from rqsched.errors import ConflictError, QuotaExceededError
 from rqsched.testing import ManualClock
 from rqsched.transport import redis_keys
 from tests.support.env import HOUR, MINUTE, NOON, Env, MakeEnv, all_runs, events, occurrences, open_env
@@ -169,6 +169,93 @@ def test_one_that_somebody_paused_here_stays_at_its_source(env: Env, hourly: str
     assert env.redis.zcard(SCHEDULED) == 1
 
 
+def test_one_that_was_resumed_and_paused_again_without_a_word_stays_paused(env: Env, hourly: str) -> None:
+    """It keeps the note of those that wait, also where its source has stopped and where it comes over once more."""
+    moving(env).write()
+    env.advance(MINUTE)
+    env.scheduler.get(hourly).resume().pause()
+    again = moving(env)
+    found, _ = again.hand_over()
+    assert outcomes(found) == {"hourly": (Outcome.UNCHANGED, Fires.SOURCE)}
+    assert [again.is_waiting(one) for one in found] == [False]
+    assert env.redis.zcard(SCHEDULED) == 1
+    moving(env).resume()
+    schedule = env.scheduler.get(hourly)
+    assert (schedule.status, schedule.note) == ("paused", again.waits)
+
+
+def test_one_that_somebody_pauses_while_it_is_handed_over_stays_paused(env: Env, theirs: Any, hourly: str) -> None:
+    """Somebody resumes and pauses ours between the import's last look and its resuming; the others go on."""
+    theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="other", timeout=60)
+    theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="alone", timeout=60)
+
+    def meddle(_: int) -> None:
+        if env.scheduler.get(hourly).note != "mine":
+            env.advance(MINUTE)
+            env.scheduler.get(hourly).resume().pause(note="mine")
+
+    where = HandingOver(env.scheduler, RqScheduler(env.redis, Reading()), declaration_of, progress=meddle)
+    found, _ = where.hand_over()
+    told = outcomes(found)
+    assert told == {
+        "alone": (Outcome.CREATED, Fires.HERE),
+        "hourly": (Outcome.FAILED, Fires.NOWHERE),
+        "other": (Outcome.CREATED, Fires.HERE),
+    }
+    failed = next(one for one in found if one.outcome is Outcome.FAILED)
+    assert "is at version" in failed.lost[0]
+    assert env.scheduler.get(hourly).status == "paused"
+    assert outcomes(moving(env).hand_over()[0])["hourly"] == (Outcome.UNCHANGED, Fires.NOWHERE)
+
+
+def test_one_that_cannot_be_written_holds_up_no_other(env: Env, theirs: Any, hourly: str) -> None:
+    """Its row breaks a rule of the database, which no check before knows of."""
+    theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="barred", timeout=60)
+    rule = "BEFORE INSERT ON rqsched_schedules WHEN NEW.schedule_id LIKE '%barred'"
+    trigger = f"CREATE TRIGGER barred {rule} BEGIN SELECT RAISE(ABORT, 'barred by a rule'); END"
+    env.runtime.database.transact(lambda connection: connection.exec_driver_sql(trigger))
+    found, _ = moving(env).hand_over()
+    assert outcomes(found) == {
+        "barred": (Outcome.FAILED, Fires.SOURCE),
+        "hourly": (Outcome.CREATED, Fires.HERE),
+    }
+    assert "barred by a rule" in found[0].lost[0]
+    assert env.redis.zrange(SCHEDULED, 0, -1) == [b"barred"]
+    env.runtime.database.transact(lambda connection: connection.exec_driver_sql("DROP TRIGGER barred"))
+    assert outcomes(moving(env).hand_over()[0]) == {
+        "barred": (Outcome.CREATED, Fires.HERE),
+        "hourly": (Outcome.UNCHANGED, Fires.HERE),
+    }
+
+
+def test_an_rqscheduler_that_never_lets_go_leaves_all_there_and_says_why(
+    env: Env, hourly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rqsched.coming_over.rq_scheduler._WAIT_SECONDS", 0.2)
+    env.redis.set(LOCK, "of an rqscheduler")
+    found, done = moving(env).hand_over()
+    assert (outcomes(found), done) == ({"hourly": (Outcome.FAILED, Fires.SOURCE)}, "")
+    assert "an rqscheduler holds its lock" in found[0].lost[0]
+    env.redis.delete(LOCK)
+    assert outcomes(moving(env).hand_over()[0]) == {"hourly": (Outcome.UNCHANGED, Fires.HERE)}
+
+
+def test_what_has_no_code_here_is_said_before_and_when_it_is_written(env: Env, theirs: Any, hourly: str) -> None:
+    for name, path in (("module", "billing.nightly.run"), ("function", f"{__name__}.gone"), ("named", "note.on.paper")):
+        theirs.schedule(env.clock.now() + HOUR, path, interval=3600, id=name, timeout=60)
+    env.register("note.on.paper", report)
+    for found in (moving(env).preview(), moving(env).write()):
+        said = {one.source.source_id: [text for text in one.lost if "has no code here" in text] for one in found}
+        assert {name: len(texts) for name, texts in said.items()} == {
+            "function": 1,
+            "hourly": 0,
+            "module": 1,
+            "named": 0,
+        }
+        assert "(there is no module billing.nightly)" in said["module"][0]
+        assert f"({__name__} has no gone)" in said["function"][0]
+
+
 def test_one_that_its_application_schedules_anew_is_told_to_fire_twice(env: Env, theirs: Any, hourly: str) -> None:
     moving(env).hand_over()
     theirs.schedule(env.clock.now() + HOUR, FUNCTION, args=["eu"], interval=3600, id="hourly", timeout=60)
@@ -220,6 +307,48 @@ def test_another_source_with_the_same_id_is_not_disabled_in_favour_of_the_first(
     assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
     assert f"Schedule {hourly} calls {FUNCTION} and is left as it is" in found[0].lost[0]
     assert (env.redis.zcard(SCHEDULED), env.scheduler.get(hourly).workflow) == (1, FUNCTION)
+
+
+def test_another_source_with_the_same_id_and_function_is_not_disabled_in_favour_of_the_first(
+    env: Env, theirs: Any, hourly: str
+) -> None:
+    moving(env).hand_over()
+    env.redis.delete(redis_keys.disabled_entries("rq-scheduler"))  # as if it were another Redis
+    theirs.schedule(env.clock.now() + HOUR, FUNCTION, args=["us"], interval=60, id="hourly", timeout=60)
+    found, _ = moving(env).hand_over()
+    assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
+    assert f"calls {FUNCTION} with other arguments and is left as it is" in found[0].lost[0]
+    assert env.redis.zcard(SCHEDULED) == 1
+
+
+def into(env: Env, namespace: str, **options: Any) -> HandingOver:
+    return HandingOver(env.scheduler, RqScheduler(env.redis, Reading()), declaration_of, namespace=namespace, **options)
+
+
+def test_what_one_namespace_has_is_refused_in_another(env: Env, hourly: str) -> None:
+    moving(env).write()
+    for act in (into(env, "other").preview, into(env, "other").write, into(env, "other").hand_over):
+        with pytest.raises(ConflictError, match=f"namespace 'default' has 1 of these already, such as {hourly}"):
+            act()
+    assert list(env.scheduler.iter(namespace="other")) == []
+    assert env.redis.zcard(SCHEDULED) == 1
+    env.scheduler.get(hourly).delete()
+    assert outcomes(into(env, "other").hand_over()[0]) == {"hourly": (Outcome.CREATED, Fires.HERE)}
+
+
+def test_what_came_from_another_source_is_no_obstacle_where_that_is_said(env: Env, theirs: Any, hourly: str) -> None:
+    moving(env).hand_over()
+    env.redis.delete(redis_keys.disabled_entries("rq-scheduler"))  # as if it were another Redis
+    theirs.schedule(env.clock.now() + HOUR, FUNCTION, args=["us"], interval=60, id="hourly", timeout=60)
+    found, _ = into(env, "other", is_another=True).hand_over()
+    assert outcomes(found) == {"hourly": (Outcome.CREATED, Fires.HERE)}
+    assert env.scheduler.get(hourly).status == "active"
+
+
+def test_another_function_of_the_same_id_came_from_another_source(env: Env, theirs: Any, hourly: str) -> None:
+    moving(env).hand_over()
+    theirs.schedule(env.clock.now() + HOUR, "billing.clean_up", interval=60, id="hourly", timeout=60)
+    assert outcomes(into(env, "other").hand_over()[0]) == {"hourly": (Outcome.CREATED, Fires.HERE)}
 
 
 @pytest.mark.parametrize(

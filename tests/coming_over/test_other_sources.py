@@ -36,10 +36,14 @@ def report(*args: Any) -> list[Any]:
 class There:
     """Another scheduler with hourly jobs `a`, `b` and `c`, whose next time is half an hour from noon."""
 
-    def __init__(self, open_source: Callable[[], Source], fires: Callable[[], set[str]]) -> None:
+    def __init__(
+        self, open_source: Callable[[], Source], fires: Callable[[], set[str]], disable: Callable[[str], object]
+    ) -> None:
         self.open_source = open_source
         self.fires = fires
         """What it would fire, as it says itself."""
+        self.disable = disable
+        """Somebody disables one there."""
 
 
 @contextmanager
@@ -51,6 +55,7 @@ def django(env: Env, request: pytest.FixtureRequest) -> Iterator[There]:
         yield There(
             lambda: DjangoCeleryBeat(url, Reading(), env.clock),
             lambda: {name for name, row in project.rows().items() if row["enabled"]},
+            lambda name: project.save(name, enabled=False),
         )
 
 
@@ -67,7 +72,12 @@ def redbeat(env: Env, request: pytest.FixtureRequest) -> Iterator[There]:
         found = (RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=celery) for name in NAMES)
         return {entry.name for entry in found if entry.enabled}
 
-    yield There(lambda: RedBeat(env.redis, Reading(), env.clock), fires)
+    def disable(name: str) -> None:
+        entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=celery)
+        entry.enabled = False
+        entry.save()
+
+    yield There(lambda: RedBeat(env.redis, Reading(), env.clock), fires, disable)
 
 
 @contextmanager
@@ -77,7 +87,7 @@ def apscheduler(store: Any, open_source: Callable[[], Source]) -> Iterator[There
     for name in NAMES:
         first = NOON + HOUR / 2
         scheduler.add_job(f"{__name__}:report", "interval", hours=1, args=[name], id=name, next_run_time=first)
-    yield There(open_source, lambda: {job.id for job in store.get_due_jobs(FAR)})
+    yield There(open_source, lambda: {job.id for job in store.get_due_jobs(FAR)}, scheduler.pause_job)
     scheduler.remove_all_jobs()
     scheduler.shutdown(wait=False)
 
@@ -180,6 +190,28 @@ def test_import_that_ends_between_its_steps_is_completed_by_another_one(
     assert {one.next_run_at for one in env.scheduler.iter()} == {NOON + HOUR / 2}
     source.close()
     check_invariants(env.runtime)
+
+
+def test_what_somebody_disables_there_while_ours_waits_is_not_fired_here(env: Env, there: There) -> None:
+    source = there.open_source()
+    moving(env, source).write()
+    there.disable("b")
+    again = moving(env, source)
+    for _ in range(2):
+        found, _ = again.hand_over()
+        assert {one.source.source_id: one.fires for one in found} == {
+            "a": Fires.HERE,
+            "b": Fires.NOWHERE,
+            "c": Fires.HERE,
+        }
+        assert [(again.is_waiting(one), again.is_moving(one)) for one in found] == [
+            (False, False),
+            (True, False),
+            (False, False),
+        ]
+    again.resume()
+    assert active(env) == {*NAMES}, "who stopped the source by hand has disabled them all"
+    source.close()
 
 
 def test_what_is_owed_is_fired_once(env: Env, there: There) -> None:

@@ -126,6 +126,7 @@ def test_what_a_schedule_has_not_is_said(configured: Configured) -> None:
         ("report, 'low', interval=60, args=({1},)", "an argument holds a set"),
         ("report, 'low'", "neither an interval nor a cron"),
         ("report, 'low', interval=60, cron='* * * * *'", "or both"),
+        ("report, 'low', interval=60, job_timeout='soon'", "imeout"),
     ],
 )
 def test_what_cannot_become_a_schedule_is_said(registers: str, reason: str, configured: Configured) -> None:
