@@ -26,8 +26,8 @@ from rqsched.core.ids import (
     parse_run_job_id,
     parse_target_job_id,
 )
-from rqsched.errors import WrongDatabaseError
-from rqsched.transport.job_label import DATABASE, WORKFLOW
+from rqsched.errors import RqschedError, WrongDatabaseError
+from rqsched.transport.job_label import DATABASE, SERVER, WORKFLOW
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,12 @@ def execute(job_id: str | None = None) -> Any:
     if job is None:
         raise ValueError(f"{name!r} is not the id of a run job")
     rq_job = None if job_id else get_current_job()
+    server = None if rq_job is None else rq_job.meta.get(SERVER)
+    if server is not None and server != current_runtime().transport.server:
+        try:
+            current_runtime().ownership.require_server(server)
+        except WrongDatabaseError as error:
+            return _refuse(job, error)
     try:
         if isinstance(job, RunJobId):
             result = execution.execute(current_runtime(), job, rq_job)
@@ -93,11 +99,14 @@ def _is_foreign(rq_job: Job | None) -> bool:
     return owner is not None and owner != current_runtime().ownership.database_id()
 
 
-def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId) -> Retry:
-    """Put a job back that this database does not know, if it belongs to another one and that was not done before."""
+def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, error: RqschedError | None = None) -> Retry:
+    """Put a job back that this database does not know, if it belongs to another one and that was not done before.
+
+    So is one for which `error` says that it belongs to another server of the database.
+    """
     runtime, carrier = current_runtime(), get_current_job()
     owner = None if carrier is None else carrier.meta.get(DATABASE)
-    error = ownership.explain(runtime.ownership, job, owner)
+    error = error or ownership.explain(runtime.ownership, job, owner)
     _log.error("a job is refused: %s", error, extra={"action": "job_refused"})
     if carrier is None or not isinstance(error, WrongDatabaseError):
         raise error

@@ -20,7 +20,7 @@ from rqsched.chain import firing
 from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
 from rqsched.chain.reconcile import Recovered, iter_batches
 from rqsched.chain.runtime import Runtime
-from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.errors import BackendUnavailableError, ConfigError, WrongDatabaseError
 from rqsched.transport.telemetry import DispatcherHeartbeat
 from rqsched.transport.transport import NextLook
 
@@ -37,6 +37,10 @@ PRUNE_INTERVAL = timedelta(minutes=15)
 _ASK_SECONDS = 30
 """A dispatcher asks no more often whether it is its turn to prune."""
 _AFTER_FAILURE = 0.5
+_FOREIGN_SECONDS = 1.0
+"""How often a dispatcher whose server is not the recorded one asks again."""
+_TELL_SECONDS = 60.0
+"""How often it says so in its log."""
 
 
 class Dispatcher:
@@ -52,7 +56,7 @@ class Dispatcher:
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
         self._pruning: Iterator[Pruned] | None = None
-        self._asks_at = time.monotonic()
+        self._asks_at = self._tells_at = time.monotonic()
         self._name = secrets.token_hex(8)
         self._is_woken = False
         self._heartbeat = DispatcherHeartbeat(
@@ -84,8 +88,21 @@ class Dispatcher:
                 self._pass = self._pruning = None
                 _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
                 self._pause()
+            except WrongDatabaseError as error:
+                self._wait_for_server(error)
         with contextlib.suppress(RedisError):
             self._heartbeat.stop()
+
+    def _wait_for_server(self, error: WrongDatabaseError) -> None:
+        """Take nothing while the control queue is another server's, count as none, and ask again soon."""
+        self._pass = self._pruning = None
+        if time.monotonic() >= self._tells_at:
+            self._tells_at = time.monotonic() + _TELL_SECONDS
+            _log.error("nothing is taken: %s", error, extra={"action": "foreign_server"})
+        with contextlib.suppress(RedisError):
+            if self._heartbeat.was_sent:
+                self._heartbeat.stop()
+        time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
 
     def _use_spare_time(self, *, is_idle: bool) -> None:
         """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""

@@ -28,6 +28,7 @@ from rq.registry import FailedJobRegistry
 
 from rqsched.chain import marks, option_checks
 from rqsched.chain.error_text import explain
+from rqsched.chain.ownership import MAY_GO_ON, REFUSALS
 from rqsched.chain.quotas import usages
 from rqsched.chain.reconcile import SOON
 from rqsched.chain.runtime import Runtime
@@ -265,7 +266,7 @@ def _ownership(scope: _Scope) -> Finding:
     if owner is None:
         return Finding(Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet")
     if owner == mine:
-        return Finding(Level.OK, "the control queue belongs to this database")
+        return _server(runtime)
     what = f"is {mine}" if mine else "is empty"
     return Finding(
         Level.PROBLEM,
@@ -273,6 +274,19 @@ def _ownership(scope: _Scope) -> Finding:
         names=(owner, mine or "none"),
         advice="Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a "
         f"RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key {transport.database_id_key!r}.",
+    )
+
+
+def _server(runtime: Runtime) -> Finding:
+    """Compare the server of the database with the recorded one: a copy, and an old primary, have the same id."""
+    standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
+    if standing.outcome in MAY_GO_ON:
+        return Finding(Level.OK, "the control queue belongs to this database")
+    return Finding(
+        Level.PROBLEM,
+        f"control queue {runtime.transport.control.name!r} {REFUSALS[standing.outcome].format(mine=mine)}",
+        names=(standing.recorded or "none", mine),
+        advice="If this server is the right one: `rqsched db adopt` lets it go on at once.",
     )
 
 
@@ -285,15 +299,20 @@ def _schema(scope: _Scope) -> Finding:
 @_check(
     "went back",
     "schema",
-    "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again.",
+    "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again. `rqsched "
+    "db adopt` says that this database is right, and ends this.",
 )
 def _went_back(scope: _Scope) -> Finding:
     """Look for what passes have noticed by their marks, within a day."""
     now = scope.runtime.now()
     found = marks.told(scope.read(metadata.find_mark)[1], now)
-    if not found:
+    taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
+    texts = [f"{one.text} (noticed {_when(one.noticed_at)})" for one in found]
+    if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - marks.STANDS:
+        texts.append(f"this database took over from that of another server, {parts[2]}, at {parts[0]}")
+    if not texts:
         return Finding(Level.OK, "neither SQL nor Redis, within a day")
-    told = "; ".join(f"{one.text} (noticed {_when(one.noticed_at)})" for one in found)
+    told = "; ".join(texts)
     names = [one.which.value for one in found]
     if two := [one for one in found if one.which is WentBack.TWO_DATABASES]:
         goes_on = two[0].noticed_at > now - _GOES_ON

@@ -3,13 +3,20 @@
 A key in Redis names the database that owns the control queue; it is missing after a flush. A worker whose database does
 not know a run or target says so, and what to set. Only a claim that was lost asks: a job that can be claimed costs no
 read more.
+
+A copy of a database has its id. So another key holds the identity of its server (PostgreSQL), which LEASE and ARM
+compare, and the meta of jobs: a process presents what it has read of its own, and only where that is not the recorded
+one is Redis asked who is right. A promoted server is, at once; an old primary is not, and a copy only when no process
+of the original was seen for `ALIVE_FOR`.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from redis import Redis
@@ -17,16 +24,43 @@ from redis.exceptions import RedisError
 from rq.job import Job
 
 from rqsched.config import Settings
-from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId, new_uid
+from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId, iso_utc, new_uid
 from rqsched.errors import BackendUnavailableError, NotFoundError, RqschedError, WrongDatabaseError
 from rqsched.store import metadata
-from rqsched.store.database import Database
+from rqsched.store.database import Database, Patience
+from rqsched.store.server_identity import ServerIdentity
 from rqsched.transport import telemetry
 from rqsched.transport.redelivery import give_up, record_refusal
-from rqsched.transport.transport import Transport
+from rqsched.transport.transport import Standing, Transport
 
+_log = logging.getLogger(__name__)
+
+ALIVE_FOR = timedelta(minutes=5)
+"""How long a server counts as alive since a process of it has made its last pass."""
+MAY_GO_ON = frozenset({"first", "same", "promoted", "adopted", "taken"})
+"""The outcomes of a comparison with which a server may go on."""
+REFUSALS = {
+    "older": "has gone on without this server: this one ({mine}) is of an earlier timeline, as an old primary is that "
+    "comes back after a failover. Set RQSCHED_DATABASE_URL to the new primary",
+    "alive": "belongs to the database of another server, whose processes were seen within five minutes: this one "
+    "({mine}) is a copy. Stop the processes of the other one, or set RQSCHED_DATABASE_URL to it, or let the copy be a "
+    "database of its own: `rqsched db new-identity`",
+    "waits": "belongs to the database of another server, whose processes may come back: this one ({mine}) takes over "
+    "when none was seen for some seconds more",
+    "flushed": "was flushed, and this process was refused before: this server ({mine}) takes over when no process of "
+    "the other one comes back within five minutes",
+}
+"""What is said of a server that may not go on, by the outcome of the comparison."""
+_TOLD = {
+    "promoted": (logging.WARNING, {"action": "server_promoted"}),
+    "adopted": (logging.WARNING, {"action": "server_adopted"}),
+    "taken": (logging.ERROR, {"action": "server_taken_over"}),
+}
 PUT_BACK = timedelta(seconds=5)
 """After how long a job is offered once more that this worker's database does not know."""
+_AT_ONCE = Patience(total=timedelta(0))
+_ASK_SECONDS = 1.0
+"""How often a copy that waits for its original to be gone asks again."""
 _REMEDY = (
     "Set RQSCHED_DATABASE_URL of this worker to the database of the processes that create its schedules, or let it "
     "listen on other queues (RQSCHED_DEFAULT_QUEUE gives each database queues of its own)."
@@ -43,6 +77,106 @@ class Ownership:
         """Where the control queue's owner is recorded."""
         self._now = now
         self._known: str | None = None
+        self._recognised: tuple[ServerIdentity, str] | None = None
+        self._refused_at: float | None = None
+        if database.dialect.has_server:
+            transport.claim = self.claim_server
+            database.on_identity.append(self._present)
+            if database.identity is not None:
+                self._present(database.identity)
+
+    def _present(self, mine: ServerIdentity) -> None:
+        """Present the server that the newest connection has reached, as Redis has it recorded if that is known."""
+        known = self._recognised
+        self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
+
+    def claim_server(self, *, waits: bool = False) -> None:
+        """Record the server that answers now, if the control queue is its; it is what the process presents then.
+
+        With `waits` a copy whose original seems to be gone waits until that is sure. Raises WrongDatabaseError when
+        another server has the queue, with what to do; and BackendUnavailableError.
+        """
+        mine = self.database.identify()
+        if mine is None:
+            return
+        found = self._compare(mine, "claim")
+        if found.outcome not in MAY_GO_ON:
+            self.database.close()  # its connections may lead to a server that all others have left
+            mine = self.database.identify() or mine
+            found = self._compare(mine, "claim")
+        while waits and found.outcome == "waits":
+            time.sleep(_ASK_SECONDS)
+            found = self._compare(mine, "claim")
+        if found.outcome not in MAY_GO_ON:
+            self._refused_at = time.monotonic()
+            raise self._refusal(found, mine)
+        self._refused_at = None
+        self._recognised = (mine, found.recorded)
+        self._present(mine)
+        self._tell(found)
+
+    def adopt_server(self) -> Standing:
+        """Record this process's server whatever was recorded before; the processes of that one are refused then.
+
+        What was found of a database that went back, or was taken over, is over. Raises WrongDatabaseError when the
+        control queue belongs to a database with another id.
+        """
+        mine = self.database.identify()
+        if mine is None:
+            self.is_known_to_redis()
+            self.database.transact(metadata.forget_went_back)
+            return Standing("same", "")
+        found = self._compare(mine, "adopt")
+        self.database.transact(metadata.forget_went_back)
+        self._recognised = (mine, found.recorded)
+        self._present(mine)
+        self._tell(found)
+        return found
+
+    def standing(self) -> Standing:
+        """Compare this process's server with the recorded one, and change nothing."""
+        mine = self.database.identify()
+        return Standing("same", "") if mine is None else self._compare(mine, "ask")
+
+    def require_server(self, presented: str | None) -> None:
+        """Raise WrongDatabaseError unless this process's server may do what the one that is `presented` may.
+
+        While PostgreSQL does not answer nothing is raised: whatever follows says so.
+        """
+        if presented is None or presented == self.transport.server or not self.database.dialect.has_server:
+            return
+        with suppress(BackendUnavailableError):
+            if self.database.identity is None:  # this process has not asked SQL for anything yet
+                self.database.identify(patience=_AT_ONCE)
+            if presented != self.transport.server:
+                self.claim_server()
+
+    def _compare(self, mine: ServerIdentity, what: str) -> Standing:
+        settings, since = self.transport.settings, self._refused_at
+        was_refused = since is not None and time.monotonic() - since < ALIVE_FOR.total_seconds()
+        waits = (settings.grace + settings.reconcile_interval).total_seconds()
+        options = what, int(ALIVE_FOR.total_seconds()), waits, int(was_refused)
+        found = self.transport.claim_identity(self.known_database_id(), mine, *options)
+        if found.outcome == "other" and what != "ask":
+            self._require_owner(found.recorded)
+        return found
+
+    def _refusal(self, found: Standing, mine: ServerIdentity) -> WrongDatabaseError:
+        why = REFUSALS[found.outcome].format(mine=mine)
+        return WrongDatabaseError(
+            f"control queue {self.transport.control.name!r} {why}. If this server is the right one, `rqsched db adopt` "
+            f"lets it go on at once (recorded is {found.recorded or 'none'})."
+        )
+
+    def _tell(self, found: Standing) -> None:
+        if found.outcome in _TOLD:
+            level, extra = _TOLD[found.outcome]
+            text = "control queue %r goes on with another server: %s, before %s (%s)"
+            told = self.transport.control.name, found.recorded, found.before or "none", found.outcome
+            _log.log(level, text, *told, extra=extra)
+        if found.outcome == "taken":
+            record = f"{iso_utc(self._now())} {found.before}"
+            self.database.transact(lambda connection: metadata.set_value(connection, metadata.TAKEN_OVER, record))
 
     def database_id(self) -> str:
         """Read the id of the SQL database, which is drawn once."""
@@ -83,11 +217,12 @@ class Ownership:
         It is asked once, without patience: while Redis does not answer, SQL is written all the same and Redis follows.
         """
         try:
-            owner = self.transport.database_id(attempts=1)
+            owner, server = self.transport.recorded(attempts=1)
+            if owner is not None:
+                self._require_owner(owner)
+            self.require_server(server)
         except RedisError:
             return
-        if owner is not None:
-            self._require_owner(owner)
 
     def _require_owner(self, owner: str) -> None:
         # What was read before may have changed since: a database can be replaced by a copy.

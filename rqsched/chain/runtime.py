@@ -137,6 +137,9 @@ class Runtime:
             self.transport.follow(changes, now=self.now())
             if owed := self.notifier.owed(changes):
                 self.notifier.dispatch(owed, self.now())
+        except WrongDatabaseError as error:
+            _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
+            return None
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
             if not is_transient(error):

@@ -1,4 +1,6 @@
-"""Commands of maintenance: usage, tick, recover, prune, prune-history, and the schema's: db upgrade, db status."""
+"""Commands of maintenance: usage, tick, recover, prune, prune-history, and the database's: db upgrade, db status, db
+adopt, db new-identity.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,23 @@ from rqsched.cli import arguments
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
+from rqsched.clock import SystemClock
 from rqsched.config import Settings
+from rqsched.core.ids import new_uid
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words
-from rqsched.store import pruning, reconcile_queries, schema_version
+from rqsched.store import metadata, pruning, reconcile_queries, schema_version
 from rqsched.store.database import Database
 from rqsched.store.migrations import HEAD
 
 app = typer.Typer(add_completion=False)
-db = typer.Typer(add_completion=False, no_args_is_help=True, help="Upgrade the database's schema, or show it.")
-"""These need no Redis."""
+db = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Upgrade the database's schema, or show it; say which copy of a database is right.",
+)
+"""Those of the schema need no Redis."""
 app.add_typer(db, name="db")
 
 EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
@@ -168,6 +176,36 @@ def status(session: Session) -> None:
     session.writer.record(fields, text)
     if not found.is_current:
         raise typer.Exit(FAILED)
+
+
+@command(db)
+def adopt(session: Session, yes: Yes = False) -> None:
+    """Let this database's server have the control queue at once, and refuse the processes of the one that had it.
+
+    For a restored copy, or a primary that was refused, once it is sure that it is the right one. What doctor says of a
+    database that went back ends, too.
+    """
+    confirm("Is this the right database? Processes of the other server are refused from now on.", yes)
+    found = session.scheduler.runtime.ownership.adopt_server()
+    fields = {"outcome": found.outcome, "recorded": found.recorded, "before": found.before}
+    before = f" (before: {found.before})" if found.before and found.before != found.recorded else ""
+    session.writer.record(fields, f"The control queue belongs to this database{before}.")
+
+
+@command(db)
+def new_identity(session: Session, yes: Yes = False) -> None:
+    """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
+
+    Or its own RQSCHED_CONTROL_QUEUE and run queues. What waits and retries in the copy is executed there, too, once
+    its workers start: cancel it before, or pause what must not run.
+    """
+    confirm("Is this the copy, and are all its processes stopped?", yes)
+    with closing(_open(session.settings)) as database:
+        drawn = new_uid(SystemClock().now())
+        before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
+        database.transact(lambda connection: metadata.renew_id(connection, drawn))
+    text = f"The database's id is {drawn} now; give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own."
+    session.writer.record({"database_id": drawn, "before": before}, text)
 
 
 def _open(settings: Settings) -> Database:

@@ -140,7 +140,7 @@ _WORDS: Mapping[str, _Words] = {
     ),
 }
 _MILDER: Mapping[str, _Words] = {
-    "went back": _Words("SQL or Redis went back"),
+    "went back": _Words("SQL or Redis went back, or was replaced"),
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
     "memory": _Words("Redis is nearly full"),
     "workers": _Words(

@@ -247,6 +247,7 @@ def prepare(runtime: Runtime) -> None:
     if runtime.write_gate.is_open():
         runtime.record_workflows()
     runtime.ownership.is_known_to_redis()
+    runtime.ownership.claim_server(waits=True)
 
 
 def open_runtime(settings: Settings | None = None) -> Runtime:

@@ -27,6 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseReadOnlyError, DatabaseUnavailableError
 from rqsched.patience import call_patiently
 from rqsched.store.dialect import READ_ONLY, Dialect, dialect_of
+from rqsched.store.server_identity import IdentityReader, ServerIdentity, to_identity
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -65,6 +66,10 @@ _SQLITE_OUTAGES = (
     "database or disk is full",
     "attempt to write a readonly database",
 )
+
+
+_IDENTITY = "rqsched_identity"
+"""Under which a connection keeps the identity of its server."""
 
 
 class Patience(NamedTuple):
@@ -279,8 +284,14 @@ class Database:
         """Whether the server was a standby, or read-only, when it was last written to or asked; None before that."""
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.identity: ServerIdentity | None = None
+        """Of the server that the newest connection has reached; None before the first one, and on SQLite."""
+        self.on_identity: list[Callable[[ServerIdentity], object]] = []
+        """Called with the identity of each new connection's server."""
+        self._identities = IdentityReader()
         if self.dialect.has_server:
-            sa.event.listen(self._engine, "connect", lambda raw, _: self._raw.add(raw))
+            sa.event.listen(self._engine, "connect", self._on_connect)
+            sa.event.listen(self._engine, "checkout", self._on_checkout)
         self._open = threading.local()
         self._keeper: tuple[int, int] | None = None
         self._kept: Connection | None = None
@@ -297,6 +308,46 @@ class Database:
             self._engine.dispose(close=False)
             self._pid = os.getpid()
         return self._engine
+
+    def _on_connect(self, raw: Any, entry: ConnectionPoolEntry) -> None:
+        self._raw.add(raw)
+        found = self._identities.of_new(raw)
+        if self.identity is not None and found.is_before(self.identity):
+            raw.close()
+            raise self._engine.dialect.loaded_dbapi.OperationalError(
+                f"an old primary answers: timeline {found.timeline} after {self.identity.timeline}"
+            )
+        self._note(found, entry.info)
+
+    def _note(self, found: ServerIdentity, info: Any) -> None:
+        info[_IDENTITY] = self.identity = found
+        for call in self.on_identity:
+            call(found)
+
+    def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
+        """Have the pool open another connection for one that is known to be lost, and in place of each that leads to
+        another server than the newest.
+
+        SQLAlchemy would set the isolation level of a lost one, and lets what psycopg raises there pass as it is.
+        """
+        if raw.closed:
+            raise sa.exc.DisconnectionError
+        if entry.info.get(_IDENTITY) != self.identity:
+            raise sa.exc.InvalidatePoolError
+
+    def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
+        """Ask which server answers now: behind a pooler another one may, over the same connection. Raises as `read`.
+
+        A server of an earlier timeline than the newest connection had is not connected to: it is an old primary.
+        """
+        if not self.dialect.has_server:
+            return None
+        return self._patiently(partial(self._once, self._ask_identity, is_alone=True), patience)
+
+    def _ask_identity(self, connection: Connection) -> ServerIdentity:
+        found = to_identity(connection.exec_driver_sql(self._identities.query).one())
+        self._note(found, connection.info)
+        return found
 
     def transact(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
@@ -333,6 +384,9 @@ class Database:
     def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
         with self._counted():
             connection = self._kept
+            if connection is not None and connection.info.get(_IDENTITY) != self.identity:
+                self._give_back()  # another connection has reached another server: checked out again, it is replaced
+                connection = None
             if connection is None:
                 connection = self._kept = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             try:

@@ -11,6 +11,8 @@ from rqsched.store.tables import database_metadata
 
 DATABASE_ID = "database_id"
 """The name of the value that tells this database from every other one."""
+TAKEN_OVER = "taken_over"
+"""The name of the time at which this database's server took over from another one, and of that one's identity."""
 MARK = "mark"
 """The name of the newest mark of a reconcile pass."""
 _OF_MARKS = {f"went_back:{one.value}": one for one in WentBack}
@@ -59,6 +61,19 @@ def find_mark(connection: Connection) -> tuple[str | None, dict[WentBack, str]]:
 def record_went_back(connection: Connection, which: WentBack, value: str) -> None:
     """Record that a side went back, in place of what was recorded of it before."""
     set_value(connection, f"went_back:{which.value}", value)
+
+
+def forget_went_back(connection: Connection) -> None:
+    """Delete what was recorded of sides that went back, and of a server that this one took over from."""
+    names = [*_OF_MARKS, TAKEN_OVER]
+    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name.in_(names)))
+
+
+def renew_id(connection: Connection, database_id: str) -> None:
+    """Make a copy a database of its own: it has another id, and no marks yet."""
+    set_value(connection, DATABASE_ID, database_id)
+    forget_went_back(connection)
+    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == MARK))
 
 
 def replace_went_back(connection: Connection, which: WentBack, known: str, value: str) -> None:

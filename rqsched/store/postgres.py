@@ -158,18 +158,8 @@ def make_engine(url: str, *, pools_transactions: bool = False, named: str = "RQS
         sa.event.listen(engine, "begin", limit_transaction)
     else:
         sa.event.listen(engine, "do_connect", _connector())
-    sa.event.listen(engine, "checkout", _require_open)
     sa.event.listen(engine, "checkin", _ask_for_no_mode)
     return engine
-
-
-def _require_open(raw: psycopg.Connection[Any], *_: object) -> None:
-    """Have the pool open another connection for one that is known to be lost.
-
-    SQLAlchemy would set the isolation level of it, and lets what psycopg raises there pass as it is.
-    """
-    if raw.closed:
-        raise sa.exc.DisconnectionError
 
 
 def _ask_for_no_mode(raw: psycopg.Connection[Any] | None, *_: object) -> None:

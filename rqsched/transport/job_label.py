@@ -17,6 +17,8 @@ WORKFLOW = "rqsched.jobs.workflow"
 """What the functions of run and target jobs begin with; `rqsched.jobs` answers to every name below it."""
 DATABASE = "database"
 """The name in a job's meta under which the id of the database stands that it belongs to."""
+SERVER = "server"
+"""The name in a job's meta under which the identity of that database's server stands."""
 _UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
 
 
@@ -41,7 +43,7 @@ class JobLabel(NamedTuple):
         """What lists and logs show in one line."""
         return self.workflow if self.schedule is None else f"{self.schedule}: {self.workflow}"
 
-    def meta(self, database: str | None) -> dict[str, Any]:
+    def meta(self, database: str | None, server: str | None = None) -> dict[str, Any]:
         """Return what programs read (`job.meta`); what is not known is left out."""
         known = {
             "schedule": self.schedule,
@@ -50,6 +52,7 @@ class JobLabel(NamedTuple):
             "attempt": self.attempt,
             "run": self.run,
             DATABASE: database,
+            SERVER: server,
         }
         return {name: value for name, value in known.items() if value is not None}
 

@@ -14,7 +14,7 @@ from rq.job import Job
 
 from rqsched.core.chunks import chunks
 from rqsched.transport.client import for_rq
-from rqsched.transport.job_label import DATABASE, JobLabel, call_of, function_of
+from rqsched.transport.job_label import DATABASE, SERVER, JobLabel, call_of, function_of
 from rqsched.transport.lua import ARM, IS_LIVE
 
 STARTED_GRACE = timedelta(seconds=30)
@@ -59,7 +59,8 @@ class JobQueue:
     A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
     one that stands there later than it is due and later than `latest` from now, for nothing that is due is put off so
     long: SQL has gone back, and the id means another time now. One that RQ started is live for `started_grace`. `owner`
-    returns the id of the database that the jobs belong to, for their meta; None while it is not known.
+    returns the id of the database that the jobs belong to, for their meta; None while it is not known. `server_key` is
+    the key that holds the identity of that database's server, in the Redis that has it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class JobQueue:
         started_grace: timedelta = STARTED_GRACE,
         is_exact: bool = False,
         owner: Callable[[], str | None] | None = None,
+        server_key: str = "",
         wake_key: str = "",
     ) -> None:
         self.redis = redis
@@ -90,19 +92,25 @@ class JobQueue:
         self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
         # No empty name for none: a user with rights to certain keys would be refused.
-        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *([wake_key] if wake_key else [])]
+        more = [key for key in (server_key, wake_key) if key]
+        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *more]
+        self._has_server = bool(server_key)
 
-    def put(self, jobs: Sequence[JobSpec], *, now: datetime) -> int:
-        """Write the jobs that have no live one under their id; returns how many were written. Idempotent."""
+    def put(self, jobs: Sequence[JobSpec], *, now: datetime, server: str = "") -> int:
+        """Write the jobs that have no live one under their id; returns how many were written. Idempotent.
+
+        `server` is the identity of this process's database server. Raises ResponseError (`FOREIGN`) when another one is
+        recorded.
+        """
         if not jobs:
             return 0
         owner = None if self._owner is None else self._owner()
         are_alike = all(job.label is None and job.timeout == jobs[0].timeout for job in jobs)
-        shared = [*self._shared, *(self._own(jobs[0], owner) if are_alike else [])]
-        head = [*self._head(now), _WAKE_SECONDS, len(shared), *shared]
+        shared = [*self._shared, *(self._own(jobs[0], owner, server) if are_alike else [])]
+        head = [*self._head(now), _WAKE_SECONDS, server if self._has_server else "", len(shared), *shared]
         calls = []
         for chunk in chunks(jobs, CHUNK):
-            owns = [[] if are_alike else self._own(job, owner) for job in chunk]
+            owns = [[] if are_alike else self._own(job, owner, server) for job in chunk]
             rows = [(job.id, _place(job, now), len(own), *own) for job, own in zip(chunk, owns, strict=True)]
             calls.append([*head, *chain.from_iterable(rows)])
         if len(calls) == 1:  # a pipeline would ask first whether Redis knows the script
@@ -132,18 +140,20 @@ class JobQueue:
         started_after = rq_time(now - self._started_grace)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
-    def _own(self, job: JobSpec, owner: str | None) -> list[Any]:
+    def _own(self, job: JobSpec, owner: str | None, server: str) -> list[Any]:
         """Return the names and values of a job's hash that others of its kind may not have, the longest first.
 
-        The meta names the job's database, for a worker that has another one. Links go without: bytes count.
+        The meta names the job's database and its server, for a worker that has another one. Links go without: bytes
+        count.
         """
         label = job.label
         if label is not None:
             call = call_of(function_of(label.workflow), self._serializer)
-            meta = self._serializer.dumps(label.meta(owner))
+            meta = self._serializer.dumps(label.meta(owner, server or None))
             fields = ["data", call, "description", label.description, "meta", meta]
         elif owner is not None:
-            fields = [*self._call, "meta", self._serializer.dumps({DATABASE: owner})]
+            named = {DATABASE: owner, SERVER: server} if server else {DATABASE: owner}
+            fields = [*self._call, "meta", self._serializer.dumps(named)]
         else:
             fields = self._call
         return [*fields, "timeout", job.timeout]

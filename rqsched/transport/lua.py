@@ -1,7 +1,8 @@
 """The Lua scripts: what must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
 
-ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues
-and, where dispatchers take from it, the wake list. ARGV begin with the prefix of job hashes, now and the oldest live
+ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues;
+beside the control queue the identity of the database's server; and where dispatchers take from it, the wake list. ARGV
+begin with the prefix of job hashes, now and the oldest live
 start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and two
 scores (Unix seconds): of the oldest entry of the scheduled set that still counts as live, and the latest to which
 a job that is due may have been put off.
@@ -9,8 +10,11 @@ a job that is due may have been put off.
 
 from __future__ import annotations
 
+FOREIGN = "RQSCHED_FOREIGN"
+"""The first word of the error with which LEASE and ARM refuse a process whose server is not the recorded one."""
+
 _LIVENESS = """
-local scheduled, list, queues, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local scheduled, list, queues, server, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local oldest_live, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -39,6 +43,14 @@ local function is_live(id, due)
 end
 """
 
+_FOREIGNNESS = f"""
+local foreign = '{FOREIGN} another server is recorded'
+local function is_foreign(key, identity)
+  local recorded = identity ~= '' and redis.call('GET', key)
+  return recorded and recorded ~= identity
+end
+"""
+
 IS_LIVE = (
     _LIVENESS
     + """
@@ -52,11 +64,13 @@ return answers
 
 ARM = (
     _LIVENESS
+    + _FOREIGNNESS
     + """
-local wake_seconds, shared = ARGV[7], tonumber(ARGV[8])
-local first_job = 9 + shared
+local wake_seconds, identity, shared = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local first_job = 10 + shared
 local template = {'created_at', now}
-for i = 9, first_job - 1 do template[#template + 1] = ARGV[i] end
+for i = 10, first_job - 1 do template[#template + 1] = ARGV[i] end
+if is_foreign(server, identity) then return redis.error_reply(foreign) end
 
 local function arm(id, place, first_own, last_own)
   if is_live(id, place) then return 0 end
@@ -95,14 +109,19 @@ return answers
 )
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
-ARGV continue with the life of the wake key in seconds, the number of shared texts and those: the names and values every
+ARGV continue with the life of the wake key in seconds, the identity of this process's server (empty for none, else
+compared with the one recorded), the number of shared texts and those: the names and values every
 hash gets. Then for each job its id, its place (a score, or which end of the list: 'front' or 'back'), the number of its
 own texts and those: names and values that it has beside the shared ones. A job that becomes the earliest wakes a
 dispatcher.
 """
 
-LEASE = """
--- KEYS: scheduled set, list. ARGV: now, the lease's end (Unix seconds), the most to take.
+LEASE = (
+    _FOREIGNNESS
+    + """
+-- KEYS: scheduled set, list, the server's identity. ARGV: now, the lease's end (Unix seconds), the most to take, the
+-- identity of this process.
+if is_foreign(KEYS[3], ARGV[4]) then return redis.error_reply(foreign) end
 local limit = tonumber(ARGV[3])
 local taken = redis.call('LRANGE', KEYS[2], 0, limit - 1)
 if #taken > 0 then redis.call('LTRIM', KEYS[2], #taken, -1) end
@@ -113,6 +132,7 @@ end
 for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end
 return taken
 """
+)
 """Take the entries of the list and the due links, and put them into the scheduled set until the lease ends."""
 
 NEXT_LOOK = """
@@ -145,3 +165,54 @@ redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 1
 """
 """Put a mark in front of the one that it follows, or into an empty list; answers 0 when another one is in front."""
+
+CLAIM_IDENTITY = """
+-- KEYS: the database's id, the server's identity, when that was seen and its database's id, who waits to take over.
+-- ARGV: the id of this process's database, the three parts of its server's identity ('-' for what is open), what to do
+-- ('ask', 'claim' or 'adopt'), for how many seconds the recorded one counts as alive, how many another then waits for a
+-- sign of it, and '1' for a process that was refused lately: it does not come first after a flush.
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return {'other', owner} end
+local mine, known = {ARGV[2], ARGV[3], ARGV[4]}, {}
+local recorded, now = redis.call('GET', KEYS[2]), tonumber(redis.call('TIME')[1])
+local seen_at, seen_id = string.match(redis.call('GET', KEYS[3]) or '', '(%d+) (%S+)')
+if seen_id and seen_id ~= ARGV[1] then recorded = false end
+for part in string.gmatch(recorded or '', '%S+') do known[#known + 1] = part end
+
+local function answer(outcome, identity)
+  if ARGV[5] ~= 'ask' and identity then
+    redis.call('SET', KEYS[2], identity)
+    redis.call('SET', KEYS[3], string.format('%d %s', now, ARGV[1]))
+    redis.call('DEL', KEYS[4])
+  end
+  return {outcome, identity or recorded, recorded or ''}
+end
+-- What is open equals everything, and is filled from the other.
+local function same(i) return known[i] == mine[i] or known[i] == '-' or mine[i] == '-' end
+local function filled()
+  local parts = {}
+  for i = 1, 3 do parts[i] = mine[i] ~= '-' and mine[i] or known[i] or '-' end
+  return table.concat(parts, ' ')
+end
+
+if not recorded then
+  if ARGV[8] == '1' then return answer('flushed') end
+  return answer('first', filled())
+end
+if ARGV[5] == 'adopt' then return answer('adopted', table.concat(mine, ' ')) end
+if same(1) and same(2) then
+  if same(3) then return answer('same', filled()) end
+  if tonumber(mine[3]) > tonumber(known[3]) then return answer('promoted', filled()) end
+  return answer('older')
+end
+if now - tonumber(seen_at or 0) < tonumber(ARGV[6]) then return answer('alive') end
+local since = redis.call('GET', KEYS[4])
+if not since and ARGV[5] == 'claim' then redis.call('SET', KEYS[4], now, 'EX', ARGV[6]) end
+if not since or now - since < tonumber(ARGV[7]) then return answer('waits') end
+return answer('taken', table.concat(mine, ' '))
+"""
+"""Compare the server of a process with the recorded one; record it where it is the right one, or takes over.
+
+Answers what was found ('other': the queue belongs to another database), the identity that is recorded now, and the one
+that was. 'first', 'same', 'promoted', 'adopted' and 'taken' may go on; 'older', 'alive', 'waits' and 'flushed' may not.
+"""

@@ -21,6 +21,21 @@ def database_id(queue: str) -> str:
     return f"rqsched:epoch:{queue}"
 
 
+def identity(queue: str) -> str:
+    """Return the key that holds the identity of the server of the database that the queue belongs to (PostgreSQL)."""
+    return f"rqsched:server:{queue}"
+
+
+def identity_seen(queue: str) -> str:
+    """Return the key that holds when a process of that server has made a pass last, in Redis's Unix seconds."""
+    return f"rqsched:server-seen:{queue}"
+
+
+def identity_heir(queue: str) -> str:
+    """Return the key that holds since when another server waits to take the queue over."""
+    return f"rqsched:server-heir:{queue}"
+
+
 def flush_marker(queue: str, uid: str) -> str:
     """Return the key that is set during one full pass of reconcile, and that a flush removes."""
     return f"{database_id(queue)}:{uid}"

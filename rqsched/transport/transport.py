@@ -34,7 +34,7 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
-from rqsched.transport.lua import LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID
+from rqsched.transport.lua import CLAIM_IDENTITY, FOREIGN, LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID
 from rqsched.transport.redelivery import mark_failed
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,26 @@ class Arm(NamedTuple):
     """When it fires; one in the past is put on the list at once."""
 
 
+class Recorded(NamedTuple):
+    """What Redis has of whom a control queue belongs to."""
+
+    database_id: str | None
+    """The id of the database; None after a flush."""
+    server: str | None
+    """The identity of its server; None after a flush, and where it has none."""
+
+
+class Standing(NamedTuple):
+    """How a server stands to the recorded one (`CLAIM_IDENTITY`)."""
+
+    outcome: str
+    """What was found."""
+    recorded: str
+    """The identity that is recorded now."""
+    before: str = ""
+    """The one that was recorded before; empty for none."""
+
+
 class NextLook(NamedTuple):
     """When a dispatcher is to look for due links again."""
 
@@ -114,6 +134,10 @@ class Transport:
         self.settings = settings
         self.owner: Callable[[], str | None] | None = None
         """Returns the id of the database whose runs and targets are enqueued; None while it is not known."""
+        self.server = ""
+        """The identity of this process's database server; empty while it is not known, and on SQLite."""
+        self.claim: Callable[[], object] | None = None
+        """Called when another one is recorded: raises WrongDatabaseError, or another is presented from then on."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
@@ -122,6 +146,8 @@ class Transport:
         """The list dispatchers block on."""
         self.database_id_key = redis_keys.database_id(name)
         """The key that names the database this control queue belongs to; missing after a flush."""
+        self.server_key = redis_keys.identity(name)
+        """The key that holds the identity of that database's server."""
         self.first_look_key = redis_keys.first_look(name)
         """The key that names the dispatcher that looks first when something is due."""
         self.interval_key = redis_keys.reconcile_interval(name)
@@ -131,7 +157,8 @@ class Transport:
         self._latest = settings.grace + max(LONGEST_RETRY, settings.lease)
         self._links = JobQueue(
             redis, name, serializer, kind,
-            grace=settings.grace, latest=self._latest, started_grace=LINK_STARTED_GRACE, wake_key=self.wake_key,
+            grace=settings.grace, latest=self._latest, started_grace=LINK_STARTED_GRACE,
+            server_key=self.server_key, wake_key=self.wake_key,
         )  # fmt: skip
         self.scheduled_key = self._links.scheduled_key
         """The scheduled set of the control queue, where future links wait."""
@@ -173,7 +200,19 @@ class Transport:
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         """Arm the links that have no live job; returns how many were written."""
         jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
-        return self._patiently(self._links.put, jobs, now=now) if jobs else 0
+        if not jobs:
+            return 0
+        try:
+            return self._patiently(self._links.put, jobs, now=now, server=self.server)
+        except ResponseError as error:
+            self._claim_queue(error)
+            return self.arm(arms, now=now)
+
+    def _claim_queue(self, refusal: ResponseError) -> None:
+        """Have it decided whether this process's server may go on, where that is what was refused; else raise that."""
+        if self.claim is None or not str(refusal).startswith(FOREIGN):
+            raise refusal
+        self.claim()
 
     def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
         """Let a link that is armed be due at this time, if that is earlier."""
@@ -210,8 +249,11 @@ class Transport:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
         try:
-            return self._patiently(job_queue.put, jobs, now=now)
+            return self._patiently(job_queue.put, jobs, now=now, server=self.server)
         except RedisError as error:
+            if isinstance(error, ResponseError) and str(error).startswith(FOREIGN):
+                self._claim_queue(error)
+                return self._put(job_queue, connection, jobs, now)
             if job_queue.redis is self.redis and is_transient(error):
                 raise
             text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
@@ -255,8 +297,9 @@ class Transport:
         if key not in self._job_queues:
             serializer, grace = self.settings.serializer_for(name), self.settings.grace
             self._job_queues[key] = JobQueue(
-                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self.owner
-            )
+                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self.owner,
+                server_key=self.server_key if redis is self.redis else "",
+            )  # fmt: skip
         return self._job_queues[key]
 
     def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
@@ -308,9 +351,13 @@ class Transport:
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
         """Lease due links and the entries of the list; they become due again by themselves when the lease ends."""
         until = (now + lease).timestamp()
-        keys = [self.scheduled_key, self.list_key]
-        taken = self._patiently(self._lease_script, keys=keys, args=[now.timestamp(), until, limit])
-        return [_text(entry) for entry in taken]
+        keys = [self.scheduled_key, self.list_key, self.server_key]
+        args = [now.timestamp(), until, limit, self.server]
+        try:
+            return [_text(entry) for entry in self._patiently(self._lease_script, keys=keys, args=args)]
+        except ResponseError as error:
+            self._claim_queue(error)
+            return self.lease(now=now, lease=lease, limit=limit)
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have fired, their entries and their hashes together."""
@@ -379,11 +426,28 @@ class Transport:
 
         Raises ConfigError when this Redis is a node of a cluster, which is asked once in a process.
         """
+        self._require_alone(attempts)
+        owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
+        return None if owner is None else _text(owner)
+
+    def _require_alone(self, attempts: int) -> None:
         if not self._is_alone:
             call_patiently(_retrying(attempts), partial(require_no_cluster, self.redis))
             self._is_alone = True
-        owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
-        return None if owner is None else _text(owner)
+
+    def recorded(self, *, attempts: int = _ATTEMPTS) -> Recorded:
+        """Return whom this control queue belongs to; raises as `database_id` does."""
+        self._require_alone(attempts)
+        keys = [self.database_id_key, self.server_key]
+        found: Any = call_patiently(_retrying(attempts), partial(self.redis.mget, keys))
+        return Recorded(*(None if one is None else _text(one) for one in found))
+
+    def claim_identity(self, database_id: str, server: Sequence[str], *options: str | float) -> Standing:
+        """Compare the identity of a server with the recorded one, and record it where it may be (`CLAIM_IDENTITY`)."""
+        name = self.settings.control_queue
+        keys = [self.database_id_key, self.server_key, redis_keys.identity_seen(name), redis_keys.identity_heir(name)]
+        found = self._patiently(self._claim_identity_script, keys=keys, args=[database_id, *server, *options])
+        return Standing(*(_text(one) for one in found))
 
     def leave_flush_marker(self, uid: str) -> str:
         """Set a key that a flush removes and that `record_database_id` requires; returns its name."""
@@ -426,6 +490,10 @@ class Transport:
     @cached_property
     def _record_database_id_script(self) -> Any:
         return self.redis.register_script(RECORD_DATABASE_ID)
+
+    @cached_property
+    def _claim_identity_script(self) -> Any:
+        return self.redis.register_script(CLAIM_IDENTITY)
 
     @cached_property
     def _push_mark_script(self) -> Any:

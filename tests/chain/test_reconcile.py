@@ -15,6 +15,7 @@ from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
 from rqsched.spec.members import Once
 from rqsched.store.tables import runs
+from rqsched.transport import redis_keys
 from rqsched.transport.transport import retry_of
 from tests.support.damage import forget, pop, repaired, set_columns, settled
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, events, job_id, link_id, newest, run_job_id, statuses
@@ -336,9 +337,11 @@ def test_a_flush_within_a_full_pass_starts_another(env: Env) -> None:
     assert env.runtime.ownership.is_known_to_redis()
 
 
-def test_a_full_pass_leaves_only_the_database_id_and_telemetry(env: Env) -> None:
+def test_a_full_pass_leaves_only_the_database_id_its_mark_and_telemetry(env: Env) -> None:
     env.redis.flushall()
 
     env.recover()
 
-    assert {text(key) for key in env.redis.keys("*")} == {env.transport.database_id_key, "rqsched:tally:rqsched"}
+    marks = redis_keys.marks("rqsched", env.runtime.ownership.database_id())
+    left = {env.transport.database_id_key, marks, "rqsched:tally:rqsched"}
+    assert {text(key) for key in env.redis.keys("*")} == left

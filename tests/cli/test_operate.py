@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once
 from rqsched.cli.schedules import draw, until
+from rqsched.store import metadata
 from rqsched.store.tables import schedules
 from tests.support.cli import HELLO, Cli
 
@@ -168,6 +169,29 @@ def test_db_upgrade_makes_the_schema_once(cli: Cli, tmp_path: Path, monkeypatch:
     assert cli("db", "upgrade", "-o", "json").json["upgraded"] is True
     assert cli("db", "upgrade", "-o", "json").json["upgraded"] is False
     assert cli("db", "status", "-o", "json").json["is_current"] is True
+
+
+def test_db_adopt_ends_what_was_found_of_a_database_that_went_back(cli: Cli) -> None:
+    runtime = cli.scheduler.runtime
+    taken = f"{runtime.now().isoformat()} 7501 16384 2"
+    runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.TAKEN_OVER, taken))
+    assert "took over from that of another server, 7501 16384 2" in cli("doctor", "-o", "json").out
+
+    assert cli("db", "adopt", "--yes").out == "The control queue belongs to this database.\n"
+
+    assert "took over" not in cli("doctor", "-o", "json").out
+    assert "--yes" in cli("db", "adopt", code=2).err
+
+
+def test_db_new_identity_makes_a_copy_another_database(cli: Cli) -> None:
+    cli("recover")
+    before = cli.scheduler.runtime.ownership.database_id()
+
+    told = cli("db", "new-identity", "--yes", "-o", "json").json
+
+    assert (told["before"], len(told["database_id"])) == (before, 26)
+    assert cli.scheduler.runtime.ownership.database_id() == told["database_id"] != before
+    assert "belongs to another database" in cli("recover", code=2).err
 
 
 def test_db_commands_need_no_redis(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "prune-history": ["prune-history", "--older-than", "1h", "--yes"],
     "db upgrade": ["db", "upgrade"],
     "db status": ["db", "status"],
+    "db adopt": ["db", "adopt", "--yes"],
     "doctor": ["doctor"],
     "usage": ["usage"],
 }

@@ -205,7 +205,11 @@ FAULTS = {
     ),
     "Redis of another database": Fault(foreign_redis, "ownership", "problem", "Redis belongs to another database"),
     "SQL is restored": Fault(
-        restored, "went back", "warning", "SQL or Redis went back", ('rqsched_went_back{what="sql"}', 1)
+        restored,
+        "went back",
+        "warning",
+        "SQL or Redis went back, or was replaced",
+        ('rqsched_went_back{what="sql"}', 1),
     ),
     "two databases write": Fault(
         copied, "went back", "problem", "Two databases write", ('rqsched_went_back{what="two_databases"}', 1)

@@ -226,6 +226,29 @@ def postgres(**settings: str) -> Iterator[PostgresServer]:
             server.stop()
 
 
+@contextmanager
+def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A replica that follows a server by streaming replication, asynchronously, until it is promoted."""
+    with tempfile.TemporaryDirectory(prefix="rqsched-postgres-", dir=_find_memory()) as name:
+        server = _postgres_in(Path(name))
+        server.settings = primary.settings
+        subprocess.run(
+            [
+                *(server.binaries / "pg_basebackup", "-D", server.folder, "-h", "127.0.0.1", "-p", str(primary.port)),
+                *("-U", "postgres", "-X", "stream", "-c", "fast", "-R", "--no-sync"),
+            ],
+            check=True,
+            capture_output=True,
+            user=server.user,
+            cwd=server.folder,
+        )
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
 def _find_memory() -> Path | None:
     """Return the folder whose files are in memory, if it may hold a test run's servers and still be nearly empty."""
     if not os.access(_MEMORY, os.W_OK | os.X_OK):

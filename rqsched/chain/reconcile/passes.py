@@ -73,6 +73,7 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_paus
 
 def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:
     flush_marker = _leave_flush_marker(runtime)
+    _claim_server(runtime)
     uncompared = _leave_mark(runtime)
     everything = deep or flush_marker is not None or bool(uncompared)
     sections = [
@@ -106,6 +107,14 @@ def _leave_flush_marker(runtime: Runtime) -> str | None:
     except RedisError as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
         return None
+
+
+def _claim_server(runtime: Runtime) -> None:
+    """Show that a process of this server lives; raises WrongDatabaseError when the control queue is another's."""
+    try:
+        runtime.ownership.claim_server()
+    except RedisError as error:
+        _log.warning("the server is not compared: %s", error, extra={"action": "reconcile_without_redis"})
 
 
 def _leave_mark(runtime: Runtime) -> Sequence[Told]:

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.model import Run, RunStatus
-from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Transport, job_id_of
+from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Recorded, Transport, job_id_of
 from tests.system.worlds.faults import Faults
 
 Message = Callable[[], None]
@@ -195,6 +195,9 @@ class NetworkTransport(Transport):
         self._step()
         owner = self.redis.get(self.database_id_key)
         return None if owner is None else str(owner)
+
+    def recorded(self, *, attempts: int = 3) -> Recorded:
+        return Recorded(self.database_id(), None)
 
     def leave_flush_marker(self, uid: str) -> str:
         self._step()
