@@ -511,7 +511,7 @@ def _counted(count: int) -> str:
 
 
 def _when(at: datetime | None) -> str:
-    return "" if at is None else iso_utc(at)
+    return "" if at is None else iso_utc(at.replace(microsecond=0))
 
 
 @_check(

@@ -158,7 +158,7 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
         if event is None:
             shown = repr(str(key)) if isinstance(key, str) else f"{key!r} (a key is an event, or its text)"
             raise InvalidInputError(
-                "schedules", f"{cls.__name__} has no event {shown}; name one of {', '.join(known) or 'none'}"
+                "schedules", f"{cls.__name__} has no event {shown}; it has {', '.join(known) or 'none'}: name one"
             )
         if isinstance(resolver, InState):
             states = [state.id for state in cls.states_map.values()]
