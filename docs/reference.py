@@ -431,23 +431,23 @@ def _metrics() -> str:
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ())) or "none"
-        rows.append((f"`{name}`", family.type, labels, _cell(family.documentation)))
+        rows.append((f"`{name}`: {family.type}; labels: {labels}", [family.documentation]))
     about = "`/metrics` of a server serves them; the page on HTTP has the values of the labels."
-    return _table("Metrics", about, ("metric", "type", "labels", "meaning"), rows)
+    return _definitions("Metrics", about, rows)
 
 
 def _events() -> str:
     meanings = dict(_documented_names(audit))
     names = {value: name for name, value in vars(audit).items() if isinstance(value, str) and value in audit.CONTRACT}
     rows = [
-        (f"`{event}`", _cell(meanings.get(names[event], "")), ", ".join(f"`{key}`" for key in sorted(keys)))
+        (f"`{event}`", [meanings.get(names[event], ""), "Keys: " + ", ".join(f"`{key}`" for key in sorted(keys))])
         for event, keys in audit.CONTRACT.items()
     ]
     about = (
         "`rqsched history` and the API show them, by schedule. A payload has those of its keys that have a value, and\n"
         "`command_context` where somebody asked."
     )
-    return _table("Audit events", about, ("event", "what happened", "keys of its payload"), sorted(rows))
+    return _definitions("Audit events", about, sorted(rows))
 
 
 def _documented_names(module: ModuleType) -> Iterator[tuple[str, str]]:
@@ -468,11 +468,11 @@ def _log_actions() -> str:
                 for action, level, message in _logged(_Scope(module, function, calls)):
                     found.setdefault(action, set()).add((level, message))
     rows = [
-        (f"`{action}`", ", ".join(sorted({level for level, _ in told})), "; ".join(sorted({text for _, text in told})))
+        (f"`{action}`: {', '.join(sorted({level for level, _ in told}))}", sorted({text for _, text in told}))
         for action, told in sorted(found.items())
     ]
     about = "The field `action` of a log record, which stays the same when a message changes."
-    return _table("Log keys", about, ("action", "level", "message"), rows)
+    return _definitions("Log keys", about, rows)
 
 
 class _Scope(NamedTuple):
@@ -535,9 +535,10 @@ def _logged(scope: _Scope) -> Iterator[tuple[str, str, str]]:
                     )
 
 
-def _table(title: str, about: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
-    return "\n".join([f"## {title}\n", f"{about}\n", *lines, ""])
+def _definitions(title: str, about: str, rows: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """Return terms with what is said of each, which a phone shows without scrolling sideways."""
+    lines = ["\n".join([term, *(f": {_cell(one)}" for one in said), ""]) for term, said in rows]
+    return "\n".join([f"## {title}\n", f"{about}\n", *lines])
 
 
 def _plain(text: str) -> str:

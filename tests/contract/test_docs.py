@@ -98,9 +98,11 @@ def test_no_cell_of_the_reference_is_empty(reference: dict[str, str]) -> None:
 
 
 def test_every_definition_of_the_reference_has_a_meaning(reference: dict[str, str]) -> None:
-    said = re.findall(r"^:(.*)$", reference["http-operations"], re.MULTILINE)
-    assert len(said) > 500
-    assert all(one.strip() for one in said)
+    for page in ("http-operations", "observed"):
+        said = re.findall(r"^:(.*)$", reference[page], re.MULTILINE)
+        assert len(said) > 100
+        assert all(one.strip() for one in said)
+        assert re.findall(r"^`[\w.-]+`(?:: .*)?\n(?!:)", reference[page], re.MULTILINE) == []
     settings = reference["settings"].split("\n## ")[1:]
     assert [one for one in settings if len(one.strip().split("\n\n")) < 3] == []
 
