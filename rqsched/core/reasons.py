@@ -13,6 +13,21 @@ _ENDS = {
     "retries_exhausted": "too many runs in a row failed",
 }
 
+ASKED = {
+    audit.CREATED: "created",
+    audit.UPDATED: "changed",
+    audit.PAUSED: "paused",
+    audit.RESUMED: "resumed or restarted",
+    audit.DELETED: "deleted",
+    audit.TRIGGERED: "started a run",
+    audit.BUFFERED: "asked for a run, which waits",
+    audit.SKIPPED: "asked for a run, which was skipped",
+    audit.RUN_RETRY_REQUESTED: "retried a run",
+    audit.RUN_CANCELLED: "cancelled a run",
+    audit.RUN_TERMINATED: "terminated a run",
+    audit.BACKFILL_STOPPED: "stopped a backfill",
+}
+"""What somebody may have asked for, in words, by the type of its audit event."""
 _SKIPS = {
     "overlap_policy_skip": "an earlier run was unfinished",
     "buffer_full": "as many runs waited as may wait",

@@ -92,6 +92,8 @@ class Recent:
     """Its bars, the oldest first."""
     counts: Counter[str]
     """The runs of all of them, as in a slot."""
+    backfilled: int
+    """How many more runs backfills made: charts are of live runs."""
     most: int
     """The runs that the full height of outcomes stands for."""
     longest: float | None
@@ -117,9 +119,12 @@ def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent
     span = whole[0] if whole else SPANS[-1]
     start, width = _start(span, now), span / SLOTS
     slots: list[list[RunTiming]] = [[] for _ in range(SLOTS)]
+    backfilled = 0
     for one in found:
         place = (one.created_at - start) // width
-        if 0 <= place < SLOTS:
+        if one.kind == RunKind.BACKFILL:
+            backfilled += place >= 0
+        elif 0 <= place < SLOTS:
             slots[place].append(one)
     counted = [Counter(_kind(one) for one in timings) for timings in slots]
     late = [lateness(timings) for timings in slots]
@@ -136,6 +141,7 @@ def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent
             for n, (counts, (p50, p95)) in enumerate(zip(counted, late, strict=True))
         ],
         sum(counted, Counter()),
+        backfilled,
         most,
         longest,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, editor, session, system, timeline
+from rqsched.dashboard import actions, audit, editor, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
@@ -50,6 +50,7 @@ def routes() -> list[Route]:
         _page(schedule, schedule_page.show),
         _page(f"{schedule}/edit", editor.edit, Role.ADMIN),
         _page("/runs", runs_page.show),
+        _page("/audit", audit.show),
         _page(run, schedule_page.show_run),
         _page("/timeline", timeline.show),
         _page("/system", system.show),

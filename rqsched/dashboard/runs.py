@@ -48,21 +48,22 @@ def _filters_of(visit: Visit) -> RunFilters:
     status = visit.query("status")
     if status and status not in STATUSES:
         raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
-    since, until = (visit.instant(name, text) if (text := visit.query(name)) else None for name in ("since", "until"))
+    since, until = times_of(visit)
     return RunFilters(
         visit.namespace,
         tuple(sorted(FAILURES)) if status == FAILED else (status,) if status else (),
         visit.query("schedule") or None,
         visit.query("workflow") or None,
-        since or _begin(visit),
+        since,
         until,
         visit.query("q") or None,
     )
 
 
-def _begin(visit: Visit) -> datetime | None:
-    """Return where the span begins that was chosen; None for any time."""
+def times_of(visit: Visit) -> tuple[datetime | None, datetime | None]:
+    """Return since when and until when was chosen, None for any time; raises InvalidInputError."""
     within = visit.query("within")
     if within and within not in WITHIN:
         raise InvalidInputError("within", f"{within!r} is not offered; choose one of {', '.join(WITHIN)}")
-    return visit.now - WITHIN[within] if within else None
+    since, until = (visit.instant(name, text) if (text := visit.query(name)) else None for name in ("since", "until"))
+    return since or (visit.now - WITHIN[within] if within else None), until

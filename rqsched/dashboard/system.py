@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 from rq import Queue, Worker
@@ -21,10 +22,11 @@ from rq.worker import BaseWorker
 from starlette.responses import Response
 
 from rqsched.chain import health
-from rqsched.core.ids import parse_run_job_id
+from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
-from rqsched.store import run_queries
+from rqsched.store import fan_out_targets, run_queries
+from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunTiming
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
@@ -52,8 +54,10 @@ class Pace:
     """How many there were."""
     failed: int
     """How many of them failed or were lost."""
+    arriving: float
+    """How many were made in an hour, with the targets that were put on the queue."""
     per_hour: float
-    """How many ended in an hour."""
+    """How many ended in an hour, with the targets that did."""
     p50: float | None
     """Seconds from due to started, at the median; None without a run that started."""
     p95: float | None
@@ -74,6 +78,17 @@ class LastHour:
     """Those of each queue."""
 
 
+class Doing(NamedTuple):
+    """A run or a target of one that a worker executes."""
+
+    text: str
+    """What it is, in words."""
+    run_uid: str
+    """The run."""
+    since: datetime | None
+    """When its newest attempt began."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
     """One RQ worker."""
@@ -90,12 +105,14 @@ class LiveWorker:
     """The version of RQ."""
     rqsched_version: str
     """The version of rqsched; empty of a worker of RQ itself, and of an older release's."""
+    host: str
+    """The machine it runs on; empty where the viewer may not know."""
+    pid: int | None
+    """Its process there; None where the viewer may not know."""
     job_id: str | None
     """What it executes now, if the viewer may know."""
-    run_uid: str | None
-    """The run it executes now, if it is one of the namespace."""
-    schedule_id: str | None
-    """The schedule of that run."""
+    doing: Doing | None
+    """That as a run or a target, if it is of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +177,36 @@ def _read_last_hour(visit: Visit) -> LastHour:
     """Read how the namespace's runs went."""
     start = visit.now - _HOUR
     found, since = visit.read(lambda c: run_queries.newest_timings(c, visit.namespace, start, _MOST_RUNS))
-    span = max(visit.now - since, timedelta(seconds=1))
-    of_queue: defaultdict[str, list[RunTiming]] = defaultdict(list)
+    handled, since_target = visit.read(lambda c: fan_out_targets.newest_flow(c, visit.namespace, start, _MOST_RUNS))
+    default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[RunTiming]](list)
     for timing in found:
-        of_queue[timing.queue or visit.scheduler.settings.default_queue].append(timing)
-    paces = {name: _pace(timings, span) for name, timings in sorted(of_queue.items())}
-    return LastHour(since, since > start, _pace(found, span), paces)
+        of_queue[timing.queue or default].append(timing)
+    flows, all_targets = defaultdict[str, _Flow](_Flow), _Flow()
+    scale = _HOUR / max(visit.now - since_target, timedelta(seconds=1))
+    for target in handled:
+        for one in (all_targets, flows[target.queue or default]):
+            one.arriving += target.was_queued * scale
+            one.ended += target.has_ended * scale
+    span = max(visit.now - since, timedelta(seconds=1))
+    paces = {name: _pace(of_queue[name], span, flows[name]) for name in sorted({*of_queue, *flows})}
+    return LastHour(since, since > start, _pace(found, span, all_targets), paces)
 
 
-def _pace(timings: Sequence[RunTiming], span: timedelta) -> Pace:
+@dataclass
+class _Flow:
+    """How many targets an hour."""
+
+    arriving: float = 0.0
+    """Were put on a queue."""
+    ended: float = 0.0
+    """Ended."""
+
+
+def _pace(timings: Sequence[RunTiming], span: timedelta, targets: _Flow) -> Pace:
     failed = sum(one.status in {"failed", "lost"} for one in timings)
-    ended = sum(one.has_ended for one in timings)
-    return Pace(len(timings), failed, ended * _HOUR / span, *lateness(timings))
+    ended = sum(one.has_ended for one in timings) * _HOUR / span
+    arriving = len(timings) * _HOUR / span
+    return Pace(len(timings), failed, arriving + targets.arriving, ended + targets.ended, *lateness(timings))
 
 
 def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
@@ -212,24 +247,43 @@ def _show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[
     """Return the workers that the viewer may see: all, or those that listen on one of the queues."""
     shown = {*queues}
     seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
-    jobs = {worker.name: worker.get_current_job_id() for worker in seen}
+    jobs = [worker.get_current_job_id() for worker in seen]
     redis = visit.scheduler.runtime.transport.redis
     versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
-    uids = {name: job.uid for name, id_ in jobs.items() if id_ and (job := parse_run_job_id(id_))}
-    own = visit.read(lambda connection: run_queries.schedules_of_runs(connection, visit.namespace, list(uids.values())))
+    doing = visit.read(lambda connection: _what_is_done(connection, visit.namespace, jobs))
     return [
-        _shown(worker, version, jobs[worker.name], uids.get(worker.name, ""), own, None if visit.sees_all else shown)
-        for worker, version in zip(seen, versions, strict=True)
+        _shown(worker, version, job_id, doing.get(job_id or ""), None if visit.sees_all else shown)
+        for worker, version, job_id in zip(seen, versions, jobs, strict=True)
     ]
 
 
+def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | None]) -> dict[str, Doing]:
+    """Read what jobs are, those of runs and targets of a namespace, by their ids."""
+    parsed = {id_: parse_run_job_id(id_) or parse_target_job_id(id_) for id_ in jobs if id_}
+    run_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, RunJobId)}
+    run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}
+    target_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, TargetJobId)}
+    runs = run_queries.names_of_runs(connection, namespace, [*run_uids.values()])
+    targets = fan_out_targets.names_of_targets(connection, namespace, [*target_uids.values()])
+    doing = {}
+    for id_, uid in run_uids.items():
+        if run := runs.get(uid):
+            text = f"{run.schedule_id} #{run.number}"
+            is_batch = isinstance(parsed[id_], BatchJobId)
+            doing[id_] = Doing(f"targets of {text}" if is_batch else text, uid, None if is_batch else run.started_at)
+    for id_, uid in target_uids.items():
+        if target := targets.get(uid):
+            doing[id_] = Doing(f"{target.target_id} of {target.schedule_id}", target.run_uid, target.started_at)
+    return doing
+
+
 def _shown(
-    worker: BaseWorker, version: str, job_id: str | None, uid: str, own: Mapping[str, str], queues: set[str] | None
+    worker: BaseWorker, version: str, job_id: str | None, doing: Doing | None, queues: set[str] | None
 ) -> LiveWorker:
-    beat, is_own = worker.last_heartbeat, uid in own
+    beat, sees_all = worker.last_heartbeat, queues is None
     names = [name for name in worker.queue_names() if queues is None or name in queues]
     return LiveWorker(
         worker.name, str(getattr(worker.get_state(), "value", worker.get_state())), names, beat and _aware(beat),
-        worker.version or "", version, job_id if queues is None or is_own else None, uid if is_own else None,
-        own.get(uid),
+        worker.version or "", version, (worker.hostname or "") if sees_all else "", worker.pid if sees_all else None,
+        job_id if sees_all or doing else None, doing,
     )  # fmt: skip

@@ -114,6 +114,10 @@ class Dialect(ABC):
         """Return an instant, or the first one after the column's where that is later."""
 
     @abstractmethod
+    def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
+        """Return a text within a JSON object, by the keys that lead to it; NULL where there is none."""
+
+    @abstractmethod
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         """Return the condition that a JSON object has a member."""
 
@@ -180,6 +184,9 @@ class _Sqlite(Dialect):
         carried = f"datetime({second}, '+1 second') || '.000000'"
         following = f"CASE {decimals} WHEN '999999' THEN {carried} ELSE {second} || printf('.%06d', {decimals} + 1) END"
         return sa.case((column >= instant, sa.literal_column(following, column.type)), else_=instant)
+
+    def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
+        return sa.func.json_extract(column, f"$.{'.'.join(path)}", type_=sa.Text())
 
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         # By the rows of the object: a path cannot name every key.
@@ -257,6 +264,10 @@ class _Postgres(Dialect):
 
     def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return sa.func.greatest(instant, column + sa.text("interval '1 microsecond'"))
+
+    def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
+        keys = [sa.cast(key, sa.Text) for key in path]
+        return sa.func.json_extract_path_text(sa.cast(column, sa.JSON), *keys, type_=sa.Text())
 
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
         from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415 - as above

@@ -19,8 +19,10 @@ from rqsched.core.audit import COMPLETED, DELETED, DIED, MISSED, PAUSED, SKIPPED
 from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
+from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
 from rqsched.store.tables import (
+    IS_ASKED,
     IS_BACKFILLED,
     audit_events,
     runs,
@@ -255,6 +257,82 @@ def read_after(
     rows = connection.execute(statement)
     found = [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
     return page_of(found, limit, lambda event: str(event.position), cut)
+
+
+MOST_LOOKED_AT = 5_000
+"""How many events one page looks at for those that match."""
+
+
+class AskedFilters(NamedTuple):
+    """Which of the events that somebody asked for a list shows: those that match every filter that is given."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    principal: str | None = None
+    """A part of the name of who asked, in upper or lower case; None is anybody."""
+    event_type: str | None = None
+    """Of this type; None is any."""
+    schedule_id: str | None = None
+    """Of the schedules with this id, deleted ones too; None is any."""
+    since: datetime | None = None
+    """Recorded then or later; None is any time."""
+    until: datetime | None = None
+    """Recorded before; None is any time."""
+
+
+class FoundEvents(NamedTuple):
+    """A page of events, newest first."""
+
+    items: list[FoundEvent]
+    """The events."""
+    following: Position | None
+    """The place before which the next page begins; None after the last one."""
+    is_cut: bool
+    """Whether it has looked at as many events as it may and more may match: the page may be short, or empty."""
+
+
+def search_asked(
+    connection: Connection,
+    filters: AskedFilters,
+    *,
+    before: Position | None,
+    limit: int,
+    most_looked_at: int = MOST_LOOKED_AT,
+) -> FoundEvents:
+    """Read a page of the events that somebody asked for, newest first, along the index of these."""
+    events = audit_events.c
+    within: list[sa.ColumnElement[bool]] = [IS_ASKED]
+    within += [] if filters.since is None else [events.recorded_at >= filters.since]
+    within += [] if filters.until is None else [events.recorded_at < filters.until]
+    within += [] if before is None else [sa.tuple_(*_POSITION) < _bound(before)]
+    order = [column.desc() for column in _POSITION]
+    looked_at = sa.select(*_POSITION).where(*within).order_by(*order).offset(most_looked_at - 1).limit(1)
+    last = connection.execute(looked_at).first()
+    if last is not None:
+        within.append(sa.tuple_(*_POSITION) >= _bound(last))
+    wanted = [_of_schedule(schedules.c.namespace) == filters.namespace]
+    if filters.principal is not None:
+        name = dialect_of(connection).text_at(events.payload, "command_context", "principal")
+        wanted.append(name.icontains(filters.principal, autoescape=True))
+    if filters.event_type is not None:
+        wanted.append(events.event_type == filters.event_type)
+    if filters.schedule_id is not None:
+        wanted.append(_of_schedule(schedules.c.schedule_id) == filters.schedule_id)
+    columns = sa.select(audit_events, _of_schedule(schedules.c.schedule_id).label("schedule_id"))
+    statement = columns.where(*within, *wanted).order_by(*order).limit(limit + 1)
+    found = [FoundEvent(to_record(row), row.schedule_id, filters.namespace) for row in connection.execute(statement)]
+    if len(found) > limit:
+        return FoundEvents(found[:limit], found[limit - 1].position, is_cut=False)
+    return FoundEvents(found, None if last is None else Position(*last), is_cut=last is not None)
+
+
+def _bound(place: Sequence[Any]) -> sa.Tuple:
+    return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(place, _POSITION, strict=True)))
+
+
+def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
+    """Read a column of an event's schedule. Not by a join: it could begin with all schedules of a namespace."""
+    return sa.select(column).where(schedules.c.uid == audit_events.c.schedule_uid).scalar_subquery()
 
 
 class RecordedEvent(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
+from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid, first_uid_at
 from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.core.target_progress import TargetDescription
@@ -323,6 +323,57 @@ def has_open(connection: Connection, run_uid: str) -> bool:
     """Tell whether a target of a run has not ended."""
     found = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid, IS_OPEN_TARGET).limit(1)
     return connection.execute(found).first() is not None
+
+
+class TargetName(NamedTuple):
+    """What names a target of a schedule's run."""
+
+    target_id: str
+    """Its id within the run."""
+    run_uid: str
+    """The run."""
+    schedule_id: str
+    """The id of the run's schedule."""
+    started_at: datetime | None
+    """When its newest attempt began."""
+
+
+def names_of_targets(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, TargetName]:
+    """Return what names each target that is one of the namespace, by its uid."""
+    columns = targets.c.target_id, targets.c.run_uid, schedules.c.schedule_id, targets.c.started_at
+    statement = (
+        sa.select(targets.c.uid, *columns)
+        .join(schedules, schedules.c.uid == targets.c.schedule_uid)
+        .where(targets.c.uid.in_(uids), schedules.c.namespace == namespace)
+    )
+    return {uid: TargetName(*rest) for uid, *rest in connection.execute(statement)} if uids else {}
+
+
+class TargetFlow(NamedTuple):
+    """Where a target is on its way through a queue."""
+
+    queue: str | None
+    """The queue; None is the default one."""
+    was_queued: bool
+    """Whether it was put there."""
+    has_ended: bool
+    """Whether it has ended."""
+
+
+def newest_flow(
+    connection: Connection, namespace: str, start: datetime, most: int
+) -> tuple[list[TargetFlow], datetime]:
+    """Read the targets of a namespace among the `most` newest of all since `start`, and since when these are."""
+    newest = sa.select(targets.c.uid, targets.c.created_at).where(targets.c.uid >= first_uid_at(start))
+    newest = newest.order_by(targets.c.uid.desc())
+    first = connection.execute(newest.offset(most - 1).limit(1)).first()
+    statement = (
+        sa.select(targets.c.queue, targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None))
+        .join(schedules, schedules.c.uid == targets.c.schedule_uid)
+        .where(targets.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
+    )
+    found = [TargetFlow(*row) for row in connection.execute(statement)]
+    return found, start if first is None else first.created_at
 
 
 def first_error(connection: Connection, run_uid: str) -> str | None:

@@ -435,14 +435,25 @@ def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> l
     return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
 
 
-def schedules_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, str]:
-    """Return the id of the schedule of each run that is one of the namespace, by the run's uid."""
+class RunName(NamedTuple):
+    """What names a run."""
+
+    number: int
+    """Its number within its schedule."""
+    schedule_id: str
+    """The id of its schedule."""
+    started_at: datetime | None
+    """When its newest attempt began."""
+
+
+def names_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, RunName]:
+    """Return what names each run that is one of the namespace, by its uid."""
     statement = (
-        sa.select(runs.c.uid, schedules.c.schedule_id)
+        sa.select(runs.c.uid, runs.c.number, schedules.c.schedule_id, runs.c.started_at)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
         .where(runs.c.uid.in_(uids), schedules.c.namespace == namespace)
     )
-    return {row.uid: row.schedule_id for row in connection.execute(statement)} if uids else {}
+    return {uid: RunName(*rest) for uid, *rest in connection.execute(statement)} if uids else {}
 
 
 class DeadLetters(NamedTuple):

@@ -380,6 +380,12 @@ audit_events = sa.Table(
     sa.Column("recorded_at", Instant, nullable=False),
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
+IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
+"""Who asked for it, or why, is recorded; of a fire neither is. Canonical JSON has the key as exactly this text."""
+PartialIndex(
+    "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
+    where=IS_ASKED,
+)  # fmt: skip
 
 backfills = sa.Table(
     "rqsched_backfills",

@@ -261,7 +261,7 @@ def test_every_surface_says_the_same_of(fault: Fault, pages: Pages, cli: Cli) ->
     assert wrong == ({fault.check: fault.level} if fault.check else {})
 
     front = pages.get(f"/?namespace={fault.namespace}")
-    cards = re.findall(r'<article class="problem (\w+)">\s*<div class="head"><h3>(.*?)</h3>', front)
+    cards = re.findall(r'<article class="problem (\w+)">\s*<h3>(.*?)</h3>', front)
     tone = {"problem": "bad", "warning": "warn"}.get(fault.level)
     assert cards == ([(tone, fault.title)] if fault.title else [])
     assert ("Everything is as it should be" in front) is (fault.check == "")

@@ -11,11 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, run_queries, schedule_queries, system_queries
+from rqsched.store import changes, event_queries, run_queries, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
+from rqsched.store.event_queries import AskedFilters, Position
 from rqsched.store.schedule_queries import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
@@ -87,6 +88,14 @@ PAGES: dict[str, tuple[Ask, str]] = {
     ),
     "schedules that ended badly": (lambda c: c.execute(ended_badly(dialect_of(c))), "ix_rqsched_schedules_ended_badly"),
     "schedules at rest": (lambda c: c.execute(at_rest(dialect_of(c))), "ix_rqsched_schedules_resting"),
+    "events that somebody asked for": (
+        lambda c: event_queries.search_asked(c, AskedFilters("default", "ada", since=NOW), before=None, limit=50),
+        "ix_rqsched_audit_events_asked",
+    ),
+    "events that somebody asked for before one": (
+        lambda c: event_queries.search_asked(c, AskedFilters("default"), before=Position(NOW, "0", 1), limit=50),
+        "ix_rqsched_audit_events_asked",
+    ),
 }
 
 LOOKUPS: dict[str, tuple[Ask, str]] = {

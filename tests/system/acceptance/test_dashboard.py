@@ -18,8 +18,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 import rqsched
 from rqsched import Every, RetryPolicy
 from rqsched.chain.backfill import BackfillRange
+from rqsched.core.audit import CommandContext
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
+from tests.support.env import block
 from tests.support.narrow import present
 from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
@@ -265,12 +267,20 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
         "/schedules/nightly",
         f"/runs/{run.uid}",
         "/timeline",
+        "/runs",
+        "/audit",
         "/system",
         "/schedules/new",
         "/login",
     ]
     with pages.viewer(browser, color_scheme="light") as page:
-        for path in [*paths, "/schedules/nightly/confirm?action=backfill", "/retry-failed", "/schedules?q=nothing"]:
+        for path in [
+            *paths,
+            "/schedules/nightly/confirm?action=backfill",
+            "/retry-failed",
+            "/schedules?q=nothing",
+            "/runs?q=nothing",
+        ]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             for mode, rules in MODES.items():
@@ -281,6 +291,63 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
                 is_narrow = page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
                 assert is_narrow, f"{path}, {mode}, is too wide"
                 assert mode != "phone" or page.evaluate(SCROLLS_SIDEWAYS) == [], path
+
+
+def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Browser, any_pages: LivePages) -> None:
+    live, scheduler = any_pages.live, any_pages.live.scheduler
+    worker, log = live.start_worker(), {"log": str(live.log)}
+    fragile = scheduler.create("fragile", FAIL, "0 2 * * *", kwargs=log, retry=RetryPolicy(0, then="dead"))
+    fragile.trigger()
+    for name, count in (("crm", 3), ("mail", 1)):
+        handle = scheduler.create(name, FAIL, "0 2 * * *", kwargs=log, retry=RetryPolicy(0), overlap="buffer_all")
+        for _ in range(count):
+            handle.trigger()
+    found = scheduler.runs
+    wait_until(lambda: len(found(status="failed").items) == 5, timeout=60, what="the failures")
+    worker.terminate()
+    ada = CommandContext(principal="ada", source="cli", reason="the vendor moves")
+    live.note_every("vendor", "0 5 * * *").pause(context=ada)
+    block(scheduler.runtime, present(live.note_every("blocked", Every("1s"), queue="code").trigger().run))
+    live.note_every("starved", Every("1s"), queue="nobody").trigger()
+    live.note_every("idle", Every("1s"))  # which nothing fires
+    answers = {
+        "vendor": "by ada: the vendor moves",
+        "fragile": "The error: ValueError: not today",
+        "blocked": "nothing has fired it yet",
+        "idle": "nothing has fired it yet",
+    }
+    with any_pages.viewer(browser) as page:
+        for schedule_id, answer in answers.items():  # why did it not run
+            page.goto("/")
+            page.get_by_label("Why did").fill(schedule_id)
+            page.get_by_role("button", name="Ask").click()
+            expect(page.locator(".answer")).to_contain_text(answer)
+        page.goto("/")
+        first = page.locator("[data-live=failed] .groups li").first
+        expect(first).to_contain_text("crm")  # what fails most
+        expect(first).to_contain_text("ValueError: not today")
+        first.locator(".count").click()
+        expect(page.locator("td.of")).to_have_text(["crm"] * 3)
+        page.goto("/")
+        late = page.locator("a.number-card", has_text="late")
+        expect(late.locator("strong")).not_to_have_text("0")  # is anything late
+        late.click()
+        for schedule_id in ("idle", "blocked", "starved"):
+            expect(page.get_by_role("row", name=schedule_id)).to_be_visible()
+        page.goto("/")
+        page.locator("a.number-card", has_text="paused").click()  # who paused this
+        expect(page.get_by_role("row", name="vendor")).to_contain_text("by ada")
+        page.goto("/")
+        page.get_by_role("link", name="Audit").click()
+        expect(page.get_by_role("row", name="vendor")).to_contain_text("the vendor moves")
+        page.goto("/")
+        blocked = page.locator(".problem", has=page.locator("h3", has_text="1 schedule is blocked"))
+        blocked.get_by_role("link", name="See all").click()
+        expect(page.locator("td.outcome")).to_contain_text("no module named 'billing'")
+        for path in ("/", "/runs?status=failures", "/audit", "/system"):
+            page.goto(path)
+            found_by_axe = Axe().run(page)
+            assert found_by_axe.violations_count == 0, f"{path}: {found_by_axe.generate_report()}"
 
 
 def test_search_without_a_match_goes_on_by_itself_to_the_first_page_with_one(

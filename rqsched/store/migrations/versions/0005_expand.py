@@ -1,4 +1,4 @@
-"""Hours of runs, which the dashboard reads in place of the runs, and an index of live runs by number.
+"""Hours of runs, which the dashboard reads in place of the runs, and indexes of live runs and of what was asked.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -24,10 +24,13 @@ def upgrade() -> None:
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
     is_backfilled = _where("backfill_uid IS NOT NULL")
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"], **is_backfilled)
+    is_asked, key = _where("payload LIKE '%\"command_context\":%'"), ["recorded_at", "schedule_uid", "sequence"]
+    op.create_index("ix_rqsched_audit_events_asked", "rqsched_audit_events", key, **is_asked)
 
 
 def downgrade() -> None:
     """Drop the hours, which are counted again from the runs that there are."""
+    op.drop_index("ix_rqsched_audit_events_asked", "rqsched_audit_events")
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
     op.drop_index("ix_rqsched_runs_live", "rqsched_runs")

@@ -1,0 +1,137 @@
+"""The page of what was asked across schedules: by whom, what, when and why, in words that nobody can forge."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from rqsched import Cron
+from rqsched.core.audit import CONTRACT, CommandContext
+from rqsched.core.reasons import ASKED
+from tests.support.env import DAY, MINUTE, Env
+from tests.support.narrow import present
+from tests.support.pages import TOKENS, Pages
+from tests.support.web import MakeWeb
+
+HOSTILE = "<script>alert(1)</script>\u202e\x1b\"'&"
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of the list: schedule, what, who, why."""
+    found = re.findall(r"<tr>\s*<td class=\"name\">(.*?)</tr>", page, re.DOTALL)
+    cells = [re.split(r"</td>", row)[:4] for row in found]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in row] for row in cells]
+
+
+def said(name: str, source: str = "cli", reason: str | None = None) -> CommandContext:
+    return CommandContext(principal=name, source=source, reason=reason)
+
+
+def ask(env: Env) -> None:
+    """Two people ask for several things, and a schedule fires by itself."""
+    nightly = env.create("nightly", context=said("ada"))
+    nightly.pause(context=said("ada", reason="the vendor moves"))
+    env.advance(MINUTE)
+    crm = env.create("crm")
+    run = present(crm.trigger(context=said("grace", "python")).run)
+    run.cancel("it hangs", context=said("ada"))
+    env.advance(MINUTE)
+    env.deliver(crm.refresh())
+
+
+@pytest.mark.every_database
+def test_what_was_asked_is_listed_by_each_filter_in_words(any_pages: Pages) -> None:
+    ask(any_pages.env)
+    listed = rows(any_pages.get("/audit"))
+    assert {(*row,) for row in listed[:2]} == {
+        ("crm", "cancelled a run", "ada cli", ""), ("crm", "started a run", "grace python", ""),
+    }  # fmt: skip
+    assert listed[2:] == [["nightly", "paused", "ada cli", "the vendor moves"], ["nightly", "created", "ada cli", ""]]
+    found = {
+        "who=GRA": ["started a run"],
+        "who=nobody": [],
+        "who=%25": [],
+        "action=SchedulePaused": ["paused"],
+        "schedule=crm&who=ada": ["cancelled a run"],
+        "until=2026-01-15T12:01": ["paused", "created"],
+        "since=2026-01-15T12:01&action=ScheduleTriggered": ["started a run"],
+        "within=1h&schedule=nightly": ["paused", "created"],
+    }
+    assert {query: [row[1] for row in rows(any_pages.get(f"/audit?{query}"))] for query in found} == found
+    assert "Nobody asked for that." in any_pages.get("/audit?who=nobody")
+    any_pages.env.advance(DAY)
+    assert rows(any_pages.get("/audit?within=1h")) == []
+
+
+def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
+    env = pages.env
+    env.run_next(env.create("nightly"))
+    assert "Nobody has asked for anything yet." in pages.get("/audit")
+    pages.get("/audit?action=ScheduleMissed", status=422)
+    pages.get("/audit?after=x", status=422)
+
+
+def test_every_word_is_for_a_type_that_is_recorded() -> None:
+    assert set(ASKED) <= set(CONTRACT)
+    assert len({*ASKED.values()}) == len(ASKED)
+
+
+def test_pages_show_each_event_once(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    for _ in range(40):
+        handle.pause(context=said("ada"))
+        handle.resume(context=said("grace"))
+    first = pages.get("/audit")
+    (following,) = re.findall(r'rel="next" href="([^"]*)"', first)
+    second = pages.get(html.unescape(following))
+    whats = [row[1] for page in (first, second) for row in rows(page)]
+    assert whats == ["resumed or restarted", "paused"] * 40
+
+
+def test_what_one_operation_did_to_many_runs_is_one_line_with_their_number(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    end = env.clock.now()
+    handle.pause(context=said("grace"))
+    handle.resume(context=said("grace"))
+    handle.backfill(end - 30 * DAY, end, context=said("ada", reason="counted twice"))
+    first = pages.get("/audit")
+    (following,) = re.findall(r'rel="next" href="([^"]*)"', first)
+    assert rows(first) == [["hourly", "started a run 500 times", "ada cli", "counted twice"]]
+    rest = rows(pages.get(html.unescape(following)))
+    assert [row[1] for row in rest] == ["started a run 220 times", "resumed or restarted", "paused"]
+
+
+def test_names_and_reasons_cannot_forge_what_stands_beside_them(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    handle.pause(context=CommandContext(principal=HOSTILE, source=HOSTILE, reason=HOSTILE))
+    run = present(handle.trigger(force=True, context=said(HOSTILE)).run)
+    run.cancel(HOSTILE, context=said(HOSTILE, reason=HOSTILE))
+    for path in (
+        "/",
+        "/audit",
+        "/schedules",
+        "/schedules?status=paused",
+        "/schedules/nightly",
+        f"/runs/{run.uid}",
+        "/runs",
+    ):
+        shown = pages.get(path)
+        assert "<script>alert" not in shown, path
+        assert not {"\u202e", "\x1b"} & {*shown}, path
+    assert "<bdi>&lt;script&gt;" in pages.get("/audit")
+    assert len(rows(pages.get("/audit?who=alert(1)"))) == 3
+
+
+def test_viewer_of_one_namespace_sees_what_was_asked_there_alone(make_web: MakeWeb) -> None:
+    pages = Pages(make_web(tokens=TOKENS)).log_in("tenant")
+    env = pages.env
+    env.create("secret-plan").pause(context=said("mallory", reason="a secret of others"))
+    env.create("mine", namespace="tenant").pause(context=said("ada"))
+    for query in ("", "?who=mallory", "?schedule=secret-plan", "?action=SchedulePaused"):
+        shown = pages.get(f"/audit{query}")
+        assert {row[0] for row in rows(shown)} <= {"mine"}, query
+        assert "secret of others" not in shown
+    pages.get("/audit?namespace=default", status=404)
