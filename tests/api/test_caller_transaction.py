@@ -27,12 +27,13 @@ from rqsched.errors import (
     TransactionConflictError,
     WrongDatabaseError,
 )
+from rqsched.store import metadata
 from tests.support.application import Application, application, orders
 from tests.support.env import MINUTE, Env, MakeEnv, run_job_id, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.servers import ValkeyServer
+from tests.support.servers import PostgresServer, ValkeyServer
 
 pytestmark = pytest.mark.every_database
 Transaction: TypeAlias = sa.Connection | orm.Session
@@ -407,6 +408,19 @@ def test_connection_to_another_database_is_refused_before_anything_is_written(
         theirs.order(connection)
         with pytest.raises(WrongDatabaseError, match="another database than the scheduler's"):
             app.env.create(connection=connection)
+    assert (other.scheduler.list().items, app.names()) == ([], [])
+
+
+@pytest.mark.parametrize("database_kind", [pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_connection_to_another_postgres_is_refused_by_the_statement_that_writes(
+    app: Application, postgres_server: PostgresServer, postgres_template: str, make_env: MakeEnv
+) -> None:
+    other = make_env(database_url=postgres_server.create_database(template=postgres_template))
+    other.runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.DATABASE_ID, "other"))
+    with application(other) as theirs, theirs.engine.begin() as connection:
+        with pytest.raises(WrongDatabaseError, match="another database than the scheduler's"):
+            app.env.create(connection=connection)
+        theirs.order(connection)
     assert (other.scheduler.list().items, app.names()) == ([], [])
 
 

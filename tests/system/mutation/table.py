@@ -414,7 +414,7 @@ ORDER = (
         "store/changes.py",
         "sa.select(*values.values()).where(found)",
         "sa.select(*values.values())",
-        _OWN + "connection_to_another_database_is_refused_before_anything_is_written[postgres]",
+        _OWN + "connection_to_another_postgres_is_refused_by_the_statement_that_writes[postgres]",
     ),
     _edit(
         "after the caller's commit a row is taken for as it was decided whoever wrote it",
