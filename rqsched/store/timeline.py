@@ -163,28 +163,31 @@ def _of_runs(
     connection: Connection, ranges: Sequence[tuple[str, int, int]], columns: Columns, now: datetime
 ) -> list[Lot]:
     dialect, given = dialect_of(connection), _given(columns, now)
-    earlier = dialect.given_ranges([(uid, 0, after) for uid, after, _ in ranges])
-    live = connection.execute(_live_lots(dialect), given | dialect.given_ranges(ranges))
-    open_ = connection.execute(_earlier_open_lots(dialect), given | earlier)
     among = {"among": dialect.listed(uid for uid, _, _ in ranges)}
-    backfilled = connection.execute(_backfilled_lots(dialect), given | among)
-    return [Lot(*row) for found in (live, open_, backfilled) for row in found]
+    asked = (
+        (_ended_lots(dialect), dialect.given_ranges(ranges)),
+        (_open_lots(dialect), among),
+        (_backfilled_lots(dialect), among),
+    )
+    return [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)]
 
 
 @lru_cache(maxsize=2)
-def _live_lots(dialect: Dialect) -> sa.Select[Any]:
-    within = sa.select(*(runs.c[name] for name in _NAMES)).where(~IS_BACKFILLED, runs.c.created_at < _END_AT)
-    return _lots_of_live(dialect, within.where(_HAS_NOT_ENDED_BEFORE))
+def _ended_lots(dialect: Dialect) -> sa.Select[Any]:
+    within = ~IS_BACKFILLED, runs.c.created_at < _END_AT, runs.c.ended_at >= _START_AT
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(*within)
+    return _lots_of_live(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
 
 
 @lru_cache(maxsize=2)
-def _earlier_open_lots(dialect: Dialect) -> sa.Select[Any]:
-    """Return lots of the runs before those, however long ago they were made, that have not ended."""
-    return _lots_of_live(dialect, sa.select(*(runs.c[name] for name in _NAMES)).where(IS_OPEN, ~IS_BACKFILLED))
+def _open_lots(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs that have not ended, however long ago they were made."""
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(IS_OPEN, ~IS_BACKFILLED)
+    return _lots_of_live(dialect, dialect.of_each(found, runs.c.schedule_uid))
 
 
 def _lots_of_live(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
-    one = dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number).subquery().c
+    one = found.subquery().c
     began, ended = _begin(dialect, one), sa.func.coalesce(dialect.seconds(one.ended_at), _NOW)
     return _lots(one, began, began, ended).where(began < _END, ended >= _START)
 
@@ -229,15 +232,14 @@ def _of_hours(connection: Connection, newest: Mapping[str, int], columns: Column
     to = run_hours.counted_to(connection, [*newest])
     is_whole = sum(newest[uid] - number for uid, number in to.items()) <= 2 * MOST_RUNS
     least = 0 if is_whole else MOST_RUNS // len(newest)
-    tail = dialect.given_ranges(
-        [(uid, number if is_whole else max(number, newest[uid] - least), _LAST) for uid, number in to.items()]
-    )
+    behind = [(uid, number if is_whole else max(number, newest[uid] - least), _LAST) for uid, number in to.items()]
+    passed = connection.execute(_select_passed(dialect), among)
+    tail = dialect.given_ranges([*behind, *((row.schedule_uid, row.number - 1, row.number) for row in passed)])
     width = A_DAY if columns.step % (A_DAY * _SECONDS) == 0 else 1
     within = {"width": width, "first": columns.start // _SECONDS, "last_hour": (columns.end - 1) // _SECONDS}
     asked = (
         (_hour_lots(dialect), among | within),
-        (_following_lots(dialect), tail),
-        (_passed_lots(dialect), among),
+        (_uncounted_lots(dialect), tail),
     )
     return Picture(
         [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)], is_whole
@@ -259,20 +261,15 @@ def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 @lru_cache(maxsize=2)
-def _following_lots(dialect: Dialect) -> sa.Select[Any]:
-    found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
-    return _where_they_ended(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
+def _select_passed(dialect: Dialect) -> sa.Select[Any]:
+    return dialect.of_each(sa.select(uncounted.c.schedule_uid, uncounted.c.number), uncounted.c.schedule_uid)
 
 
 @lru_cache(maxsize=2)
-def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
-    is_passed = (uncounted.c.schedule_uid == runs.c.schedule_uid) & (uncounted.c.number == runs.c.number)
-    found = sa.select(*(runs.c[name] for name in _NAMES)).join(uncounted, is_passed)
-    return _where_they_ended(dialect, dialect.of_each(found, uncounted.c.schedule_uid))
-
-
-def _where_they_ended(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
+def _uncounted_lots(dialect: Dialect) -> sa.Select[Any]:
     """Return lots of runs as hours have them: each in the column of its end, a backfilled one's in its occurrence's."""
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
+    found = dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number)
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)
