@@ -1,4 +1,4 @@
-"""What the charts draw, as plain numbers: the templates put them into SVG. Nothing here reads a database."""
+"""What the charts draw, as plain numbers which the templates put into SVG. Nothing here reads a database."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import count
+from itertools import count as counter
 from math import ceil
 from typing import NamedTuple
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+from markupsafe import Markup, escape
+
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import tone_of
+from rqsched.core.run_hours import A_DAY, HourKey, Tally, instant_of_hour, quantile
+from rqsched.dashboard.rendering import duration
 from rqsched.store.run_queries import RunOutline
 from rqsched.store.timeline import Lot
 
@@ -69,6 +75,10 @@ def in_words(lots: Iterable[Lot]) -> str:
     counts = Counter[str]()
     for lot in lots:
         counts[lot.status] += lot.runs
+    return _told(counts)
+
+
+def _told(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=_rank))
 
 
@@ -111,6 +121,32 @@ class Grid:
         first, last = begin.astimezone(self._zone), finish.astimezone(self._zone)
         until = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%a %d %b %H:%M}"
         return f"{in_words(lots)}, {first:%a %d %b %H:%M} to {until}"
+
+
+def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str) -> Markup:
+    """Return stacks as links of an SVG, `height` high from `y` on; a page has hundreds, so no template does it.
+
+    `runs` is the address of runs, and `day` that of the day around an instant, which is put at its end.
+    """
+    path, mark, query = runs.partition("?")
+    before, after, around = escape(path), escape(mark + query), escape(day)
+    drawn = []
+    for stack in stacks:
+        where = f"{before}{stack.run_uid}{after}" if stack.run_uid else f"{around}{quote(iso_utc(stack.at))}"
+        drawn.append(f'<a href="{where}" tabindex="-1"><title>{escape(stack.label)}</title>')
+        if stack.since is not None:
+            width = f"{stack.x - stack.since:.1f}"
+            middle = y + height // 2 - 1
+            drawn.append(
+                f'<rect class="{stack.parts[-1][0]}" x="{stack.since}" y="{middle}" width="{width}" height="2"/>'
+            )
+        drawn += [
+            f'<rect class="{tone}" x="{stack.x}" y="{y + top * height:g}" width="{stack.width:.1f}"'
+            f' height="{share * height:g}"/>'
+            for tone, top, share in stack.parts
+        ]
+        drawn.append("</a>")
+    return Markup("".join(drawn))  # noqa: S704 - escaped
 
 
 def width_for(lots: Iterable[Sequence[Lot]], most: int) -> int:
@@ -169,7 +205,15 @@ def _worst(lots: Iterable[Lot]) -> Lot:
 def _parts(lots: Iterable[Lot]) -> list[tuple[str, float, float]]:
     counts = Counter[str]()
     for lot in lots:
-        counts[tone_of(lot.status)] += lot.runs
+        counts[lot.status] += lot.runs
+    return _shares(counts)
+
+
+def _shares(of_status: Mapping[str, int]) -> list[tuple[str, float, float]]:
+    """Return of each tone, the worst first, where its share begins and how high it is."""
+    counts = Counter[str]()
+    for status, number in of_status.items():
+        counts[tone_of(status)] += number
     total = counts.total()
     heights = {tone: max(counts[tone] / total, _LEAST_SHARE) for tone in _WORST if counts[tone]}
     scale, top, parts = sum(heights.values()), 0.0, []
@@ -230,7 +274,7 @@ class Day:
     failed: int
     """Runs that failed or were lost."""
     others: int
-    """Runs that ended otherwise, or have not."""
+    """Runs that ended otherwise."""
 
     @property
     def level(self) -> int:
@@ -244,11 +288,11 @@ class Day:
         return "bad" if self.failed else "ok" if self.succeeded else "idle"
 
 
-def year(outlines: Iterable[tuple[datetime, str]], today: date, zone: ZoneInfo) -> list[Day]:
-    """Return the days of the last 53 weeks with how their runs ended."""
+def year(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Day]:
+    """Return the days of the last 53 weeks with how the runs that ended then did so."""
     counts: defaultdict[date, Counter[str]] = defaultdict(Counter)
-    for at, status in outlines:
-        counts[at.astimezone(zone).date()][status] += 1
+    for key, number in found.items():
+        counts[instant_of_hour(key.hour).astimezone(zone).date()][key.outcome] += number
     first = today - timedelta(days=52 * 7 + today.weekday())
     days = []
     for n in range((today - first).days + 1):
@@ -257,6 +301,99 @@ def year(outlines: Iterable[tuple[datetime, str]], today: date, zone: ZoneInfo) 
         succeeded, failed = of_day["succeeded"], of_day["failed"] + of_day["lost"]
         days.append(Day(n // 7, n % 7, day, succeeded, failed, of_day.total() - succeeded - failed))
     return days
+
+
+GRID_DAYS = 28
+"""The days of a grid of hours."""
+
+
+class Cell(NamedTuple):
+    """One hour of one day."""
+
+    column: int
+    """Its day, from 0."""
+    row: int
+    """Its hour by the clock, from 0."""
+    parts: list[tuple[str, float, float]]
+    """The shares of its outcomes, as those of a `Stack`."""
+    label: str
+    """What it says on hover."""
+
+
+def grid(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Cell]:
+    """Return the hours of the last GRID_DAYS days in which runs ended, by the clock of a zone."""
+    counts: defaultdict[tuple[date, int], Counter[str]] = defaultdict(Counter)
+    for key, number in found.items():
+        at = instant_of_hour(key.hour).astimezone(zone)
+        counts[at.date(), at.hour][key.outcome] += number
+    first = today - timedelta(days=GRID_DAYS - 1)
+    cells = []
+    for (day, hour), of_hour in sorted(counts.items()):
+        if first <= day <= today:
+            label = f"{day:%a %d %b} {hour:02}:00: {_told(of_hour)}"
+            cells.append(Cell((day - first).days, hour, _shares(of_hour), label))
+    return cells
+
+
+class Spread(NamedTuple):
+    """How long runs took over time: for each day, or hour, up to what half of them did, and 95 of 100."""
+
+    bars: list[tuple[float, float, float, float, str]]
+    """Of each: where it begins, how wide it is, both heights as shares of the greatest, and what it says on hover."""
+    greatest: float
+    """Seconds that the full height stands for."""
+    first: str
+    """Where the axis begins."""
+    last: str
+    """Where it ends."""
+    told: str
+    """All of it in one line."""
+
+
+def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, zone: ZoneInfo) -> Spread | None:
+    """Return the spread of live runs in `count` times `width` hours from `first` on; None where none took time."""
+    durations: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for key, one in found.items():
+        if not key.is_backfilled:
+            durations[(key.hour - first) // width].update(one.durations)
+    known = {place: buckets for place, buckets in sorted(durations.items()) if 0 <= place < count and buckets}
+    if not known:
+        return None
+    both = {place: (quantile(buckets, 0.5) or 0.0, quantile(buckets, 0.95) or 0.0) for place, buckets in known.items()}
+    greatest = _round_above(max(high for _, high in both.values()))
+    step = WIDTH / count
+    bars = []
+    for place, (half, most) in both.items():
+        label = f"{_time_of(first + place * width, width, zone)}: {_spread_in_words(half, most)}"
+        label += f", of {known[place].total()} run{'s' if known[place].total() != 1 else ''}"
+        bars.append((place * step, step * 0.8, half / greatest, most / greatest, label))
+    total = Counter[int]()
+    for buckets in known.values():
+        total.update(buckets)
+    told = _spread_in_words(quantile(total, 0.5) or 0.0, quantile(total, 0.95) or 0.0)
+    begin, end = (_time_of(first + place * width, width, zone) for place in (0, count - 1))
+    return Spread(bars, greatest, begin, end, told)
+
+
+def _spread_in_words(half: float, most: float) -> str:
+    return f"half took up to {duration(half)}, 95 of 100 up to {duration(most)}"
+
+
+def _time_of(hour: int, width: int, zone: ZoneInfo) -> str:
+    at = instant_of_hour(hour)
+    return f"{at:%a %d %b}" if width == A_DAY else f"{at.astimezone(zone):%a %d %b %H:%M}"
+
+
+_ROUND = (1, 2, 5)
+_LONG = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400)
+
+
+def _round_above(seconds: float) -> float:
+    """Return the next round length, which half of is short to say, too."""
+    if seconds > _LONG[-1]:
+        return ceil(seconds / _DAY) * float(_DAY)
+    short = (digit * 10.0**power for power in range(-3, 2) for digit in _ROUND)
+    return next(one for one in (*short, *map(float, _LONG)) if one >= seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +446,7 @@ class Axis:
         at = self.start.astimezone(zone).replace(minute=0, second=0, microsecond=0)
         at = at.replace(hour=0) if step >= 3600 else at
         wall = at.replace(tzinfo=None)
-        for number in count():
+        for number in counter():
             instant = wall.replace(tzinfo=zone).astimezone(UTC)
             if instant > self.end:
                 return

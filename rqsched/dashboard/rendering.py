@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -25,7 +24,6 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
 from rqsched.core.payload import loads
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
-from rqsched.dashboard.charts import Stack
 from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 from rqsched.store.run_queries import RunOutline
@@ -153,32 +151,6 @@ def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
     return Markup(f'<span class="strip" role="group" aria-label="{name}">{empty}{links}</span>')  # noqa: S704 - escaped
 
 
-def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str) -> Markup:
-    """Return stacks as links of an SVG, `height` high from `y` on; a page has hundreds, so no template does it.
-
-    `runs` is the address of runs, and `day` that of the day around an instant, which is put at its end.
-    """
-    path, mark, query = runs.partition("?")
-    before, after, around = escape(path), escape(mark + query), escape(day)
-    drawn = []
-    for stack in stacks:
-        where = f"{before}{stack.run_uid}{after}" if stack.run_uid else f"{around}{quote(iso_utc(stack.at))}"
-        drawn.append(f'<a href="{where}" tabindex="-1"><title>{escape(stack.label)}</title>')
-        if stack.since is not None:
-            width = f"{stack.x - stack.since:.1f}"
-            middle = y + height // 2 - 1
-            drawn.append(
-                f'<rect class="{stack.parts[-1][0]}" x="{stack.since}" y="{middle}" width="{width}" height="2"/>'
-            )
-        drawn += [
-            f'<rect class="{tone}" x="{stack.x}" y="{y + top * height:g}" width="{stack.width:.1f}"'
-            f' height="{share * height:g}"/>'
-            for tone, top, share in stack.parts
-        ]
-        drawn.append("</a>")
-    return Markup("".join(drawn))  # noqa: S704 - escaped
-
-
 @dataclass(frozen=True, slots=True)
 class Omission:
     """One skip, or misses in a row."""
@@ -269,7 +241,6 @@ def _environment() -> Environment:
         "gap_of": gap_of,
         "asset": asset,
         "strip_of": strip_of,
-        "stacks_of": stacks_of,
         "tone_of": tone_of,
         "run_filters": RUN_FILTERS,
         "retryable": ENDED_IN_VAIN,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice, pairwise
+from math import ceil
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -16,15 +18,17 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
 from rqsched.core.results import Answer, Page
+from rqsched.core.run_hours import A_DAY, HourKey, day_of, hour_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import backfills, event_queries, run_queries
+from rqsched.store import backfills, event_queries, run_hours, run_queries, timeline
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
+from rqsched.store.timeline import Columns
 
 RUNS = 20
 """Runs on the page."""
@@ -33,7 +37,10 @@ EVENTS = 20
 NEWEST = "newest"
 """In place of an instant: the newest occurrence up to now."""
 _CHARTED = 60
-_IN_YEAR = 5_000
+_YEAR = timedelta(days=53 * 7)
+_SPREAD_DAYS, _LEAST_DAYS, _SPREAD_HOURS, _ENOUGH_DAYS = 60, 14, 48, 3
+"""How long runs took is shown of so many days, or of fewer of a younger schedule; of hours before it ran on three."""
+_BACKFILL_COLUMNS = 120
 _UPCOMING = 5
 _SEARCHED = 2_000
 _REASONS = 6
@@ -102,6 +109,7 @@ def show(visit: Visit) -> Response:
     """Show one schedule."""
     handle = visit.schedule()
     schedule, zone = handle.state, visit.zone
+    own_zone = ZoneInfo(schedule.spec.timezone)
     upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
     found = visit.read(lambda connection: _read(connection, visit, schedule))
     text = visit.query("at")
@@ -113,15 +121,17 @@ def show(visit: Visit) -> Response:
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
         run_status=visit.query("run_status"), states=STATES, arrows=ARROWS, box=BOX,
         steps=next(state.steps for state in STATES if state.name == schedule.status.value),
-        ui_zone=ZoneInfo(schedule.spec.timezone), actions=offered(visit, schedule.status.value), runs=found.runs,
+        ui_zone=own_zone, actions=offered(visit, schedule.status.value), runs=found.runs,
         machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
         asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
         answer=told if text or told.answer not in _EXPECTED else None,
         why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
-        chart=charts.durations(found.outlines, interval),
-        days=charts.year(found.outcomes, visit.now.astimezone(zone).date(), zone),
+        chart=charts.durations(found.outlines, interval), spread=found.spread,
+        days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
+        cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
+        one_day=timedelta(days=1), stacks_of=charts.stacks_of,
     )  # fmt: skip
 
 
@@ -140,16 +150,26 @@ class BackfillRuns(NamedTuple):
     """Runs that have not started."""
     left: timedelta | None
     """How long the rest takes at the rate so far; None while too few have ended, and when none is left."""
+    stacks: list[charts.Stack]
+    """Its runs at their occurrences, from its first to its last."""
+    told: str
+    """How many of them there are of each status, in words."""
 
 
-def _describe(backfill: Backfill, counts: Mapping[str, int], now: datetime) -> BackfillRuns:
+def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: Mapping[str, int]) -> BackfillRuns:
+    now = visit.now
     running, waiting = (sum(counts.get(name, 0) for name in names) for names in (_RUNNING, _WAITING))
     ended = sum(counts.values()) - running - waiting
     left = None
     if ended >= _ENOUGH and running + waiting:
         left = (now - backfill.created_at) / ended * (running + waiting)
     failed = counts.get("failed", 0) + counts.get("lost", 0)
-    return BackfillRuns(backfill, ended, failed, running, waiting, left)
+    axis = charts.Axis(backfill.start_at, max(backfill.end_at, backfill.start_at + timedelta(seconds=1)))
+    step = ceil(axis.span.total_seconds() / _BACKFILL_COLUMNS)
+    columns = Columns(int(axis.start.timestamp()), step, _BACKFILL_COLUMNS)
+    lots = timeline.of_backfill(connection, backfill.uid, columns, now, _MOST_COUNTED) if counts else []
+    stacks = charts.Grid(axis, columns.start, step, visit.zone).stacks(lots, 1)
+    return BackfillRuns(backfill, ended, failed, running, waiting, left, stacks, charts.in_words(lots))
 
 
 class _Found(NamedTuple):
@@ -163,7 +183,10 @@ class _Found(NamedTuple):
     backfills: list[BackfillRuns]
     """The newest ones of the schedule's id."""
     outlines: list[RunOutline]
-    outcomes: list[tuple[datetime, str]]
+    counts: Counter[HourKey]
+    """The live runs of a year by the hours of their ends."""
+    spread: charts.Spread | None
+    """How long they took over time; None where none did."""
 
 
 def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
@@ -178,10 +201,24 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         ),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         skips=event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS),
-        backfills=[_describe(one, counted.get(one.uid, {}), visit.now) for one in newest.items],
+        backfills=[_describe(connection, visit, one, counted.get(one.uid, {})) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
-        outcomes=run_queries.outcomes(connection, uid, _IN_YEAR),
+        counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),
+        spread=_spread(connection, uid, visit),
     )
+
+
+def _spread(connection: Connection, uid: str, visit: Visit) -> charts.Spread | None:
+    """Read how long runs took, by days; by hours of a schedule that ran on a few days only."""
+    last = hour_of(visit.now)
+    first = day_of(last) - (_SPREAD_DAYS - 1) * A_DAY
+    found = run_hours.read(connection, uid, first, last, in_days=True)
+    days = {key.hour for key in found if not key.is_backfilled}
+    if len(days) >= _ENOUGH_DAYS:
+        count = max((day_of(last) - min(days)) // A_DAY + 1, _LEAST_DAYS)
+        return charts.spread(found, day_of(last) - (count - 1) * A_DAY, count, A_DAY, visit.zone)
+    first = last - _SPREAD_HOURS + 1
+    return charts.spread(run_hours.read(connection, uid, first, last), first, _SPREAD_HOURS, 1, visit.zone)
 
 
 def _sequence(text: str) -> int | None:

@@ -81,6 +81,7 @@ def show(visit: Visit) -> Response:
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
         earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, is_whole=is_whole,
+        stacks_of=charts.stacks_of,
         **around(visit, page),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ Lock order: the schedule before its row in `counted`. Who counts locks the sched
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -251,12 +251,29 @@ def read(
     within = hours.c.width == (A_DAY if in_days else 1), hours.c.hour >= first, hours.c.hour <= last
     mine = hours.c.schedule_uid == schedule_uid, *within
     found = {HourKey(*row[:3]): _to_tally(row[3:]) for row in connection.execute(_SELECT_HOURS.where(*mine))}
-    behind = [connection.execute(statement, {"schedule_uid": schedule_uid}) for statement in (_TAIL, _ENDED_AGAIN)]
-    following = tally(EndedRun(*row) for rows in behind for row in rows)
+    following = tally(_not_counted(connection, schedule_uid))
     for key, one in (by_day(following) if in_days else following).items():
         if first <= key.hour <= last:
             found.setdefault(key, Tally()).add(one)
     return found
+
+
+def counts(connection: Connection, schedule_uid: str, first: int, last: int) -> Counter[HourKey]:
+    """Count the live runs of a schedule that ended in the hours from `first` to `last`, as `read` does."""
+    is_mine = hours.c.schedule_uid == schedule_uid, hours.c.width == 1, hours.c.is_backfilled.is_(sa.false())
+    columns = hours.c.hour, hours.c.outcome, hours.c.count
+    rows = connection.execute(sa.select(*columns).where(*is_mine, hours.c.hour >= first, hours.c.hour <= last))
+    found = Counter({HourKey(hour, False, outcome): count for hour, outcome, count in rows})
+    for key, one in tally(_not_counted(connection, schedule_uid)).items():
+        if first <= key.hour <= last and not key.is_backfilled:
+            found[key] += one.count
+    return found
+
+
+def _not_counted(connection: Connection, schedule_uid: str) -> Iterator[EndedRun]:
+    for statement in (_TAIL, _ENDED_AGAIN):
+        for row in connection.execute(statement, {"schedule_uid": schedule_uid}):
+            yield EndedRun._make(row)
 
 
 MOST_UNCOUNTED = 20_000

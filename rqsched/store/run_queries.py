@@ -314,17 +314,6 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
     return next(iter(earlier), None), next(iter(later), None)
 
 
-def outcomes(connection: Connection, schedule_uid: str, limit: int) -> list[tuple[datetime, str]]:
-    """Read when the newest live runs of a schedule were decided, and their status."""
-    statement = (
-        sa.select(runs.c.created_at, runs.c.status)
-        .where(runs.c.schedule_uid == schedule_uid, ~IS_BACKFILLED)
-        .order_by(runs.c.number.desc())
-        .limit(limit)
-    )
-    return [(row.created_at, row.status) for row in connection.execute(statement)]
-
-
 class RunTiming(NamedTuple):
     """When a run was due and started, whether it has ended, and where."""
 

@@ -201,6 +201,15 @@ def _backfilled_lots(dialect: Dialect) -> sa.Select[Any]:
     return _lots(one, at, at, at)
 
 
+def of_backfill(connection: Connection, backfill_uid: str, columns: Columns, now: datetime, most: int) -> list[Lot]:
+    """Read the runs of a backfill, its first `most`, where their occurrences are."""
+    dialect = dialect_of(connection)
+    first = sa.select(*(runs.c[name] for name in _NAMES)).where(runs.c.backfill_uid == backfill_uid)
+    one = first.order_by(runs.c.number).limit(most).subquery().c
+    at = dialect.seconds(one.occurrence_at)
+    return [Lot(*row) for row in connection.execute(_lots(one, at, at, at), _given(columns, now))]
+
+
 def _begin(dialect: Dialect, one: Any) -> sa.ColumnElement[int]:
     """Return when a run began; one that has not lies where it was due."""
     return dialect.seconds(sa.func.coalesce(one.started_at, one.due_at, one.occurrence_at))

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy
+from rqsched.chain.pruning import Pruning, prune_all
 from rqsched.core.audit import CommandContext
 from rqsched.core.model import Change, RunStatus, tone_of
+from rqsched.core.retention import Retention
 from rqsched.dashboard.rendering import NOTHING
 from rqsched.store import changes, run_hours, schedule_queries
 from rqsched.workflows import make_workflow
@@ -347,6 +349,39 @@ def test_a_schedules_page_shows_its_year_its_durations_and_its_interval(pages: P
     assert shown.count("0 succeeded, 0 failed") >= 52 * 7 - 1
     assert f'aria-label="#{run.number} failed, 180.0 s"' in shown
     assert '<line class="limit"' in shown
+
+
+def test_a_schedules_page_shows_its_hours_and_what_runs_took_also_of_those_that_were_pruned(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("often", retry=ONCE, timezone="America/New_York", overlap="allow_all")
+    for is_failing in (False, True, False):
+        env.failing = is_failing
+        env.run_due()
+    cell = "Thu 15 Jan 07:00: 2 succeeded, 1 failed"
+    taken = re.compile(r'aria-label="(How long runs took, [^"]*)"')
+    shown = pages.get("/schedules/often")
+    assert cell in shown
+    assert "Thu 15 Jan 2026: 2 succeeded, 1 failed" in shown
+    (told,) = taken.findall(shown)
+    assert told.endswith("to Thu 15 Jan 12:00: half took up to 0 ms, 95 of 100 up to 1 ms")
+    env.advance(3 * 24 * HOUR)
+    prune_all(env.runtime, Pruning(retention=Retention.parse("1d")))
+    assert [run.number for run in schedule.runs(10).items] == [3]
+    assert cell in pages.get("/schedules/often")
+
+
+def test_a_backfill_is_a_picture_of_its_occurrences(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    end = env.clock.now()
+    schedule.backfill(end - timedelta(hours=10), end)
+    waiting = pages.get("/schedules/hourly").partition('aria-label="Its runs at their occurrences: ')[2]
+    assert waiting.startswith("10 pending")
+    places = re.findall(r'<rect class="idle" x="([^"]*)"', waiting.partition("</svg>")[0])
+    assert len(places) == 10
+    env.execute_pending()
+    shown = pages.get("/schedules/hourly")
+    assert 'aria-label="Its runs at their occurrences: 10 succeeded"' in shown
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead", "deleted"])
