@@ -181,6 +181,7 @@ def test_in_a_terminal_a_screen_is_drawn_and_ctrl_c_ends_it(data_dir: Path, is_m
     _, status = os.waitpid(child, 0)
     has()
 
-    assert status == (signal.SIGINT if is_made else 0), shown.decode()
+    # make dies of the signal itself, or, when the command it waits for has ended first, ends as that did.
+    assert status in ({0, signal.SIGINT} if is_made else {0}), shown.decode()
     assert b"***" not in shown
     assert embedded.find(data_dir) is None
