@@ -274,6 +274,8 @@ EXAMPLES: Mapping[str, Any] = {
     "POST /api/v1/sync/": {
         "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}], "prune": True,
     },
+    "POST /api/v1/hold/": {"reason": "restoring last night's backup"},
+    "POST /api/v1/release/": {"missed": True, "since": "2026-01-31T02:00:00Z", "cancel_pending": True},
     "POST /api/v1/runs/retry/": {"since": "1h", "workflow": "invoice-sync", "dry_run": True},
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": {"reason": "the server is back"},
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/cancel/": {"reason": "the wrong month"},
@@ -426,6 +428,7 @@ def _metrics() -> str:
         *exposition.redis_families(exposition.RedisGauges(0, 0, {})),
         exposition.went_back(set()),
         exposition.up({}),
+        exposition.held(False),
     ]
     rows = []
     for family in families:

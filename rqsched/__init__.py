@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rqsched.chain.reconcile import Recovered
     from rqsched.config import Settings
     from rqsched.core.audit import AuditRecord, CommandContext
+    from rqsched.core.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
     from rqsched.core.option_table import Options
     from rqsched.core.policy import (
         CatchUp,
@@ -79,6 +80,9 @@ __all__ = [
     "FailurePolicy",
     "FanOutPolicy",
     "Gap",
+    "HeldRun",
+    "HeldSchedule",
+    "Hold",
     "ListFilters",
     "MemberLike",
     "MissedPolicy",
@@ -91,6 +95,8 @@ __all__ = [
     "Quota",
     "Recovered",
     "Registry",
+    "ReleasePreview",
+    "Released",
     "Rerun",
     "RetryPolicy",
     "RetryRow",
@@ -139,6 +145,9 @@ _HOMES = {
     "FailurePolicy": "core.policy",
     "FanOutPolicy": "core.policy",
     "Gap": "spec.cron",
+    "HeldRun": "core.hold",
+    "HeldSchedule": "core.hold",
+    "Hold": "core.hold",
     "ListFilters": "api.list_filters",
     "MemberLike": "spec.members",
     "MissedPolicy": "core.policy",
@@ -151,6 +160,8 @@ _HOMES = {
     "Quota": "core.quota",
     "Recovered": "chain.reconcile",
     "Registry": "workflows",
+    "ReleasePreview": "core.hold",
+    "Released": "core.hold",
     "Rerun": "core.policy",
     "RetryPolicy": "core.policy",
     "RetryRow": "core.results",

@@ -383,6 +383,10 @@ class Settings(BaseSettings):
     grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
+    hold: bool = False
+    """Whether this process begins nothing, as `rqsched hold` does for all of them, and whatever Redis and SQL say: for
+    the first start after a restore. It takes no jobs, fires nothing, and refuses what is started by hand."""
+
     redis_breaker: SecondsOrZero = timedelta(seconds=1)
     """How long a `Scheduler` (a web process, a command) waits for Redis to answer. When it did not, operations are
     stored and answered without it until it answers again, and Redis follows then. 0 waits as long as a worker does."""

@@ -23,6 +23,7 @@ RqschedError
 │   ├── RunStateError
 │   ├── VersionConflictError
 │   ├── IdempotencyConflictError
+│   ├── HeldError
 │   └── TransactionConflictError
 ├── QuotaExceededError
 ├── ConfigError
@@ -344,6 +345,16 @@ class TransactionConflictError(ConflictError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"another transaction was first ({reason}); roll yours back and repeat it from its beginning.")
+
+
+class HeldError(ConflictError):
+    """Everything is held, so nothing was started."""
+
+    code = "held"
+    remedy = "Wait for the release, or end the hold with `rqsched release`; then repeat the call."
+
+    def __init__(self, hold: str) -> None:
+        super().__init__(f"everything is {hold}: nothing begins until `rqsched release`; repeat it then.")
 
 
 class QuotaExceededError(RqschedError):

@@ -51,6 +51,7 @@ def fire(link_id: str | None = None) -> Retry | None:
     A link that came early, or whose schedule another process holds, comes again: RQ is told when.
     """
     runtime = current_runtime()
+    runtime.hold.look()
     fired = firing.fire(runtime, [link_id or _job_id()], skip_locked=True)[0]
     reconcile_in_turn(runtime)
     if fired.again_at is None:
@@ -79,6 +80,8 @@ def execute(job_id: str | None = None) -> Any:
             return _refuse(job, error)
     try:
         if isinstance(job, RunJobId):
+            if not current_runtime().hold.is_fed:
+                current_runtime().hold.look(with_sql=False)  # its claim looks there
             result = execution.execute(current_runtime(), job, rq_job)
             return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
         if isinstance(job, DeliveryJobId):

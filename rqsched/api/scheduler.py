@@ -15,6 +15,7 @@ from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
+from rqsched.api.holding import Holding
 from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Scheduler(BulkOperations, Syncing, Declaring):
+class Scheduler(BulkOperations, Holding, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()

@@ -58,7 +58,7 @@ class Dispatcher:
         self._pruning: Iterator[Pruned] | None = None
         self._asks_at = self._tells_at = time.monotonic()
         self._name = secrets.token_hex(8)
-        self._is_woken = False
+        self._is_woken = self._has_looked = False
         self._heartbeat = DispatcherHeartbeat(
             runtime.transport.redis, runtime.transport.control.name, runtime.now, environment=runtime.settings.env
         )
@@ -117,10 +117,18 @@ class Dispatcher:
             continue
 
     def run_once(self) -> int:
-        """Take one batch of due links and fire it; returns how many links were taken."""
+        """Take one batch of due links and fire it; returns how many links were taken: none while everything is held."""
         transport, settings = self._runtime.transport, self._runtime.settings
+        hold = self._runtime.hold
+        if hold.is_on or not self._has_looked:
+            self._has_looked = True
+            hold.look()  # later LEASE says what Redis has, and each pass what SQL has
+        if hold.is_on:
+            return 0
         ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
         if not ids:
+            if transport.is_held:
+                hold.look(is_fresh=True)
             return 0
         self._on_turn()
         fired = firing.fire(self._runtime, ids, skip_locked=True)
@@ -165,6 +173,9 @@ class Dispatcher:
     def _wait(self) -> None:
         """Block until the next link is due, a wake, or the longest wait."""
         transport = self._runtime.transport
+        if self._runtime.hold.is_on:
+            self._is_woken = transport.wait_for_wake(LONGEST_WAIT)
+            return
         look = transport.next_look(self._name, is_woken=self._is_woken)
         self._is_woken = transport.wait_for_wake(seconds_until(look, self._runtime.now().timestamp()))
 

@@ -51,9 +51,13 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """
     claim = claim_run(runtime, job)
     if claim is None:
-        if runtime.database.read(lambda connection: changes.find_run(connection, job.uid)) is None:
+        run = runtime.database.read(lambda connection: changes.find_run(connection, job.uid))
+        if run is None:
             raise UnknownJobError(f"no run {job.uid} in this database.")
-        if rq_job is not None and is_requeued(rq_job):
+        if run.status is RunStatus.PENDING and _is_held(runtime):
+            # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
+            _log.info("%s waits: everything is held", job, extra={"action": "run_held"})
+        elif rq_job is not None and is_requeued(rq_job):
             retry_requeued(runtime, job)
         else:
             _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
@@ -80,6 +84,12 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     if is_open:
         try_to_end(runtime, claim.run.uid)  # the last target may have ended already
     return result
+
+
+def _is_held(runtime: Runtime) -> bool:
+    """Return whether a claim was lost because everything is held: SQL may say so before this process knows."""
+    runtime.hold.look(is_fresh=not runtime.hold.is_on)
+    return runtime.hold.is_on
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:
@@ -122,7 +132,9 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
-    """Make a pending attempt running and this process's; None when it could not be claimed."""
+    """Make a pending attempt running and this process's; None when it could not be claimed, or everything is held."""
+    if runtime.hold.is_on:
+        return None
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
     if runtime.parent is None:

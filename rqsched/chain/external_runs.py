@@ -45,8 +45,11 @@ def claim(
 
     The queues are tried in the order given; on each the most important come first, then the oldest. The worker has
     `held_for` (None: the setting `ojs_visibility`) until its first heartbeat. A claim whose answer the database lost is
-    found again.
+    found again. While everything is held there is nothing to hand out.
     """
+    runtime.hold.look(with_sql=False)
+    if runtime.hold.is_on:
+        return []
     token = new_uid(runtime.now())
     tries = counter(1)
     owed: list[str] = []

@@ -25,11 +25,14 @@ _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKI
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
-    Redis being away only delays runs and links. A tick at the present also reconciles when no process did in the
-    interval: where cron drives ticks, nothing else may.
+    While everything is held it fires nothing. Redis being away only delays runs and links. A tick at the present also
+    reconciles when no process did in the interval: where cron drives ticks, nothing else may.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
+    runtime.hold.look()
+    if runtime.hold.is_on:
+        return []
     frozen = runtime if now is None else _at(runtime, now)
     instant = frozen.now()
     due = runtime.database.read(lambda connection: schedule_queries.due_uids(connection, instant, limit))

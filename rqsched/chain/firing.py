@@ -35,6 +35,8 @@ UNREADABLE_AGAIN = timedelta(hours=1)
 """After how long something is looked at again that is not a link at all."""
 FAILED_AGAIN = timedelta(seconds=5)
 """After how long a link is tried again that failed and has no schedule to keep its backoff."""
+HELD_AGAIN = timedelta(seconds=15)
+"""After how long a link is tried again that was popped while everything is held."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -45,7 +47,7 @@ class Fired(NamedTuple):
     id: str
     """The link's id as it was delivered."""
     outcome: str
-    """`fired`, `stale`, `early`, `locked`, `foreign` or `failed`."""
+    """`fired`, `stale`, `early`, `locked`, `held`, `foreign` or `failed`."""
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
@@ -65,9 +67,12 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     """Fire delivered links: each is decided under its schedule's lock, committed, and only then followed in Redis.
 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
-    is fired again by itself, and its failure recorded, so that it harms no other. Raises BackendUnavailableError when
+    is fired again by itself, and its failure recorded, so that it harms no other. While everything is held nothing is
+    decided, and each link comes again. Raises BackendUnavailableError when
     SQL does not answer, and with `must_follow` (for links that are delivered again) when Redis does not either.
     """
+    if runtime.hold.is_on:
+        return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
     batch, done = _read(ids, runtime.now() + UNREADABLE_AGAIN)
     try:
         fired = _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)

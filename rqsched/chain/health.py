@@ -134,7 +134,7 @@ class _Check(NamedTuple):
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
 _OF_PROCESSES = frozenset(
-    {"writes", "memory", "ownership", "went back", "clock", "dispatchers", "workers", "foreign workers"}
+    {"hold", "writes", "memory", "ownership", "went back", "clock", "dispatchers", "workers", "foreign workers"}
 )
 _OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
@@ -321,6 +321,15 @@ def _went_back(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, told, names=names)
 
 
+@_check("hold", "schema redis", "`rqsched hold --preview` shows what a release would do; `rqsched release` ends it.")
+def _hold(scope: _Scope) -> Finding:
+    scope.runtime.hold.look(is_fresh=True)
+    found = scope.runtime.hold.known
+    if found is None:
+        return Finding(Level.OK, "nothing is held")
+    return Finding(Level.WARNING, f"everything is {found}: nothing begins")
+
+
 @_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
 def _clock(scope: _Scope) -> Finding:
     """Compare this host's clock with those of Redis and SQL; SQLite has none of its own."""
@@ -437,7 +446,8 @@ def _workers(scope: _Scope) -> Finding:
         told = _listed(f"{count} run(s) on {name!r}" for name, count in deserted.items())
         advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
         return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
-    if slow := [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]:
+    slow = [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]
+    if slow and not scope.runtime.hold.is_on:
         told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
         advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
         numbers = {str(one.queue): one.number for one in slow}
@@ -497,6 +507,8 @@ def _blocked(scope: _Scope) -> Finding:
 
 @_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
+    if scope.runtime.hold.is_on:
+        return Finding(Level.OK, "everything is held")
     until = late_until(scope.runtime)
     found = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _TOLD))
     if not found:

@@ -46,10 +46,11 @@ def retry_run(
     With `failed_targets`, a run of which targets failed, and which may have succeeded.
 
     A blocked one is offered now. One that is being retried on request already is left as it is. Raises
-    RunNotFoundError, RunStateError (also when `fence` does not hold), and WrongDatabaseError, with nothing written,
-    when Redis belongs to another database.
+    RunNotFoundError, RunStateError (also when `fence` does not hold), and, with nothing written, WrongDatabaseError
+    when Redis belongs to another database and HeldError while everything is held.
     """
     runtime.ownership.require_own_redis()
+    runtime.hold.require_off()
     operation = new_uid(runtime.now())
 
     def decide(connection: Connection, tried: Decided[Run] | None) -> Decided[Run]:

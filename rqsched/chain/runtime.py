@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.claim import ParentWorker
 from rqsched.chain.database_time import DatabaseTime
+from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
@@ -85,6 +86,8 @@ class Runtime:
         self.ownership = Ownership(self.database, self.transport, self.now)
         """Whose the control queue is."""
         self.transport.owner = self.ownership.owner_of_jobs
+        self.hold = HoldGate(self.database, self.transport, self.now, is_held=settings.hold)
+        """Whether everything is held, or this process."""
         self.write_gate = WriteGate(self.database, self.record_workflows)
         """Whether SQL takes what this process would write."""
         self.workflows = workflows or registry
@@ -112,6 +115,7 @@ class Runtime:
     def use_clock(self, clock: Clock) -> None:
         """Take the time from another clock (a tick at a given time, a test)."""
         self._clock, self.now = clock, clock.now
+        self.hold.now = clock.now
 
     @property
     def end_patience(self) -> Patience:

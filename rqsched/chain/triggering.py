@@ -36,9 +36,11 @@ def trigger(
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
-    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    Raises, with nothing written, WrongDatabaseError when Redis belongs to another database, and HeldError while
+    everything is held.
     """
     runtime.ownership.require_own_redis()
+    runtime.hold.require_off()
     wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
     one = _Triggering(runtime, uid, wanted, context)
     return change(runtime, one.decide, alone=one.decide_alone if idempotency_key is None else None, within=within)

@@ -87,6 +87,13 @@ ENTRIES = (
     ),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
+    Entry(
+        "hold",
+        "hold",
+        _MAINTENANCE,
+        "Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.",
+    ),
+    Entry("release", "hold", _MAINTENANCE, "Let everything begin again; what is due fires by each schedule's policy."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
     Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
 from rqsched.processes.worker import WorkerOptions, parse_size, serve, serve_dispatcher
 
 app = typer.Typer(add_completion=False)
+Held = Annotated[
+    bool,
+    typer.Option("--hold", help="Begin nothing, whatever `rqsched release` said: for a first look after a restore."),
+]
 
 
 @dataclass
@@ -86,6 +91,7 @@ def worker(
         str | None,
         typer.Option("--name", metavar="NAME", help="The worker's name at RQ; several processes append -1, -2 ..."),
     ] = None,
+    hold: Held = False,
     *,
     logs: Logs,
 ) -> None:
@@ -94,6 +100,7 @@ def worker(
     Without --concurrency one process forks for every run.
     """
     logs.begin()
+    _hold(hold)
     options = WorkerOptions(
         concurrency=concurrency,
         isolate=isolate,
@@ -111,12 +118,20 @@ def worker(
 @command(app)
 def dispatcher(
     recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
+    hold: Held = False,
     *,
     logs: Logs,
 ) -> None:
     """Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own. Any number may run."""
     logs.begin()
+    _hold(hold)
     raise typer.Exit(serve_dispatcher(recover=recover))
+
+
+def _hold(is_held: bool) -> None:
+    """Let this process and its children read that they are held."""
+    if is_held:
+        os.environ["RQSCHED_HOLD"] = "1"
 
 
 @command(app)

@@ -12,6 +12,7 @@ import httpx
 
 from rqsched.api.description import RunDescription
 from rqsched.core.audit import AuditRecord
+from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import RESOURCES, Quota, Usage
 from rqsched.core.results import Page
 
@@ -82,6 +83,34 @@ def found_runs(response: httpx.Response) -> Page[tuple[str, RunDescription]]:
 
 def nothing(response: httpx.Response) -> None:
     """Read a response whose status says all."""
+
+
+def held(response: httpx.Response) -> Hold | None:
+    """Read whether everything is held."""
+    return hold(response) if response.json()["held"] else None
+
+
+def hold(response: httpx.Response) -> Hold:
+    """Read a hold; its uid stays with the server."""
+    return _hold(response.json())
+
+
+def _hold(json: Mapping[str, Any]) -> Hold:
+    return read(Hold, {"uid": "", **json, "kept_in": tuple(json["kept_in"])})
+
+
+def release_preview(response: httpx.Response) -> ReleasePreview:
+    """Read what a release would do."""
+    json = response.json()
+    rows = [{**row, "fires": [datetime.fromisoformat(at) for at in row["fires"]]} for row in json["schedules"]]
+    return read(
+        ReleasePreview, json | {"hold": _hold(json["hold"]) if json["hold"]["held"] else None, "schedules": rows}
+    )
+
+
+def released(response: httpx.Response) -> Released:
+    """Read what a release did."""
+    return read(Released, {"hold": None, **response.json()})
 
 
 def usage(response: httpx.Response) -> Usage:

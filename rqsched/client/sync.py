@@ -22,6 +22,7 @@ from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
+from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import Usage
 from rqsched.core.results import MAX_PAGE, BulkRow, Page, RetryRow, Synced, Why, pages
 from rqsched.core.target_progress import TargetDescription, TargetProgress
@@ -175,6 +176,35 @@ class Client:
     def usage(self) -> Usage:
         """Read what the namespace holds and what its quota allows: schedules, and the bytes they declare."""
         return self.send(get(path_of("usage"), responses.usage))
+
+    def hold(self, reason: str | None = None) -> Hold:
+        """Let nothing begin, in any namespace, until `release`. Idempotent; see `Scheduler.hold`."""
+        return self.send(
+            Request("POST", path_of("hold"), responses.hold, given({"reason": reason}), is_repeatable=True)
+        )
+
+    def held(self) -> Hold | None:
+        """Read the hold, with who set it, why and since when; None when nothing is held."""
+        return self.send(get(path_of("hold"), responses.held))
+
+    def preview_release(self, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
+        """Read what `release` with the same arguments would do now; see `Scheduler.preview_release`."""
+        at = None if since is None else instant("since", since)
+        params = {"since": at, "missed": "true" if missed else None}
+        return self.send(get(path_of("hold", "preview"), responses.release_preview, params))
+
+    def release(
+        self,
+        *,
+        since: datetime | None = None,
+        missed: bool = False,
+        cancel_pending: bool = False,
+        reason: str | None = None,
+    ) -> Released:
+        """Let everything begin again; see `Scheduler.release`. What has ended is not read: `hold` is None."""
+        at = None if since is None else instant("since", since)
+        body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
+        return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
 
     def retry_failed(
         self,

@@ -12,10 +12,12 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from rqsched.core import audit
+from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.core.occurrences import (
+    TICK,
     DueOccurrences,
     Missed,
     classify_due,
@@ -27,6 +29,9 @@ from rqsched.core.occurrences import (
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
 from rqsched.core.schedule_endings import complete_if_over
+
+HELD = "held"
+"""The policy of an occurrence that is missed because it was due during a hold, whose end said so."""
 
 
 class FireContext(NamedTuple):
@@ -49,41 +54,53 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, conte
     The caller has checked that the schedule is active and due; `runs` are its open runs.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
-    due = classify_due(schedule, now)
-    skip_gaps(builder, due.last)
-    builder.set(evaluated_to=due.last)
-    if due.missed is not None:
-        _record_missed(builder, due.missed, due.fires, context)
-    awaited = _start_due(builder, due, context)
-    if not schedule.spec.is_from_completion:
-        builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
-    elif awaited is not None:
-        builder.wait_for(awaited)
-    else:
-        builder.plan(next_occurrence(schedule, now))
+    _evaluate(builder, classify_due(schedule, now), context)
     complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()
 
 
-def _record_missed(builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext) -> None:
-    """Count what no run stands for; what a backfill ran already has its outcome."""
-    schedule = builder.schedule
-    # Before a change of timing only the stored one is an occurrence.
-    since, stored = schedule.timing_changed_at, schedule.next_run_at
-    ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
-    count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
-    if count > 0:
-        record_missed(builder, replace(missed, count=count), fired=fires, policy=schedule.policies.missed.value)
+def decide_miss_due(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    since: datetime | None,
+    now: datetime,
+    context: FireContext,
+    asked: CommandContext | None = None,
+) -> Change:
+    """Record what is due as missed instead of firing it; what was due before `since` fires by the policies first.
 
-
-def _start_due(builder: ChangeBuilder, due: DueOccurrences, context: FireContext) -> str | None:
-    """Put each occurrence that fires to the overlap policy; returns the run that a `from_completion` schedule awaits.
-
-    One of them may use up `max_runs`, which ends the schedule: the later ones were due before that and are skipped.
+    The caller has checked that the schedule is active and due; `asked` says who asks, for the audit events.
     """
+    builder = ChangeBuilder(schedule, runs, now=now, context=asked)
+    if since is not None and schedule.due_at is not None and schedule.due_at < since:
+        _evaluate(builder, classify_due(schedule, since - TICK), context)
+    rest = builder.schedule
+    if rest.is_active and rest.due_at is not None and rest.due_at <= now:
+        due = classify_due(rest, now)
+        passed = due.missed or Missed(0, False, due.fires[0], due.last)
+        first = min(passed.first, *due.fires) if due.fires else passed.first
+        missed = replace(passed, count=passed.count + len(due.fires), first=first)
+        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=HELD)
+    complete_if_over(builder)
+    builder.set(fire_failures=0)
+    return builder.build()
+
+
+def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
+    """Give each occurrence that has passed its outcome, and set the next time.
+
+    Each that fires is put to the overlap policy. One of them may use up `max_runs`, which ends the schedule: the later
+    ones were due before that and are skipped. A `from_completion` schedule then waits for the run that blocks the next.
+    """
+    schedule = builder.schedule
+    skip_gaps(builder, due.last)
+    builder.set(evaluated_to=due.last)
+    if due.missed is not None:
+        _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)
     awaited: str | None = None
-    allowed = builder.schedule.policies.environments
+    allowed = schedule.policies.environments
     for nominal in due.fires:
         if nominal in context.ran:
             continue
@@ -94,7 +111,25 @@ def _start_due(builder: ChangeBuilder, due: DueOccurrences, context: FireContext
         result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at))
         blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
         awaited = blocking[0].uid if blocking else None
-    return awaited
+    if not schedule.spec.is_from_completion:
+        builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
+    elif awaited is not None:
+        builder.wait_for(awaited)
+    else:
+        builder.plan(next_occurrence(schedule, builder.now))
+
+
+def _record_missed(
+    builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext, policy: str
+) -> None:
+    """Count what no run stands for; what a backfill ran already has its outcome."""
+    schedule = builder.schedule
+    # Before a change of timing only the stored one is an occurrence.
+    since, stored = schedule.timing_changed_at, schedule.next_run_at
+    ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
+    count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
+    if count > 0:
+        record_missed(builder, replace(missed, count=count), fired=fires, policy=policy)
 
 
 def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Change:

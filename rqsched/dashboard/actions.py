@@ -21,6 +21,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
+from rqsched.http.errors import ForbiddenError
 from rqsched.store import changes
 
 MOST = 500
@@ -224,6 +225,30 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
     if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
         raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
     return since
+
+
+def confirm_release(visit: Visit) -> Response:
+    """Ask whether to release everything, with what would fire and which runs wait."""
+    _require_all(visit)
+    return visit.page("release.html", found=visit.scheduler.preview_release())
+
+
+def release(visit: Visit) -> Response:
+    """Release everything; what is due fires, or is recorded as missed, and what waits may be cancelled first."""
+    _require_all(visit)
+    is_missed, cancels = "missed" in visit.form, "cancel_pending" in visit.form
+    try:
+        done = visit.scheduler.release(missed=is_missed, cancel_pending=cancels, context=visit.context)
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", "/")
+    also = f" {done.missed} occurrences are recorded as missed." if is_missed else ""
+    also += f" {done.cancelled} runs are cancelled." if cancels else ""
+    return visit.done(("Everything is released." if done.hold else "Nothing was held.") + also, "/")
+
+
+def _require_all(visit: Visit) -> None:
+    if not visit.sees_all:
+        raise ForbiddenError("this concerns every namespace, and you see only some; use a token of all of them.")
 
 
 def act_on_run(visit: Visit) -> Response:

@@ -126,6 +126,7 @@ _WORDS: Mapping[str, _Words] = {
         "does not fire.",
     ),
     "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
+    "hold": _Words("Everything is held", "{detail}."),
     "writes": _Words(
         "The database takes no writes",
         "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",

@@ -58,6 +58,8 @@ def routes() -> list[Route]:
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", actions.bulk),
+        _page("/release", actions.confirm_release, Role.ADMIN),
+        _form("/release", actions.release, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),
         _form("/retry-failed", actions.retry_failed),
         _form(f"{schedule}/edit", editor.update, Role.ADMIN),

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.core.audit import CommandContext
+from rqsched.core.hold import Hold
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
 from rqsched.dashboard import session
@@ -138,6 +139,13 @@ class Visit:
         response = RedirectResponse(self.url(path, **query), 303)
         session.remember(response, self.request, session.FLASH, quote(message[:1000]), seconds=30)
         return response
+
+    @cached_property
+    def hold(self) -> Hold | None:
+        """The hold, for the banner of every page; None when nothing is held."""
+        gate = self.scheduler.runtime.hold
+        gate.look()
+        return gate.known
 
     @property
     def stream(self) -> str:

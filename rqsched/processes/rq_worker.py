@@ -105,6 +105,8 @@ class PatientWorker(BaseWorker):
     """RQ's longest pause before it tries an absent Redis again."""
     runtime: Runtime | None = None
     """Settles the runs whose horse this worker sees die; None leaves them to reconcile."""
+    hold_redis: Redis | None = None
+    """The client over which this worker asks whether everything is held; None for the runtime's own."""
     _progress: Progress | None = None
     """Shows a supervisor that RQ's loop turns; None without one."""
     _heartbeat_at = 0.0
@@ -206,13 +208,15 @@ class PatientWorker(BaseWorker):
             super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended; looked for at most once a second."""
+        """Wait while workers are suspended, and learn whether everything is held; looked for at most once a second."""
         now = time.monotonic()
         if now - self._suspension_at < HOUSEKEEPING_SECONDS:
             return
         with self._outlived("a look for `rq suspend`"):
             super().check_for_suspension(burst)
             self._suspension_at = now
+        if self.runtime is not None:
+            self.runtime.hold.feed(self.hold_redis)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
         """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""
@@ -236,12 +240,12 @@ class PatientWorker(BaseWorker):
         """Whether no job is taken because the database takes no writes."""
         return self.runtime is not None and self.runtime.write_gate.is_closed
 
-    def _wait_for_writes(self) -> None:
-        """Wait, in RQ's loop, for a database in which the runs of the jobs that are taken can be recorded."""
+    def _wait_until_allowed(self) -> None:
+        """Wait, in RQ's loop, while this process may take no job: what would run could not be recorded, or is held."""
         if self.runtime is None:
             return
         is_first = self.runtime.database.refuses_writes is None
-        while not self.runtime.write_gate.is_open() and not self._stop_requested:
+        while (self.runtime.hold.is_own or not self.runtime.write_gate.is_open()) and not self._stop_requested:
             self.heartbeat()
             time.sleep(_WRITES_SECONDS)
         if is_first:
@@ -251,7 +255,7 @@ class PatientWorker(BaseWorker):
         """Wait for a job; None when RQ's loop is to end."""
         self._waits_for_job = True
         try:
-            self._wait_for_writes()
+            self._wait_until_allowed()
             if self._stop_requested:
                 raise StopRequested
             found = super().dequeue_job_and_maintain_ttl(*arguments, **options)
@@ -425,9 +429,12 @@ def make_worker(
     # A client of its own: RQ sets timeouts on it that are not ours.
     redis, serializer = connect(runtime.redis_url), runtime.settings.serializer_for(queues[0])
     found = make_queues(runtime.settings, queues, redis)
-    return worker_class(
+    worker = worker_class(
         found, name=name, connection=redis, serializer=serializer, exception_handlers=list(exception_handlers)
     )
+    if isinstance(worker, PatientWorker):
+        worker.hold_redis = redis
+    return worker
 
 
 def make_queues(settings: Settings, names: Sequence[str], redis: Redis) -> list[Queue]:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
+from rqsched.store.metadata import HOLD
 from rqsched.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
@@ -27,7 +28,15 @@ from rqsched.store.rows import (
     to_run_and_schedule,
     to_schedule,
 )
-from rqsched.store.tables import IS_UNFINISHED, constant, is_free_for, is_held_by, runs, schedules
+from rqsched.store.tables import (
+    IS_UNFINISHED,
+    constant,
+    database_metadata,
+    is_free_for,
+    is_held_by,
+    runs,
+    schedules,
+)
 
 
 class StartedRun(NamedTuple):
@@ -71,6 +80,8 @@ def start_run(
 
 _START_GIVES = ("token", "started_at", "worker")
 _TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")
+_IS_NOT_HELD = ~sa.exists(sa.select(1).where(database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)))
+"""A claim looks itself, in its own statement, whether everything is held."""
 
 
 def _start(dialect: Dialect) -> sa.Update:
@@ -85,7 +96,7 @@ def _start(dialect: Dialect) -> sa.Update:
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN))
+    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN)).where(is_held_by(runs, _TOKEN) | _IS_NOT_HELD)
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
@@ -156,7 +167,7 @@ def lock_waiting_external(
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
     statement = (
         sa.select(runs.c.uid)
-        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace))
+        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), _IS_NOT_HELD)
         .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)

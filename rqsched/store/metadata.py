@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,6 +19,11 @@ MARK = "mark"
 """The name of the newest mark of a reconcile pass."""
 _OF_MARKS = {f"went_back:{one.value}": one for one in WentBack}
 """The names of what marks told."""
+HOLD = "hold"
+"""The name of the hold, while there is one: no claim begins an attempt then."""
+_RELEASED = "released"
+"""The name of the uids of the holds that were released last, so that none is copied back from Redis."""
+_MOST_RELEASED = 20
 
 
 def find_value(connection: Connection, name: str) -> str | None:
@@ -30,6 +37,26 @@ def claim_value(connection: Connection, name: str, value: str) -> str:
     statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
     connection.execute(statement.on_conflict_do_nothing())
     return find_value(connection, name) or value
+
+
+def set_hold(connection: Connection, uid: str, text: str) -> None:
+    """Set the hold of this uid, unless there is one or this one was released."""
+    if uid not in _lock_released(connection):
+        claim_value(connection, HOLD, text)
+
+
+def drop_hold(connection: Connection, uids: Sequence[str]) -> None:
+    """Remove the hold, and remember that these were released."""
+    released = [*_lock_released(connection), *uids][-_MOST_RELEASED:]
+    set_value(connection, _RELEASED, " ".join(released))
+    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == HOLD))
+
+
+def _lock_released(connection: Connection) -> list[str]:
+    """Read the uids of released holds; others who set or release one wait until the transaction ends."""
+    claim_value(connection, _RELEASED, "")
+    statement = sa.select(database_metadata.c.value).where(database_metadata.c.name == _RELEASED)
+    return str(connection.execute(statement.with_for_update()).scalar_one()).split()
 
 
 def set_value(connection: Connection, name: str, value: str) -> None:

@@ -34,6 +34,7 @@ from rqsched.store.tables import (
     IS_DEAD_LETTER,
     IS_LIVE,
     IS_OCCURRENCE,
+    IS_OPEN,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
     WAITS_FOR_CODE,
@@ -389,6 +390,14 @@ def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -
             statement = statement.select_from(joined).where(schedules.c.namespace == namespace)
         found += [Waiting(*row) for row in connection.execute(statement)]
     return found
+
+
+def waiting(connection: Connection, limit: int) -> list[tuple[Schedule, Run]]:
+    """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first."""
+    statuses = [status.value for status in (RunStatus.PENDING, RunStatus.RETRYING, RunStatus.BUFFERED)]
+    statement = SELECT_RUNS_WITH_SCHEDULES.where(IS_OPEN, runs.c.status.in_(statuses)).order_by(runs.c.uid)
+    found = (to_run_and_schedule(row) for row in connection.execute(statement.limit(limit)))
+    return [(schedule, run) for run, schedule in found]
 
 
 def running(connection: Connection, namespace: str | None, most: int) -> list[tuple[Schedule, datetime]]:

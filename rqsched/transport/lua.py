@@ -119,9 +119,10 @@ dispatcher.
 LEASE = (
     _FOREIGNNESS
     + """
--- KEYS: scheduled set, list, the server's identity. ARGV: now, the lease's end (Unix seconds), the most to take, the
--- identity of this process.
+-- KEYS: scheduled set, list, the server's identity, hold. ARGV: now, the lease's end (Unix seconds), the most to take,
+-- the identity of this process.
 if is_foreign(KEYS[3], ARGV[4]) then return redis.error_reply(foreign) end
+if redis.call('HEXISTS', KEYS[4], '*') == 1 then return false end
 local limit = tonumber(ARGV[3])
 local taken = redis.call('LRANGE', KEYS[2], 0, limit - 1)
 if #taken > 0 then redis.call('LTRIM', KEYS[2], #taken, -1) end
@@ -133,7 +134,17 @@ for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end
 return taken
 """
 )
-"""Take the entries of the list and the due links, and put them into the scheduled set until the lease ends."""
+"""Take the entries of the list and the due links, and put them into the scheduled set until the lease ends; while
+everything is held nothing is taken, and the answer is nil."""
+
+SET_HOLD = """
+-- KEYS: hold. ARGV: the hold's uid and text.
+for uid in string.gmatch(redis.call('HGET', KEYS[1], '*:released') or '', '%S+') do
+  if uid == ARGV[1] then return 0 end
+end
+return redis.call('HSETNX', KEYS[1], '*', ARGV[2])
+"""
+"""Keep a hold, unless there is one or this one was released; answers 1 when it was kept."""
 
 NEXT_LOOK = """
 -- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take

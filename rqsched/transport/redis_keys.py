@@ -41,6 +41,11 @@ def flush_marker(queue: str, uid: str) -> str:
     return f"{database_id(queue)}:{uid}"
 
 
+def hold(queue: str) -> str:
+    """Return the key of the hash that holds everything while it has the field `*`."""
+    return f"rqsched:hold:{queue}"
+
+
 def reconcile_interval(queue: str) -> str:
     """Return the key that spreads periodic reconcile passes over workers."""
     return f"rqsched:reconcile:{queue}"

@@ -34,7 +34,7 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
-from rqsched.transport.lua import CLAIM_IDENTITY, FOREIGN, LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID
+from rqsched.transport.lua import CLAIM_IDENTITY, FOREIGN, LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID, SET_HOLD
 from rqsched.transport.redelivery import mark_failed
 
 _log = logging.getLogger(__name__)
@@ -150,6 +150,8 @@ class Transport:
         """The key that holds the identity of that database's server."""
         self.first_look_key = redis_keys.first_look(name)
         """The key that names the dispatcher that looks first when something is due."""
+        self.hold_key = redis_keys.hold(name)
+        """The key of the hash that holds everything while it has the field `*`."""
         self.interval_key = redis_keys.reconcile_interval(name)
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
@@ -166,6 +168,8 @@ class Transport:
         """The list of the control queue, where late links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
+        self.is_held = False
+        """Whether everything was held when links were to be leased last."""
         self._is_alone = False
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
@@ -349,15 +353,37 @@ class Transport:
             )
 
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
-        """Lease due links and the entries of the list; they become due again by themselves when the lease ends."""
+        """Lease due links and the entries of the list; they become due again by themselves when the lease ends.
+
+        None is taken while everything is held, and `is_held` tells that.
+        """
         until = (now + lease).timestamp()
-        keys = [self.scheduled_key, self.list_key, self.server_key]
+        keys = [self.scheduled_key, self.list_key, self.server_key, self.hold_key]
         args = [now.timestamp(), until, limit, self.server]
         try:
-            return [_text(entry) for entry in self._patiently(self._lease_script, keys=keys, args=args)]
+            taken = self._patiently(self._lease_script, keys=keys, args=args)
         except ResponseError as error:
             self._claim_queue(error)
             return self.lease(now=now, lease=lease, limit=limit)
+        self.is_held = taken is None
+        return [_text(entry) for entry in taken or ()]
+
+    def read_hold(self, redis: Redis | None = None) -> str | None:
+        """Return the hold as `set_hold` kept it, read over another client where one is given; None without one."""
+        found: Any = (redis or self.redis).hget(self.hold_key, "*")
+        return None if found is None else _text(found)
+
+    def set_hold(self, uid: str, text: str) -> None:
+        """Keep a hold, unless there is one or this one was released."""
+        self._patiently(self._set_hold_script, keys=[self.hold_key], args=[uid, text])
+
+    def drop_hold(self, uids: Sequence[str]) -> None:
+        """Remove the hold, and remember that these were released."""
+        pipeline = cast("Callable[[], Any]", self.redis.pipeline)
+        released = " ".join(uids)
+        self._patiently(
+            lambda: pipeline().hset(self.hold_key, "*:released", released).hdel(self.hold_key, "*").execute()
+        )
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have fired, their entries and their hashes together."""
@@ -482,6 +508,10 @@ class Transport:
     @cached_property
     def _lease_script(self) -> Any:
         return self.redis.register_script(LEASE)
+
+    @cached_property
+    def _set_hold_script(self) -> Any:
+        return self.redis.register_script(SET_HOLD)
 
     @cached_property
     def _next_look_script(self) -> Any:

@@ -54,6 +54,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "memory",
             "writes",
             "went back",
+            "hold",
             "dispatchers",
             "environments",
             "workers",

@@ -52,6 +52,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.store.dialect", "sqlalchemy.dialects.postgresql"): "a process has one database, and they load slowly",
     ("rqsched.store.dialect", "sqlalchemy.dialects.sqlite"): "as above",
     ("rqsched.store.dialect", "sqlalchemy.dialects.postgresql.JSONB"): "as above",
+    ("rqsched.api.holding", "rqsched.chain.holding"): "most commands and requests need none of it",
     ("rqsched.api.recovering", "rqsched.chain.reconcile.recover"): "as in rqsched.api.scheduler",
     ("rqsched.processes.keeper", "rqsched.config.export"): "a keeper that is started anew holds 12 MB instead of 50",
     ("rqsched.processes.keeper", "rqsched.processes.worker.dispatch"): "as above",

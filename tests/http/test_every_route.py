@@ -29,7 +29,7 @@ READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
     f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
     f"GET {ONE}upcoming/", f"GET {ONE}why/", f"GET {ONE}deliveries/",
-    "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/",
+    "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/", "GET /api/v1/hold/",
     "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
@@ -51,6 +51,7 @@ OPERATE = {
 }
 ADMIN = {
     f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", "POST /api/v1/sync/",
+    "POST /api/v1/hold/", "GET /api/v1/hold/preview/", "POST /api/v1/release/",
     f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
     "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
@@ -135,15 +136,22 @@ def test_an_id_of_another_namespace_is_not_found_in_ones_own(populated: tuple[We
     assert stored_contents(web) == before
 
 
-WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {"GET /metrics", "GET /api/cluster/info"}
+WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {
+    "GET /metrics",
+    "GET /api/cluster/info",
+    "GET /api/v1/hold/",
+    "POST /api/v1/hold/",
+}
 """What is answered all the same."""
-ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health"}
+ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/v1/release/"}
 """What tells that Redis is away; everything else is done in SQL, and Redis follows."""
 
 
 def in_order(web: Web) -> list[str]:
-    """Every route, deletions last."""
-    return sorted(documented_operations(web), key=lambda label: ("delete" in label.lower(), label))
+    """Every route, deletions last, and then the one after which nothing can be started."""
+    return sorted(
+        documented_operations(web), key=lambda label: (label == "POST /api/v1/hold/", "delete" in label.lower(), label)
+    )
 
 
 @pytest.fixture

@@ -75,6 +75,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
     flush_marker = _leave_flush_marker(runtime)
     _claim_server(runtime)
     uncompared = _leave_mark(runtime)
+    runtime.hold.share()  # while there is one, the sections that would begin what waits do nothing
     everything = deep or flush_marker is not None or bool(uncompared)
     sections = [
         schedules.apply_new_tzdata(runtime),

@@ -202,6 +202,11 @@ def redis_families(found: RedisGauges) -> Iterator[Metric]:
     yield CounterMetricFamily("rqsched_reconcile_seconds", "How long they took in total.", value=sums.get(SECONDS, 0))
 
 
+def held(is_on: bool) -> GaugeMetricFamily:
+    """Return whether everything is held."""
+    return GaugeMetricFamily("rqsched_held", "Whether everything is held, so that nothing begins.", value=float(is_on))
+
+
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
     """Return which backends responded."""
     family = GaugeMetricFamily("rqsched_up", "Whether a backend responds.", labels=("backend",))

@@ -50,6 +50,7 @@ class Meter:
 
     def _read_database(self) -> DatabaseGauges | None:
         try:
+            self._runtime.hold.look()
             self._follower.update()
             # The times first: inside a transaction the clock is never measured anew.
             now, until = self._runtime.now(), late_until(self._runtime)
@@ -58,7 +59,7 @@ class Meter:
             return None
 
     def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
-        late = system_queries.count_late(connection, until)
+        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # that is meant
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
             runs=system_queries.count_open_runs_by_status(connection),
@@ -94,4 +95,5 @@ class Meter:
                 yield from [exposition.went_back(self._database.went_back)] if sees_all else []
             if sees_all:
                 yield exposition.up({"database": self._database is not None, "redis": self._redis is not None})
+                yield exposition.held(self._runtime.hold.is_on)
                 yield from exposition.redis_families(self._redis) if self._redis else ()

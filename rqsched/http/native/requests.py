@@ -382,6 +382,21 @@ class StopRequest(RequestBody):
     reason: Note | None = Field(default=None, description=_REASON)
 
 
+class HoldRequest(RequestBody):
+    """Why everything is held."""
+
+    reason: Note | None = Field(default=None, description="Shown to whoever asks what is held.")
+
+
+class ReleaseRequest(RequestBody):
+    """What becomes of what is due and waits when everything is released."""
+
+    since: Instant | None = Field(default=None, description="With `missed`: only what is due since then.")
+    missed: bool = Field(default=False, description="What is due is recorded as missed instead of firing.")
+    cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
+    reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
+
+
 class RetryOneRequest(RetryRunRequest):
     """Why and what of a run is run again."""
 

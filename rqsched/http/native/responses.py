@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from rqsched.api.build_description import describe_plainly, describe_run
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
@@ -292,6 +294,83 @@ class WorkflowResponse(Schema):
     """What names the targets that its runs call it for; None when nothing does."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
+
+
+class HoldResponse(Schema):
+    """Whether everything is held."""
+
+    held: bool
+    """Whether nothing begins."""
+    since: datetime | None = None
+    """When it was set."""
+    by: str | None = None
+    """Who set it."""
+    reason: str | None = None
+    """Why."""
+    kept_in: list[str] = Field(default_factory=list)
+    """Where it is kept: `redis`, `sql`, or `process` for this process alone."""
+
+
+class HeldScheduleResponse(Schema):
+    """What becomes of the due occurrences of one schedule."""
+
+    namespace: str
+    """Its namespace."""
+    schedule_id: str
+    """Its id."""
+    due_at: datetime
+    """When the first was due."""
+    fires: list[datetime]
+    """Those that start a run, or wait behind one."""
+    missed: int
+    """How many are counted as missed."""
+    skipped: int
+    """How many are skipped."""
+    next_at: datetime | None
+    """When it is due next."""
+
+
+class HeldRunResponse(Schema):
+    """A run that waits to begin."""
+
+    namespace: str
+    """Of its schedule."""
+    schedule_id: str
+    """Its schedule."""
+    uid: str
+    """The run."""
+    status: str
+    """`pending`, `retrying` or `buffered`."""
+    attempt: int
+    """The attempt that begins, or that failed last."""
+    occurrence_at: datetime | None
+    """What it stands for."""
+
+
+class ReleasePreviewResponse(Schema):
+    """What a release would do now."""
+
+    hold: HoldResponse
+    """Whether everything is held."""
+    schedules: list[HeldScheduleResponse]
+    """The schedules that are due, the earliest first."""
+    runs: list[HeldRunResponse]
+    """The runs that wait, the oldest first."""
+    has_more: bool
+    """Whether there are more of either."""
+
+
+class ReleaseResponse(Schema):
+    """What a release did."""
+
+    was_held: bool
+    """Whether there was a hold."""
+    schedules: int
+    """Of how many schedules occurrences were recorded as missed."""
+    missed: int
+    """How many occurrences."""
+    cancelled: int
+    """How many waiting runs were cancelled."""
 
 
 class WorkflowsResponse(Schema):

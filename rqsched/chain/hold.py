@@ -1,0 +1,187 @@
+"""The gate of a hold: one question, `is_on`, before a link fires, a run is claimed or something is started by hand.
+
+A hold is kept in Redis, where LEASE looks in its script, and in SQL, where a claim's own UPDATE looks; either one
+holds, and a pass of reconcile copies what only one of them has. What was asked last is remembered: a server that does
+not answer changes nothing. A process that is held by its settings asks nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import chain
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from rqsched.core.hold import Hold
+from rqsched.errors import BackendUnavailableError, HeldError
+from rqsched.store import metadata
+from rqsched.store.database import Database, Patience
+from rqsched.transport.transport import Transport
+
+_log = logging.getLogger(__name__)
+
+_ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
+_OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
+"""How long what Redis and SQL have said counts, where nothing else tells."""
+
+
+class HoldGate:
+    """What this process knows of a hold."""
+
+    def __init__(self, database: Database, transport: Transport, now: Callable[[], datetime], *, is_held: bool) -> None:
+        """`is_held` is the setting `hold`: this process begins nothing, whatever Redis and SQL say."""
+        self._database = database
+        self._transport = transport
+        self.now = now
+        """The time by which answers grow old."""
+        self._own = Hold("process", by="RQSCHED_HOLD of this process", kept_in=("process",)) if is_held else None
+        self._in_redis: str | None = None
+        self._in_sql: str | None = None
+        self._redis_at: datetime | None = None
+        self._sql_at: datetime | None = None
+        self._was_asked = False
+        self.is_own = is_held
+        """Whether this process is held by its settings."""
+        self.is_fed = False
+        """Whether the process itself lets this ask (`feed`)."""
+        self.has_sql = True
+        """Whether SQL answered when it was asked last."""
+        self.is_on = is_held
+        """Whether nothing may begin, as far as this process knows; who has not asked yet calls `look` before."""
+
+    @property
+    def kept(self) -> Hold | None:
+        """What Redis or SQL had when they were asked last, with the places that keep it; None for no hold."""
+        return _joined([_read(self._in_redis, "redis"), _read(self._in_sql, "sql")])
+
+    @property
+    def known(self) -> Hold | None:
+        """What was read last, or this process's own hold; None when nothing is held."""
+        return _joined([self.kept, self._own])
+
+    def require_off(self) -> None:
+        """Raise HeldError while there is a hold: what is asked for by hand is refused instead of waiting."""
+        self.look(with_sql=False)
+        if self.is_on:
+            raise HeldError(str(self.known))
+
+    def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> None:
+        """Ask Redis and SQL again, unless what they said still counts; a process that is fed asks only when fresh."""
+        if (self.is_own or self.is_fed) and not is_fresh:
+            if self.is_own and not self._was_asked:
+                self._note()
+            return
+        now = None if is_fresh else self.now()  # which needs SQL the first time
+        if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
+            self._redis_at = now or self._redis_at
+            self._ask_redis()
+        if with_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
+            self._sql_at = now or self._sql_at
+            self._ask_sql()
+
+    def feed(self, redis: Redis | None) -> None:
+        """Ask Redis for a process that does so itself from time to time, over a client of its own where it has one.
+
+        Its claims look in SQL themselves, and neither they nor the processes that it forks ask any more.
+        """
+        self.is_fed = True
+        if self._own is None:
+            self._ask_redis(redis)
+        elif not self._was_asked:
+            self._note()
+
+    def _ask_redis(self, redis: Redis | None = None) -> None:
+        try:
+            text = self._transport.read_hold(redis)
+        except RedisError as error:
+            _log.debug("Redis does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
+            return
+        if text != self._in_redis:
+            self._in_redis = text
+            self._note()
+
+    def _ask_sql(self) -> None:
+        try:
+            self._read_sql(_ONCE)
+            self.has_sql = True
+        except BackendUnavailableError as error:
+            self.has_sql = False
+            _log.debug("SQL does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
+
+    def _read_redis(self) -> None:
+        self._in_redis = self._transport.read_hold()
+        self._note()
+
+    def _read_sql(self, patience: Patience | None = None) -> None:
+        text = self._database.read(lambda connection: metadata.find_value(connection, metadata.HOLD), patience=patience)
+        if text != self._in_sql:
+            self._in_sql = text
+            self._note()
+
+    def _note(self) -> None:
+        """Remember the answer, and log that it has changed."""
+        hold = self.known
+        was_on, self.is_on = self.is_on and self._was_asked, hold is not None
+        if hold is not None and not was_on:
+            ends = "until it is started without that" if self.is_own else "until `rqsched release`"
+            _log.warning("%s: nothing begins here %s", hold, ends, extra={"action": "held"})
+        elif hold is None and was_on:
+            _log.info("released: what is due begins", extra={"action": "released"})
+        self._was_asked = True
+
+    def share(self) -> None:
+        """Copy a hold that only Redis or only SQL has to the other, unless that has seen it released.
+
+        What does not answer now is told by the next pass of reconcile.
+        """
+        self.look(is_fresh=True)
+        hold = self.kept
+        try:
+            if hold is not None and self._in_redis is None:
+                self.put_into_redis(hold)
+            elif hold is not None and self._in_sql is None:
+                self.put_into_sql(hold)
+        except (BackendUnavailableError, RedisError) as error:
+            _log.warning("the hold is not copied yet: %s", error, extra={"action": "hold_not_copied"})
+
+    def put_into_redis(self, hold: Hold) -> None:
+        """Keep a hold in Redis, unless that has one or has seen it released; raises RedisError."""
+        self._transport.set_hold(hold.uid, hold.to_text())
+        self._read_redis()
+
+    def put_into_sql(self, hold: Hold) -> None:
+        """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError."""
+        uid, text = hold.uid, hold.to_text()
+        self._database.transact(lambda connection: metadata.set_hold(connection, uid, text), patience=_BRIEF)
+        self._read_sql()
+
+    def drop(self) -> Hold | None:
+        """End what Redis and SQL hold, in SQL first; returns what has ended. Raises what either raises.
+
+        When the second does not answer, everything is still held, and this is repeated.
+        """
+        self._read_redis()
+        self._read_sql()
+        kept = self.kept
+        if kept is not None:
+            found = _read(self._in_redis, "redis"), _read(self._in_sql, "sql")
+            uids = [one.uid for one in found if one is not None]
+            self._database.transact(lambda connection: metadata.drop_hold(connection, uids))
+            self._transport.drop_hold(uids)
+            self._in_redis = self._in_sql = None
+            self._note()
+        return kept
+
+
+def _read(text: str | None, place: str) -> Hold | None:
+    return None if text is None else Hold.from_text(text, place)
+
+
+def _joined(places: Sequence[Hold | None]) -> Hold | None:
+    """Return the first of the holds, kept wherever one of them is."""
+    found = [one for one in places if one is not None]
+    return replace(found[0], kept_in=tuple(chain.from_iterable(one.kept_in for one in found))) if found else None

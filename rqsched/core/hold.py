@@ -1,0 +1,119 @@
+"""A hold: while there is one, nothing begins, whatever is due. And what releasing it would do. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rqsched.core.ids import iso_utc
+from rqsched.core.payload import dumps
+
+PLACES = ("redis", "sql", "process")
+"""Where a hold may be kept; any of them is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why nothing begins, and since when."""
+
+    uid: str
+    """Tells it from every other one."""
+    since: datetime | None = None
+    """When it was set, aware UTC; None for one that a process has by its own settings."""
+    by: str | None = None
+    """Who set it; None where that is not known."""
+    reason: str | None = None
+    """Why, in the words of who set it."""
+    kept_in: tuple[str, ...] = ()
+    """Where it is kept now: `redis`, `sql`, or `process` (RQSCHED_HOLD, `--hold`)."""
+
+    @classmethod
+    def from_text(cls, text: str, *kept_in: str) -> Hold:
+        """Return the hold that `to_text` wrote; what a newer release added is ignored."""
+        stored = json.loads(text)
+        since = stored.get("since")
+        at = None if since is None else datetime.fromisoformat(since)
+        return cls(stored["uid"], at, stored.get("by"), stored.get("reason"), kept_in)
+
+    def to_text(self) -> str:
+        """Write it as Redis and SQL keep it."""
+        since = None if self.since is None else iso_utc(self.since)
+        return dumps({"uid": self.uid, "since": since, "by": self.by, "reason": self.reason})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-native values."""
+        since = None if self.since is None else iso_utc(self.since)
+        return {"since": since, "by": self.by, "reason": self.reason, "kept_in": [*self.kept_in]}
+
+    def __str__(self) -> str:
+        """Say since when, by whom and why."""
+        since = "" if self.since is None else f" since {iso_utc(self.since)}"
+        return f"held{since}{f' by {self.by}' if self.by else ''}{f' ({self.reason})' if self.reason else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSchedule:
+    """What becomes of the due occurrences of one schedule when a hold is released."""
+
+    namespace: str
+    """Its namespace."""
+    schedule_id: str
+    """Its id."""
+    due_at: datetime
+    """When the first of them was due."""
+    fires: list[datetime]
+    """The occurrences that start a run, or wait behind one, by its policies."""
+    missed: int
+    """How many are counted as missed."""
+    skipped: int
+    """How many its overlap policy or its environments skip."""
+    next_at: datetime | None
+    """When it is due next after that; None when it is over, or waits for a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A run whose next attempt begins when a hold is released."""
+
+    namespace: str
+    """Of its schedule."""
+    schedule_id: str
+    """Its schedule."""
+    uid: str
+    """The run."""
+    status: str
+    """`pending`, `retrying` or `buffered`."""
+    attempt: int
+    """The attempt that begins, or that failed last."""
+    occurrence_at: datetime | None
+    """What it stands for; None for a run that was started by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePreview:
+    """What a release would do now."""
+
+    hold: Hold | None
+    """The hold; None when there is none, and what is due fires anyway."""
+    schedules: list[HeldSchedule]
+    """The schedules that are due, the earliest first."""
+    runs: list[HeldRun]
+    """The runs that wait, the oldest first."""
+    has_more: bool
+    """Whether there are more of either than are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release did."""
+
+    hold: Hold | None
+    """The hold that has ended; None when there was none."""
+    schedules: int
+    """Of how many schedules occurrences were recorded as missed."""
+    missed: int
+    """How many occurrences."""
+    cancelled: int
+    """How many waiting runs were cancelled."""

@@ -1,0 +1,39 @@
+"""`rqsched hold` and `release`: what they say, to people and to programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rqsched import Every
+from rqsched.errors import ConflictError
+from tests.support.cli import HELLO, Cli
+
+
+def test_hold_preview_and_release_tell_people_what_they_did(cli: Cli) -> None:
+    cli.past(hours=1).create("late", HELLO, Every("30m"))
+    assert "Nothing is held.\n1 schedule(s) are due: 1 run(s) would start" in cli("hold", "--preview").out
+    assert cli.scheduler.held() is None
+
+    assert "Everything is held since " in (told := cli("hold", "--reason", "restore").out)
+    assert "(restore), in Redis and SQL." in told
+    assert "held since" in cli("trigger", "late", code=ConflictError.exit_code).err
+    assert cli("tick").out == "No schedules due.\n"
+    preview = cli("hold", "--preview", "-o", "json").json
+    assert (preview["hold"]["reason"], [row["schedule_id"] for row in preview["schedules"]]) == ("restore", ["late"])
+    assert cli.findings(1)["hold"]["level"] == "warning"
+
+    told = cli("release", "--missed", "--cancel-pending").out
+
+    assert "occurrence(s) of 1 schedule(s) are recorded as missed; 0 run(s) cancelled." in told
+    assert cli("release").out == "Nothing was held.\n"
+    assert cli("tick").out == "No schedules due.\n"
+
+
+def test_since_alone_is_refused(cli: Cli) -> None:
+    assert "missed" in cli("release", "--since", "2026-01-01T00:00:00Z", code=2).err
+
+
+def test_a_process_that_is_held_by_its_environment_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.scheduler.create("daily", HELLO, Every("24h"))
+    monkeypatch.setenv("RQSCHED_HOLD", "1")
+    assert "RQSCHED_HOLD" in cli("trigger", "daily", code=ConflictError.exit_code).err
