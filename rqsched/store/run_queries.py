@@ -165,19 +165,24 @@ class FailedRun(NamedTuple):
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailedRun]:
     """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all of them."""
-    newest = sa.select(runs.c.uid).where(HAS_FAILED, runs.c.ended_at >= since)
-    newest = newest.order_by(runs.c.ended_at.desc(), runs.c.uid.desc()).limit(_FAILED_AMONG)
+    order = runs.c.ended_at.desc(), runs.c.uid.desc()
+    last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
+    begin = connection.execute(last.offset(_FAILED_AMONG - 1).limit(1)).scalar() or since
     text = sa.func.coalesce(runs.c.error, "")
     is_long = sa.func.length(text) > _SHOWN_OF_ERROR
     end = "Traceback " + sa.func.substr(text, sa.func.length(text) - _SHOWN_OF_ERROR)
     shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
     statement = (
-        sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.ended_at, shown)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(runs.c.uid.in_(sa.select(newest.subquery().c.uid)), schedules.c.namespace == namespace)
-        .order_by(runs.c.ended_at.desc(), runs.c.uid.desc())
+        sa.select(_of_schedule(schedules.c.schedule_id), runs.c.uid, runs.c.number, runs.c.ended_at, shown)
+        .where(HAS_FAILED, runs.c.ended_at >= begin, _of_schedule(schedules.c.namespace) == namespace)
+        .order_by(*order)
     )
     return [FailedRun(*row) for row in connection.execute(statement.limit(limit))]
+
+
+def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
+    """Read a column of a run's schedule. Not by a join: it could begin with all schedules, or with all runs."""
+    return sa.select(column).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
 
 
 _FAILED_AMONG = 5_000
@@ -349,9 +354,10 @@ def newest_timings(
     first = connection.execute(newest.offset(most - 1).limit(1)).first()
     statement = (
         sa.select(*_TIMING)
-        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        .where(runs.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
+        .where(runs.c.uid >= (first_uid_at(start) if first is None else first.uid))
+        .where(_of_schedule(schedules.c.namespace) == namespace)
         .order_by(runs.c.uid.desc())
+        .limit(most)
     )
     return [
         RunTiming(*row) for row in connection.execute(statement).all()
