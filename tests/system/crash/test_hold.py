@@ -1,0 +1,78 @@
+"""A process that sets or ends a hold dies, or loses an answer, at any step: it is held, or it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.sizes import IS_PROOF
+from tests.system.crash.cases import run_in_child
+from tests.system.crash.env import CrashEnv
+from tests.system.crash.flows import HALF_A_SECOND, SECOND, START, Flow, late, waiting
+from tests.system.crash.steps import FATES, Steps, tried_at_the_next
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]:
+    with closing(CrashEnv(database_url, redis_url, tmp_path, START)) as env:
+        env.scheduler.recover()
+        env.redis.set(env.runtime.transport.interval_key, 1)
+        yield env
+
+
+def held(env: CrashEnv) -> None:
+    """Two occurrences are due and a run waits, and all of it is held."""
+    waiting(SECOND + HALF_A_SECOND, overlap="allow_all")(env)
+    env.scheduler.hold()
+
+
+HOLD = Flow("hold", late(), lambda env: env.scheduler.hold("restore"))
+FLOWS = (
+    HOLD,
+    Flow("release", held, lambda env: env.scheduler.release()),
+    Flow("miss and cancel", held, lambda env: env.scheduler.release(missed=True, cancel_pending=True)),
+)
+
+
+@pytest.mark.parametrize(
+    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
+)
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
+    flow: Flow, env: CrashEnv, database_kind: str
+) -> None:
+    del database_kind
+    flow.prepare(env)
+    before = env.snapshot()
+    run_in_child(env, flow, Steps())  # now Redis knows every script
+    env.restore(before)
+    steps = run_in_child(env, flow, Steps()).seen
+    assert len(steps) > 4
+    for at, step in enumerate(steps):
+        for fate in sorted(set(FATES[step.kind]) - (set() if IS_PROOF else tried_at_the_next(steps, at))):
+            name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
+            env.restore(before)
+            ended = run_in_child(env, flow, Steps(at, fate))
+            assert ended.error is None, f"{name}: {ended.error}"
+            hold = env.scheduler.held()
+            if not ended.has_died:
+                assert (hold is not None) is (flow is HOLD), name
+            env.scheduler.recover()
+            again = env.scheduler.held()
+            assert (again is None) is (hold is None), f"{name}: a pass has changed it"
+            if again is not None:
+                # A release that died between the two is remembered by SQL: no pass copies the hold back there.
+                assert again.kept_in in ({("redis", "sql")} if flow is HOLD else {("redis", "sql"), ("redis",)}), name
+                began = [run.started_at for story in env.stories() for run in story.runs]
+                env.dispatch_all()
+                env.work()
+                assert [run.started_at for story in env.stories() for run in story.runs] == began, name
+            if flow is HOLD:
+                env.scheduler.release()
+            else:
+                flow.act(env)
+            assert env.scheduler.held() is None, name
+            env.settle()
