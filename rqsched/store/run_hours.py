@@ -48,6 +48,7 @@ def count_some(
 ) -> Counted | None:
     """Count the next runs of a schedule that have ended, up to BATCH, beyond at most `most_open` that have not.
 
+    None passes over any number: runs that are to be pruned are counted, however many before them are open.
     Returns None when there is no such schedule, or another transaction holds what must be locked (`skip_locked`).
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
@@ -58,7 +59,10 @@ def count_some(
     following = connection.execute(_FOLLOWING, named).all()
     passed = 0 if most_open is None else connection.execute(_COUNT_PASSED, {"schedule_uid": schedule_uid}).scalar_one()
     ended, open_ = _reach(following, BATCH if most_open is None else most_open - passed + len(again))
-    if not (again or ended):
+    number = ended[-1].number if ended else before
+    if most_open is None and len(following) == BATCH and not ended:
+        number, open_ = following[-1].number, [row.number for row in following]
+    if not (again or ended or open_):
         return Counted(0, before, False)
     _write(connection, schedule_uid, tally([*again, *ended]), Tally.add)
     if again:
@@ -66,7 +70,6 @@ def count_some(
         connection.execute(sa.delete(uncounted).where(*mine))
     if open_:
         connection.execute(sa.insert(uncounted), [{"schedule_uid": schedule_uid, "number": one} for one in open_])
-    number = ended[-1].number if ended else before
     connection.execute(sa.update(counted).where(counted.c.schedule_uid == schedule_uid).values(number=number))
     is_full = len(again) == BATCH or len(following) == BATCH
     return Counted(len(again) + len(ended), number, is_full)
@@ -140,7 +143,8 @@ def take_out(connection: Connection, ended: Sequence[Run]) -> None:
         of_schedule.setdefault(run.schedule_uid, []).append(run)
     for uid, found in sorted(of_schedule.items()):
         number = _lock(connection, uid, skip_locked=False) or 0
-        known = set(connection.execute(sa.select(uncounted.c.number).where(uncounted.c.schedule_uid == uid)).scalars())
+        mine = uncounted.c.schedule_uid == uid, uncounted.c.number.in_([run.number for run in found])
+        known = set(connection.execute(sa.select(uncounted.c.number).where(*mine)).scalars())
         again = [run for run in found if run.number <= number and run.number not in known]
         if again:
             _write(connection, uid, tally(map(_ended_run, again)), Tally.take_out)

@@ -137,15 +137,16 @@ def test_hours_that_no_picture_shows_go_with_the_runs(any_env: Env) -> None:
     assert {hour for hour, _ in shown(any_env, schedule)} == {edge}
 
 
-def test_many_open_runs_keep_no_run_from_being_pruned(any_env: Env) -> None:
+@pytest.mark.parametrize("number", [149, run_hours.BATCH + 1])
+def test_many_open_runs_keep_no_run_from_being_pruned(any_env: Env, number: int) -> None:
     schedule = any_env.create(spec=DAY)
     state = any_env.state(schedule)
     at = any_env.clock.now() - 10 * DAY
     open_ones = [replace(run_of(state, n, RunStatus.BUFFERED, occurrence_at=at + n * MINUTE), created_at=at)
-                 for n in range(1, 150)]  # fmt: skip
+                 for n in range(1, number + 1)]  # fmt: skip
     ended = [replace(run_of(state, n, RunStatus.SUCCEEDED, occurrence_at=at + n * MINUTE, ended_at=at), created_at=at)
-             for n in range(150, 160)]  # fmt: skip
-    change = Change(state, replace(state, run_number=159), new_runs=(*open_ones, *ended))
+             for n in range(number + 1, number + 11)]  # fmt: skip
+    change = Change(state, replace(state, run_number=number + 10), new_runs=(*open_ones, *ended))
     any_env.runtime.database.transact(lambda connection: changes.write(connection, [change]))
     assert prune_all(any_env.runtime, Pruning(retention=Retention.parse("2d"))).runs == 9
     assert shown(any_env, schedule) == {(hour_of(at), "succeeded"): 10}
