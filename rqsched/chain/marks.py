@@ -75,10 +75,12 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     if mark is not None and _AT_ONCE <= now - mark.at < runtime.settings.reconcile_interval:
         return asking
     newest = transport.newest_mark(owner)
-    sides = _Sides(mark, mark) if newest == text else _compare(runtime, owner, mark)
+    is_told = mark is not None and any(_read(which, one).noticed_at == mark.at for which, one in found.items())
+    sides = _Sides(mark, mark) if newest == text else _compare(runtime, owner, mark, is_told=is_told)
     if sides is None:
         return asking  # others are passing now
-    left, noticed = Mark(new_uid(now), "" if sides.sql is None else sides.sql.uid), sides.noticed(now)
+    left = Mark(new_uid(now), "" if sides.sql is None else sides.sql.uid)
+    noticed = sides.noticed(left.at)
     write = runtime.database.transact_alone if noticed is None else runtime.database.transact
     if not write(partial(_write, left=left, known=sides.sql, noticed=noticed)):
         return asking  # another process was first
@@ -106,10 +108,16 @@ class _Sides(NamedTuple):
         return Told(self.went_back, now, None if to is None else to.at, is_compared)
 
 
-def _compare(runtime: Runtime, owner: str, mark: Mark | None) -> _Sides | None:
-    """Compare all marks; what a pass has not brought to Redis is there then. None while another process leaves one."""
+def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
+    """Compare all marks; what a pass has not brought to Redis is there then. None while another process leaves one.
+
+    A mark that `is_told` was written with what its pass had noticed: where that died before it reached Redis, there is
+    nothing more to notice, although the mark does not follow Redis's newest.
+    """
     marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
     went_back, newest = judge(mark, marks), marks[0] if marks else None
+    if is_told and mark not in marks:
+        went_back = None
     if went_back is not None or newest is None or newest == mark or mark is None:
         return _Sides(mark, newest, went_back)
     return _Sides(mark, mark) if runtime.transport.push_mark(owner, str(mark), follows=str(newest)) else None

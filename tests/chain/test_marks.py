@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -182,6 +182,36 @@ def test_a_pass_that_dies_before_everything_is_compared_is_followed_by_another_f
 
     assert link_id(schedule) in env.armed()
     assert [one.is_compared for one in told(env)] == [True]
+
+
+@pytest.mark.parametrize("which", [WentBack.SQL, WentBack.REDIS])
+@pytest.mark.parametrize("fails", [False, True], ids=["dies", "fails"])
+def test_a_pass_that_notices_and_does_not_reach_redis_is_told_once(
+    env: Env, monkeypatch: pytest.MonkeyPatch, which: WentBack, fails: bool
+) -> None:
+    """Its mark does not follow Redis's newest, and that says nothing more."""
+    passes(env, 2)
+    key = redis_keys.marks("rqsched", env.runtime.ownership.database_id())
+    backup, snapshot = mark(env), present(env.redis.dump(key))
+    passes(env, 4)
+    if which is WentBack.SQL:
+        restore(env, backup)
+    else:
+        env.redis.restore(key, 0, snapshot, replace=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(env.transport, "push_mark", away if fails else dies)
+        with nullcontext() if fails else pytest.raises(KeyboardInterrupt):
+            passes(env)
+    (first,) = told(env)
+
+    passes(env, 3)
+
+    assert told(env) == [first._replace(is_compared=True)]
+    assert in_redis(env)[0] == mark(env)
+    if which is WentBack.SQL:
+        restore(env, in_redis(env)[4])
+        passes(env)
+        assert noticed(env) == [WentBack.SQL, WentBack.TWO_DATABASES], "the line that was left is still another one"
 
 
 def dies(*_: object, **__: object) -> None:
