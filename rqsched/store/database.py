@@ -332,8 +332,13 @@ class Database:
         """
         if raw.closed:
             raise sa.exc.DisconnectionError
-        if entry.info.get(_IDENTITY) != self.identity:
+        if entry.info.get(_IDENTITY) != self.identity and self._has_left(entry.info):
             raise sa.exc.InvalidatePoolError
+
+    def _has_left(self, info: Any) -> bool:
+        """Return whether the newest connection has reached another server; the hosts of a URL may be replicas, too."""
+        known, newest = info.get(_IDENTITY), self.identity
+        return known is None or newest is None or not newest.is_same(known)
 
     def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
         """Ask which server answers now: behind a pooler another one may, over the same connection. Raises as `read`.
@@ -384,7 +389,8 @@ class Database:
     def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
         with self._counted():
             connection = self._kept
-            if connection is not None and connection.info.get(_IDENTITY) != self.identity:
+            is_newest = connection is None or connection.info.get(_IDENTITY) == self.identity
+            if connection is not None and not is_newest and self._has_left(connection.info):
                 self._give_back()  # another connection has reached another server: checked out again, it is replaced
                 connection = None
             if connection is None:

@@ -39,6 +39,10 @@ class ServerIdentity(NamedTuple):
     def __str__(self) -> str:
         return " ".join(self)
 
+    def is_same(self, other: ServerIdentity) -> bool:
+        """Return whether both may be one server: a primary and its replicas are, whose timeline is open."""
+        return all(OPEN in {mine, theirs} or mine == theirs for mine, theirs in zip(self, other, strict=True))
+
     def is_before(self, other: ServerIdentity) -> bool:
         """Return whether this is the same database on an earlier timeline than another."""
         is_known = OPEN not in {*self, *other}

@@ -130,6 +130,22 @@ def test_connections_to_another_server_than_the_newest_are_given_up(postgres_env
     assert str(database.identity) == "7501 16384 2"
 
 
+@pytest.mark.parametrize("newest", [(HERE, "-"), (HERE, 2), (("-", "16384"), 2)])
+def test_connections_to_a_replica_and_its_primary_stay_side_by_side(
+    postgres_env: Env, newest: tuple[tuple[str, str], object]
+) -> None:
+    database = postgres_env.runtime.database
+    move(postgres_env, HERE, 2)
+    with database.engine.connect() as old:
+        kept = old.connection.driver_connection
+        database._identities = Pretended(*newest)
+        new = database.engine.connect()
+    new.close()
+
+    with database.engine.connect() as first, database.engine.connect() as second:
+        assert kept in {first.connection.driver_connection, second.connection.driver_connection}
+
+
 def test_a_server_of_an_earlier_timeline_is_not_connected_to_after_a_later_one(postgres_env: Env) -> None:
     """An old primary that comes back may be the first host of the URL."""
     database = postgres_env.runtime.database
