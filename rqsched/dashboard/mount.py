@@ -108,19 +108,20 @@ class _Mounted:
             None if self._operator is None else _principal,
             TokenBuckets(self._limits.failure_rate, self._limits.failures),
         )
+        wiring = Wiring.of(scheduler, authenticator, replace(self._limits, streams=0))
         guard = Middleware(
             Guard,
             surfaces=(DEFAULT,),
             limits=self._limits,
             authenticator=authenticator,
-            knows=sessions(scheduler, authenticator),
+            knows=sessions(wiring),
             proxies=TrustedProxies(scheduler.settings.trusted_proxies),
         )
         pages = Starlette(
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],
             middleware=[guard],
         )
-        pages.state.rqsched = Wiring.of(scheduler, authenticator, replace(self._limits, streams=0))
+        pages.state.rqsched = wiring
         return pages
 
 

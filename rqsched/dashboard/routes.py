@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
@@ -19,7 +19,7 @@ from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
-from rqsched.dashboard.rendering import HEADERS, STATIC, render
+from rqsched.dashboard.rendering import html, render, static
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import DatabaseUnavailableError, InvalidInputError, NamespaceNotFoundError, RqschedError
 from rqsched.http.auth import Principal, Role
@@ -34,8 +34,6 @@ from rqsched.store.event_queries import SETTLING, FoundEvent
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
 _NOBODY = Principal("nobody", Role.READ, frozenset())
-_YEAR = 31_536_000
-_TYPES = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 Handler = Callable[[Visit], Response]
 
 
@@ -71,7 +69,7 @@ def routes() -> list[Route]:
         _open("/login", session.log_in),
         _open("/logout", session.log_out),
         _open("/theme", session.choose_theme),
-        Route("/static/{name}", _static, methods=["GET"], include_in_schema=False),
+        _open("/static/{name}", lambda request, _: static(request, request.path_params["name"]), "GET"),
     ]
 
 
@@ -95,8 +93,9 @@ def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], 
 
     async def serve(request: Request) -> Response:
         try:
-            return handler(request, dict(await _fields(request)))
-        except RqschedError as error:
+            fields = dict(await _fields(request))
+            return await run_in_threadpool(handler, request, fields)
+        except Exception as error:  # noqa: BLE001 - as in `_serve`
             return _error(request, None, error)
 
     return Route(path, serve, methods=[method], include_in_schema=False)
@@ -106,7 +105,8 @@ async def _stream(request: Request) -> Response:
     """Return the stream of what changes in the viewer's namespace since the page was read."""
     try:
         visit = await run_in_threadpool(_visit, request, [])
-        cursor, reader = NamespaceCursor(visit.namespace, _since(visit)), Reader(visit.namespace, visit.now)
+        cursor = NamespaceCursor(visit.namespace, _since(visit))
+        reader = Reader(visit.namespace, visit.now, may_read=session.lasting(request, visit.now))
         return await open_stream(wiring_of(request).feed, reader, cursor, is_new=False, fields=_least)
     except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
         return Response(status_code=204)  # no stream now: a browser logs any other answer as an error
@@ -149,7 +149,7 @@ def _visit(request: Request, fields: list[tuple[str, str]]) -> Visit:
     wiring = wiring_of(request)
     scheduler, form = wiring.scheduler, dict(fields)
     now = scheduler.runtime.now()
-    principal = session.principal_of(request, wiring.authenticator, now)
+    principal = session.principal_of(request, now)
     wiring.buckets.take(principal.name)
     wanted = form.get("namespace") or request.query_params.get("namespace")
     namespace = _namespace(principal, wanted, scheduler.settings.namespace)
@@ -188,15 +188,7 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
     scheduler, id_ = wiring_of(request).scheduler, tag_of(request).request_id
     shown = visit or Visit(request, scheduler, _NOBODY, scheduler.settings.namespace, id_, scheduler.runtime.now())
     text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
-    response = Response(text, problem.status, dict(HEADERS), "text/html")
+    response = html(request, text, problem.status)
     for name, value in problem.headers.items():
         response.headers.setdefault(name, value)
     return response
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in _TYPES:
-        return Response("not found", 404)
-    keep = f"public, max-age={_YEAR}, immutable" if "v" in request.query_params else "no-cache"
-    return FileResponse(STATIC / name, media_type=_TYPES[name], headers={"Cache-Control": keep})

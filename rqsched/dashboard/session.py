@@ -1,8 +1,9 @@
 """Who looks at a page: the application's own authentication, a session cookie made from a token, or this machine.
 
 A session names the token it was made from and is signed with that token's digest: nothing is stored on the server, any
-web process accepts it, and it ends when the token is removed or its time is over. Forms carry the value of a second
-cookie (double submit), which a page of another site can neither read nor set.
+web process accepts it, and it ends when the token is removed or its time is over. One that is logged out has a row
+until then, which every web process obeys. Forms carry the value of a second cookie (double submit), which a page of
+another site can neither read nor set.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
-from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.rendering import html, render
-from rqsched.http.auth import Authenticator, Principal, Tokens
-from rqsched.http.dependencies import wiring_of
+from rqsched.errors import DatabaseUnavailableError
+from rqsched.http.auth import Principal, Tokens
+from rqsched.http.dependencies import Wiring, wiring_of
 from rqsched.http.errors import ForbiddenError
+from rqsched.store.database import DatabaseError
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""
@@ -32,28 +35,57 @@ LIFETIME = timedelta(hours=12)
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
+_ONLY_HERE = (
+    "This browser is logged out. The database does not answer, so a copy of its cookie is accepted until it expires: "
+    "where there may be one, remove the token from RQSCHED_TOKENS."
+)
 
 
-def principal_of(request: Request, authenticator: Authenticator, now: datetime) -> Principal:
+class _Session(NamedTuple):
+    """What a cookie says, once its signature is found to be right."""
+
+    principal: Principal
+    """Who logged in."""
+    key: str
+    """Names the session without saying how its cookie is signed."""
+    expires_at: int
+    """When it ends by itself, in seconds of the epoch."""
+
+
+def principal_of(request: Request, now: datetime) -> Principal:
     """Return on whose behalf a page is shown; raises UnauthorizedError or ForbiddenError."""
-    tokens = authenticator.tokens
-    if tokens and (cookie := request.cookies.get(SESSION)) and (found := _read(cookie, tokens, now)) is not None:
-        return found
-    return authenticator.principal_of(request)
+    wiring = wiring_of(request)
+    found = _session(request, wiring, now)
+    if found is not None and not wiring.ended_sessions.has(found.key):
+        return found.principal
+    return wiring.authenticator.principal_of(request)
 
 
-def sessions(scheduler: Scheduler, authenticator: Authenticator) -> Callable[[HTTPConnection], bool]:
+def lasting(request: Request, now: datetime) -> Callable[[], bool]:
+    """Return a function that tells whether the session of a request goes on; one without a session always does."""
+    wiring = wiring_of(request)
+    found, ended = _session(request, wiring, now), wiring.ended_sessions
+    if found is None or ended.had(found.key):
+        return lambda: True
+    return lambda: found.expires_at > wiring.scheduler.runtime.now().timestamp() and not ended.has(found.key)
+
+
+def sessions(wiring: Wiring) -> Callable[[HTTPConnection], bool]:
     """Return a function that tells whether a request carries a valid session."""
 
     def knows(connection: HTTPConnection) -> bool:
-        cookie = connection.cookies.get(SESSION)
-        tokens = authenticator.tokens
-        return bool(tokens and cookie) and _read(cookie or "", tokens, scheduler.runtime.now()) is not None
+        found = _session(connection, wiring, wiring.scheduler.runtime.now())
+        return found is not None and not wiring.ended_sessions.had(found.key)
 
     return knows
 
 
-def _read(cookie: str, tokens: Tokens, now: datetime) -> Principal | None:
+def _session(connection: HTTPConnection, wiring: Wiring, now: datetime) -> _Session | None:
+    cookie, tokens = connection.cookies.get(SESSION), wiring.authenticator.tokens
+    return _read(cookie, tokens, now) if tokens and cookie else None
+
+
+def _read(cookie: str, tokens: Tokens, now: datetime) -> _Session | None:
     encoded, _, signature = cookie.partition(".")
     try:
         body = base64.urlsafe_b64decode(encoded)
@@ -61,17 +93,23 @@ def _read(cookie: str, tokens: Tokens, now: datetime) -> Principal | None:
         return None
     for digest, principal in tokens.entries():
         if hmac.compare_digest(_signature(digest, body).encode(), signature.encode()):
-            return principal if _holds(body, principal.name, now) else None
+            expires_at = _expiry(body, principal.name, now)
+            key = hashlib.sha256(signature.encode()).hexdigest()[:48]
+            return None if expires_at is None else _Session(principal, key, expires_at)
     return None
 
 
-def _holds(body: bytes, name: str, now: datetime) -> bool:
-    """Return whether a signed body names a principal and has not expired; anybody with the token can sign anything."""
+def _expiry(body: bytes, name: str, now: datetime) -> int | None:
+    """Return when a signed body ends; None when it has ended or names another principal.
+
+    Anybody with the token can sign anything.
+    """
     try:
-        named, expires_at = json.loads(body)
+        named, expires_at, *_ = json.loads(body)
     except (ValueError, TypeError, RecursionError):
-        return False
-    return bool(named == name and isinstance(expires_at, int) and expires_at > now.timestamp())
+        return None
+    is_valid = named == name and isinstance(expires_at, int) and expires_at > now.timestamp()
+    return expires_at if is_valid else None
 
 
 def _signature(digest: bytes, body: bytes) -> str:
@@ -149,16 +187,23 @@ def log_in(request: Request, form: Mapping[str, str]) -> Response:
         return _render(request, 401, "This token is unknown. RQSCHED_TOKENS lists those that are accepted.")
     response = RedirectResponse(_target(request, form.get("to", "")), 303)
     digest = next(digest for digest, known in wiring.authenticator.tokens.entries() if known is principal)
-    body = json.dumps([principal.name, int((wiring.scheduler.runtime.now() + LIFETIME).timestamp())]).encode()
+    expires_at = int((wiring.scheduler.runtime.now() + LIFETIME).timestamp())
+    body = json.dumps([principal.name, expires_at, secrets.token_hex(8)]).encode()  # no two sessions are the same one
     value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
     remember(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
     return response
 
 
 def log_out(request: Request, form: Mapping[str, str]) -> Response:
-    """End the session."""
+    """End the session, in every web process; this browser forgets it also while the database does not answer."""
     require_csrf(request, form.get("csrf", ""))
-    response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
+    wiring = wiring_of(request)
+    response: Response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
+    if (found := _session(request, wiring, wiring.scheduler.runtime.now())) is not None:
+        try:
+            wiring.ended_sessions.end(found.key, found.expires_at)
+        except (DatabaseUnavailableError, DatabaseError):
+            response = _render(request, 503, _ONLY_HERE)
     forget(response, request, SESSION)
     return response
 

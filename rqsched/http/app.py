@@ -27,6 +27,7 @@ from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
 from rqsched.http.request_bodies import Knows, knows_nobody
+from rqsched.http.root_path import REFUSED, collides
 from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
@@ -66,8 +67,8 @@ def create_app(
     used = settings or scheduler.settings
     tokens, proxies = Tokens.of(used), TrustedProxies(used.trusted_proxies)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
-    pages, knows = _dashboard(scheduler, authenticator)
-    app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
+    wiring = app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
+    pages, knows = _dashboard(wiring)
     app.router.routes += [*_surface_routes(), openapi.docs_route(app), *pages]
     models = [refused.model for refused in _REFUSED]
     openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
@@ -99,7 +100,7 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
     return response
 
 
-def _dashboard(scheduler: Scheduler, authenticator: Authenticator) -> tuple[list[BaseRoute], Knows]:
+def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
     """Return the routes of the dashboard and who has a session; without its extra, a page that says so."""
     try:
         from rqsched.dashboard import routes, sessions  # noqa: PLC0415 - an optional extra
@@ -107,7 +108,7 @@ def _dashboard(scheduler: Scheduler, authenticator: Authenticator) -> tuple[list
         if error.name not in {"jinja2", "markupsafe"}:
             raise
         return [Route("/", _no_dashboard, include_in_schema=False)], knows_nobody
-    return [*routes()], sessions(scheduler, authenticator)
+    return [*routes()], sessions(wiring)
 
 
 def _no_dashboard(request: Request) -> Response:
@@ -144,9 +145,12 @@ def serve(
     """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's. Requests are logged by `rqsched.http.access`.
 
     With more than one of `workers`, so many processes serve the same address, and one that ends is replaced. Returns
-    the exit code. Raises ConfigError when `host` is not loopback and no token is configured, before anything is opened.
+    the exit code. Raises ConfigError, before anything is opened, when `host` is not loopback and no token is
+    configured, and for a `root_path` that is a path of ours.
     """
     settings = settings or Settings()
+    if collides(root_path := str(options.get("root_path", ""))):
+        raise ConfigError(f"--root-path: {root_path} {REFUSED}")
     if not Tokens.of(settings) and not is_loopback(host):
         raise ConfigError(
             f"cannot serve {host!r} without tokens: everyone who can reach it could run code. "

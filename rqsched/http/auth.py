@@ -27,9 +27,12 @@ from rqsched.core.option_table import is_id
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
+from rqsched.http.root_path import collides, is_below
 
 PRINCIPAL = "rqsched.principal"
 """Where a request's scope holds its principal, once it is known."""
+REFUSED_PREFIX = "rqsched.refused_prefix"
+"""Where a request's scope holds what a trusted proxy names as its prefix although it is a path of ours."""
 _PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
@@ -254,7 +257,7 @@ class TrustedProxies:
 
         X-Forwarded-For is read from its end, where the nearest proxy wrote, up to the first address that is not a
         trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS, and X-Forwarded-Prefix below which
-        path the proxy serves the application.
+        path the proxy serves the application; one that is a path of ours is not believed, and noted for a refusal.
         """
         host = scope["client"][0] if scope.get("client") else ""
         peer = address_in(host)
@@ -265,11 +268,12 @@ class TrustedProxies:
         hops = ",".join(headers.getlist("x-forwarded-for")).split(",")
         root, path = str(scope.get("root_path", "")), str(scope["path"])
         prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
-        if not root and _PREFIX.fullmatch(prefix):
-            is_below = path == prefix or path.startswith(f"{prefix}/")
-            root, path = prefix, path if is_below else prefix + path
+        is_refused = not root and collides(prefix)
+        if not root and _PREFIX.fullmatch(prefix) and not is_refused:
+            root, path = prefix, path if is_below(path, prefix) else prefix + path
         return {
             **scope,
+            REFUSED_PREFIX: prefix if is_refused else None,
             "root_path": root,
             "path": path,
             "client": (str(self._client(peer, hops) or ""), 0),

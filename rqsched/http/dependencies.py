@@ -23,6 +23,7 @@ from rqsched.core.notifications import refused_url
 from rqsched.core.option_table import is_id, require_id
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
+from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError, MalformedError
 from rqsched.http.event_feed import EventFeed
 from rqsched.http.limits import Limits, TokenBuckets
@@ -52,6 +53,8 @@ class Wiring:
     """Which backends respond."""
     feed: EventFeed
     """Audit events as they are recorded."""
+    ended_sessions: EndedSessions
+    """The dashboard's sessions that ended before their time."""
 
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
@@ -63,6 +66,7 @@ class Wiring:
             Meter(scheduler.runtime),
             Readiness(scheduler.runtime),
             EventFeed(scheduler.runtime, limits),
+            EndedSessions(scheduler.runtime),
         )
 
 

@@ -49,10 +49,20 @@ def _reads() -> CapacityLimiter:
 
 
 class Reader:
-    """One stream: a bounded buffer of events. Belongs to the event loop it was made in."""
+    """One stream: a bounded buffer of events. Belongs to the event loop it was made in.
 
-    def __init__(self, namespace: str, since: datetime, schedule_uid: str | None = None) -> None:
+    `may_read` is asked with each poll, in the thread that polls; once it says no, the stream ends.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        since: datetime,
+        schedule_uid: str | None = None,
+        may_read: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.namespace = namespace
+        self.may_read = may_read
         self.schedule_uid = schedule_uid
         self.since = since
         self.is_over = False
@@ -193,6 +203,9 @@ class EventFeed:
 
     def _poll(self, readers: Sequence[Reader], seen: dict[tuple[str, int], datetime], since: datetime) -> None:
         """Hand out what is new since the last poll, page by page."""
+        for reader in readers:
+            if not reader.may_read():
+                reader.end()
         namespaces = sorted({reader.namespace for reader in readers})
         position = event_queries.position_before(since)
         while True:

@@ -23,10 +23,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rqsched.http.auth import PRINCIPAL, Authenticator, Principal, TrustedProxies
+from rqsched.http.auth import PRINCIPAL, REFUSED_PREFIX, Authenticator, Principal, TrustedProxies
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.request_bodies import Bodies, Knows
+from rqsched.http.root_path import REFUSED, is_below, without_repeat
 from rqsched.http.surface import Surface, surface_of
 
 _log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = self._proxies.look_through(scope)
+        scope = without_repeat(self._proxies.look_through(scope))
         surface = surface_of(self._surfaces, _route_path(scope))
         headers = Headers(scope=scope)
         tag = Tag(request_id_of(headers), surface)
@@ -120,6 +121,7 @@ class Guard:
         begun = monotonic()
         try:
             _require_no_nul(scope)
+            _require_clear_prefix(scope)
             receive = await self._bodies.read(connection, surface, receive)
             if scope["method"] in _READING:
                 await self._app(scope, receive, sender)
@@ -147,7 +149,7 @@ def _writes() -> CapacityLimiter:
 def _route_path(scope: Scope) -> str:
     """Return the path below the application's mount point."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(root) if path == root or path.startswith(root + "/") else path
+    return path.removeprefix(root) if is_below(path, root) else path
 
 
 def request_id_of(headers: Headers) -> str:
@@ -167,6 +169,11 @@ def _path(scope: Scope, surface: Surface) -> str:
 def _require_no_nul(scope: Scope) -> None:
     if "\x00" in scope["path"] or b"%00" in scope.get("query_string", b""):
         raise MalformedError("the URL contains a NUL character; remove it.")
+
+
+def _require_clear_prefix(scope: Scope) -> None:
+    if (prefix := scope.get(REFUSED_PREFIX)) is not None:
+        raise MalformedError(f"the proxy's X-Forwarded-Prefix {prefix} {REFUSED}")
 
 
 class _Sender:

@@ -1,8 +1,11 @@
-"""Named values about the database as a whole: its id, the tzdata version next times were computed with."""
+"""Named values about the database as a whole: its id, the tzdata version next times were computed with.
+
+Also what the web processes have to know of each other for some hours, under a prefix of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -106,3 +109,16 @@ def renew_id(connection: Connection, database_id: str) -> None:
 def replace_went_back(connection: Connection, which: WentBack, known: str, value: str) -> None:
     """Record more of a side that went back, if nothing else was recorded of it since."""
     replace_value(connection, f"went_back:{which.value}", value, known=known)
+
+
+def values_under(connection: Connection, prefix: str) -> dict[str, str]:
+    """Read the values whose names begin with a prefix, by name."""
+    columns = database_metadata.c.name, database_metadata.c.value
+    found = sa.select(*columns).where(database_metadata.c.name.startswith(prefix, autoescape=True))
+    return {row.name: row.value for row in connection.execute(found)}
+
+
+def remove_values(connection: Connection, names: Iterable[str]) -> None:
+    """Delete the values of these names; a name without one is left out."""
+    is_one = dialect_of(connection).one_of(database_metadata.c.name, names)
+    connection.execute(sa.delete(database_metadata).where(is_one))

@@ -15,13 +15,18 @@ import pytest
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.chain.backfill import BackfillRange
 from rqsched.dashboard import session
+from rqsched.http import create_app
+from rqsched.http.ended_sessions import FRESH
+from rqsched.store.metadata import values_under
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
-from tests.support.env import DAY, HOUR, MINUTE, ONCE
+from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
 from tests.support.processes import wait_until
-from tests.support.web import MakeWeb
+from tests.support.servers import PostgresServer
+from tests.support.sql import NO_PATIENCE
+from tests.support.web import MakeWeb, Web
 
 
 @pytest.mark.every_database
@@ -263,6 +268,60 @@ def test_a_session_ends_with_its_time_and_with_the_log_out(guarded: Pages) -> No
     reader.get("/schedules")
     guarded.env.clock.advance(HOUR + MINUTE)
     assert guarded.web.get("/schedules", headers=reader._headers()).status_code == 303
+
+
+@pytest.mark.every_database
+def test_session_that_is_logged_out_is_refused_by_every_process_and_others_of_the_token_are_not(
+    make_web: MakeWeb, database_url: str
+) -> None:
+    web = make_web(tokens=TOKENS, database_url=database_url)
+    env, elsewhere = web.env, Web(create_app(web.env.scheduler), web.env)
+    leaver, stayer = Pages(web).log_in("reader"), Pages(web).log_in("reader")
+    copied = leaver._headers()
+    assert elsewhere.get("/schedules", headers=copied).status_code == 200
+
+    leaver.get("/schedules")
+    assert leaver.send("/logout").status_code == 303
+
+    assert web.get("/schedules", headers=copied).status_code == 303
+    env.clock.advance(FRESH)
+    assert elsewhere.get("/schedules", headers=copied).status_code == 303
+    for one in (web, elsewhere):
+        assert one.get("/schedules", headers=stayer._headers()).status_code == 200
+
+
+def rows_of_ended_sessions(env: Env) -> int:
+    return len(env.scheduler.runtime.database.read(lambda connection: values_under(connection, "logout:")))
+
+
+def test_row_of_an_ended_session_lives_as_long_as_its_cookie(guarded: Pages) -> None:
+    env = guarded.env
+    for _ in range(2):
+        guarded.log_in("reader")
+        guarded.get("/schedules")
+        guarded.send("/logout")
+    assert rows_of_ended_sessions(env) == 2
+    env.clock.advance(12 * HOUR)
+    guarded.log_in("operator")
+    guarded.get("/schedules")
+    guarded.send("/logout")
+    assert rows_of_ended_sessions(env) == 1
+    guarded.get("/login")
+    assert guarded.send("/logout").status_code == 303  # of nobody: no row
+    assert rows_of_ended_sessions(env) == 1
+
+
+def test_log_out_while_the_database_is_away_forgets_the_session_here_and_says_what_it_could_not_do(
+    make_web: MakeWeb, own_postgres_url: str, own_postgres: PostgresServer
+) -> None:
+    pages = Pages(make_web(tokens=TOKENS, database_url=own_postgres_url)).log_in("reader")
+    pages.get("/schedules")
+    pages.env.scheduler.runtime.database.patience = NO_PATIENCE
+    own_postgres.stop()
+    answer = pages.send("/logout")
+    assert answer.status_code == 503
+    assert "a copy of its cookie is accepted until it expires" in answer.text
+    assert 'rqsched_session=""' in answer.headers["set-cookie"]
 
 
 def test_a_forged_session_is_no_session(guarded: Pages) -> None:

@@ -7,11 +7,12 @@ import re
 
 import pytest
 
-from rqsched.http import Limits
+from rqsched.http import Limits, create_app
+from rqsched.http.ended_sessions import FRESH
 from tests.support.env import Env
 from tests.support.pages import TOKENS, Pages
 from tests.support.serving import reading, served
-from tests.support.web import MakeWeb
+from tests.support.web import MakeWeb, Web
 
 STREAM = "/stream"
 QUICK = Limits(rate=0, stream_poll=0.05, heartbeat=0.2)
@@ -60,6 +61,18 @@ def test_a_session_or_a_bearer_token_opens_the_stream_of_its_namespace_alone(mak
             env.scheduler.get("foreign").delete()
             env.scheduler.get("own", namespace="tenant").delete()
         assert web.get(f"{STREAM}?namespace=default", headers=bearer).status_code == 404
+
+
+def test_stream_of_a_session_that_is_logged_out_ends(make_web: MakeWeb) -> None:
+    web = make_web(app={"limits": QUICK}, tokens=TOKENS)
+    elsewhere = Web(create_app(web.env.scheduler, limits=QUICK), web.env)
+    reader = Pages(web).log_in("reader")
+    with served(elsewhere.app) as url, reading(url + STREAM, headers=reader._headers()) as lines:
+        lines.wait_for(lambda those: those.heartbeats, "the stream")
+        reader.get("/")
+        reader.send("/logout")
+        web.env.clock.advance(FRESH)
+        lines.wait_for(lambda those: those.is_over, "the end")
 
 
 def test_a_browser_without_a_session_is_told_quietly_that_there_is_no_stream(make_web: MakeWeb) -> None:

@@ -24,6 +24,7 @@ from tests.support.lamp import lamp_of
 from tests.support.narrow import present
 from tests.support.pages import Pages
 from tests.support.servers import ValkeyServer
+from tests.support.serving import reading, served
 from tests.support.web import MakeWeb
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -516,6 +517,15 @@ def test_pages_are_compressed_and_a_form_carries_another_value_each_time(pages: 
         assert "accept-encoding" in answer.headers["vary"].lower()
         assert "Pause nightly?" in answer.text
     assert sizes["gzip"] * 2 < sizes["identity"]
+    others = {"/static/app.css": "--bg", "/static/app.js": "use strict", "/schedules/none": "Not found"}
+    for other, found in others.items():
+        answer = pages.web.get(other, headers={"accept-encoding": "gzip"})
+        assert (answer.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "Accept-Encoding")
+        assert found in answer.text
+        assert "content-encoding" not in pages.web.get(other, headers={"accept-encoding": "identity"}).headers
+    with served(pages.web.app) as url, reading(f"{url}/stream", headers={"accept-encoding": "gzip"}) as lines:
+        lines.wait_for(lambda those: those.found, "the stream")
+        assert "content-encoding" not in lines.headers
     pages.get(path)
     (first,) = pages.csrf
     pages.get(path)

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 from werkzeug.test import Client
 
-from rqsched.dashboard import wsgi
+from rqsched.dashboard import routes, wsgi
 from rqsched.http import Limits
+from rqsched.http.root_path import OWN, is_below
 from tests.support.narrow import present
-from tests.support.web import SCHEDULES, MakeWeb, one_token
+from tests.support.web import SCHEDULES, MakeWeb, Web, one_token
 
 TOKENS = one_token("admin-secret-0123456789")
 NAMED = "10.0.0.0/8, 127.0.0.1 fd00::/8 unix"
@@ -57,6 +58,7 @@ PREFIXES: dict[str, tuple[str, str, str, str]] = {
     "not a path": ("10.0.0.1", "//evil.example", "/schedules/report", ""),
     "a path that leads up": ("10.0.0.1", "/jobs/..", "/schedules/report", ""),
     "a path that leads nowhere": ("10.0.0.1", "/./jobs", "/schedules/report", ""),
+    "a path above one of ours, but not of any": ("10.0.0.1", "/api/jobs", "/schedules/report", "/api/jobs"),
     "a name with dots": ("10.0.0.1", "/.jobs/v1..2", "/schedules/report", "/.jobs/v1..2"),
     "a header in a header": ("10.0.0.1", '/jobs"><script>', "/schedules/report", ""),
     "none": ("10.0.0.1", "", "/schedules/report", ""),
@@ -83,6 +85,27 @@ def test_a_proxy_that_is_named_says_below_which_path_it_serves(
             headers={"x-forwarded-prefix": prefix},
         ).text
     )
+
+
+@pytest.mark.parametrize("prefix", ["/api", "/api/", "/api/v1", "/schedules", "/schedules/team", "/ojs", "/runs/x"])
+def test_prefix_that_is_a_path_of_ours_is_refused_because_nobody_could_tell_what_is_meant(
+    make_web: MakeWeb, prefix: str
+) -> None:
+    web = make_web(tokens=TOKENS, trusted_proxies=NAMED)
+    web.peer = "10.0.0.1"
+    for path in ("/login", f"{prefix.rstrip('/')}/schedules"):
+        told = web.get(path, headers={"x-forwarded-prefix": prefix})
+        assert told.status_code == 400
+        assert (
+            f"X-Forwarded-Prefix {prefix.rstrip('/')} is a path of rqsched itself; serve it below another" in told.text
+        )
+    web.peer = "8.8.8.8"
+    assert web.get("/login", headers={"x-forwarded-prefix": prefix}).status_code == 200
+
+
+def test_every_route_of_ours_is_below_a_path_that_no_proxy_may_serve(web: Web) -> None:
+    paths = [*web.app.openapi()["paths"], *(route.path for route in routes()), "/docs", "/openapi.json"]
+    assert [path for path in paths if path != "/" and not any(is_below(path.rstrip("/"), own) for own in OWN)] == []
 
 
 @pytest.mark.parametrize("named", ["", "10.0.0.0/8 unix"], ids=["none named", "another named"])
