@@ -21,10 +21,11 @@ from typing import NamedTuple
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
+from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.rendering import html, render
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.http.auth import Principal, Tokens
-from rqsched.http.dependencies import Wiring, wiring_of
+from rqsched.http.auth import Authenticator, Principal, Tokens
+from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import ForbiddenError
 from rqsched.store.database import DatabaseError
 
@@ -55,7 +56,7 @@ class _Session(NamedTuple):
 def principal_of(request: Request, now: datetime) -> Principal:
     """Return on whose behalf a page is shown; raises UnauthorizedError or ForbiddenError."""
     wiring = wiring_of(request)
-    found = _session(request, wiring, now)
+    found = _session(request, wiring.authenticator.tokens, now)
     if found is not None and not wiring.ended_sessions.has(found.key):
         return found.principal
     return wiring.authenticator.principal_of(request)
@@ -64,24 +65,29 @@ def principal_of(request: Request, now: datetime) -> Principal:
 def lasting(request: Request, now: datetime) -> Callable[[], bool]:
     """Return a function that tells whether the session of a request goes on; one without a session always does."""
     wiring = wiring_of(request)
-    found, ended = _session(request, wiring, now), wiring.ended_sessions
+    found, ended = _session(request, wiring.authenticator.tokens, now), wiring.ended_sessions
     if found is None or ended.had(found.key):
         return lambda: True
     return lambda: found.expires_at > wiring.scheduler.runtime.now().timestamp() and not ended.has(found.key)
 
 
-def sessions(wiring: Wiring) -> Callable[[HTTPConnection], bool]:
-    """Return a function that tells whether a request carries a valid session."""
+def sessions(
+    scheduler: Scheduler, authenticator: Authenticator, has_ended: Callable[[str], bool] = lambda key: False
+) -> Callable[[HTTPConnection], bool]:
+    """Return a function that tells whether a request carries a valid session.
+
+    `has_ended` is asked by a session's key whether it was logged out, in the event loop.
+    """
 
     def knows(connection: HTTPConnection) -> bool:
-        found = _session(connection, wiring, wiring.scheduler.runtime.now())
-        return found is not None and not wiring.ended_sessions.had(found.key)
+        found = _session(connection, authenticator.tokens, scheduler.runtime.now())
+        return found is not None and not has_ended(found.key)
 
     return knows
 
 
-def _session(connection: HTTPConnection, wiring: Wiring, now: datetime) -> _Session | None:
-    cookie, tokens = connection.cookies.get(SESSION), wiring.authenticator.tokens
+def _session(connection: HTTPConnection, tokens: Tokens, now: datetime) -> _Session | None:
+    cookie = connection.cookies.get(SESSION)
     return _read(cookie, tokens, now) if tokens and cookie else None
 
 
@@ -199,7 +205,7 @@ def log_out(request: Request, form: Mapping[str, str]) -> Response:
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     response: Response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
-    if (found := _session(request, wiring, wiring.scheduler.runtime.now())) is not None:
+    if (found := _session(request, wiring.authenticator.tokens, wiring.scheduler.runtime.now())) is not None:
         try:
             wiring.ended_sessions.end(found.key, found.expires_at)
         except (DatabaseUnavailableError, DatabaseError):
