@@ -72,7 +72,7 @@ def lasting(request: Request, now: datetime) -> Callable[[], bool]:
 
 
 def sessions(
-    scheduler: Scheduler, authenticator: Authenticator, has_ended: Callable[[str], bool] = lambda key: False
+    scheduler: Scheduler, authenticator: Authenticator, has_ended: Callable[[str], bool]
 ) -> Callable[[HTTPConnection], bool]:
     """Return a function that tells whether a request carries a valid session.
 
