@@ -27,7 +27,7 @@ from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
 from rqsched.http.request_bodies import Knows, knows_nobody
-from rqsched.http.root_path import REFUSED, collides
+from rqsched.http.root_path import SERVE_ELSEWHERE, collides
 from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
 from rqsched.store.database import Patience
@@ -150,7 +150,7 @@ def serve(
     """
     settings = settings or Settings()
     if collides(root_path := str(options.get("root_path", ""))):
-        raise ConfigError(f"--root-path: {root_path} {REFUSED}")
+        raise ConfigError(f"--root-path: {root_path} {SERVE_ELSEWHERE}")
     if not Tokens.of(settings) and not is_loopback(host):
         raise ConfigError(
             f"cannot serve {host!r} without tokens: everyone who can reach it could run code. "

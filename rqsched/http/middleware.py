@@ -27,7 +27,7 @@ from rqsched.http.auth import PRINCIPAL, REFUSED_PREFIX, Authenticator, Principa
 from rqsched.http.errors import MalformedError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.request_bodies import Bodies, Knows
-from rqsched.http.root_path import REFUSED, is_below, without_repeat
+from rqsched.http.root_path import SERVE_ELSEWHERE, is_below, without_repeat
 from rqsched.http.surface import Surface, surface_of
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _require_no_nul(scope: Scope) -> None:
 
 def _require_clear_prefix(scope: Scope) -> None:
     if (prefix := scope.get(REFUSED_PREFIX)) is not None:
-        raise MalformedError(f"the proxy's X-Forwarded-Prefix {prefix} {REFUSED}")
+        raise MalformedError(f"the proxy's X-Forwarded-Prefix {prefix} {SERVE_ELSEWHERE}")
 
 
 class _Sender:

@@ -47,7 +47,7 @@ DO = re.compile(
 """What to do, or how it is to be."""
 SAID_ELSEWHERE = {
     *("hint", "_hint(name)", "nearest", "instead", "reason", "error.reason"),
-    *("_HOW", "HOW_TO_SAY", "_REMEDY", "NO_CLUSTER"),
+    *("_HOW", "HOW_TO_SAY", "_REMEDY", "NO_CLUSTER", "SERVE_ELSEWHERE"),
 }
 """What a text that says it is called where it is put in."""
 ROWS = "rqsched.coming_over."
