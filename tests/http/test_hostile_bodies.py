@@ -33,6 +33,8 @@ ROUTES = [
     "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",
     "POST /api/v1/sync/",
+    "POST /api/v1/hold/",
+    "POST /api/v1/release/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",
     *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rqsched.http.dependencies import AdminAlways, Call, Read
+from rqsched.http.dependencies import Admin, AdminAlways, Call, Read
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.native.requests import HoldRequest, Instant, ReleaseRequest
 from rqsched.http.native.responses import HoldResponse, ReleasePreviewResponse, ReleaseResponse
@@ -39,7 +39,7 @@ def hold(call: AdminAlways, body: HoldRequest) -> Response:
 
 @router.get("/hold/preview/", response_model=ReleasePreviewResponse)
 def preview(
-    call: AdminAlways,
+    call: Admin,
     since: Annotated[Instant | None, Query(description="With `missed`: only what is due since then.")] = None,
     missed: Annotated[bool, Query(description="What is due is recorded as missed instead of firing.")] = False,
 ) -> Response:
