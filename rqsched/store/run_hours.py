@@ -22,7 +22,7 @@ from rqsched.core.model import Run, dumps
 from rqsched.core.payload import loads
 from rqsched.core.run_hours import A_DAY, EndedRun, HourKey, Tally, by_day, tally
 from rqsched.store.dialect import dialect_of
-from rqsched.store.tables import counted, hours, runs, schedules, uncounted
+from rqsched.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
 """So many runs of a schedule are worth a transaction; fewer are as quickly read from the runs."""
@@ -292,6 +292,12 @@ _TAIL = (
 
 
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
-    """Delete the hours of a schedule before one, and the days that end before it."""
+    """Delete the hours of a schedule before one, and the days that end before it; of backfills while no run is left.
+
+    Those lie at the occurrences, however long ago these were: the runs themselves may all be there.
+    """
     is_over = hours.c.hour + hours.c.width <= before
-    connection.execute(sa.delete(hours).where(hours.c.schedule_uid == schedule_uid, is_over))
+    its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)
+    is_left = sa.exists().where(runs.c.backfill_uid.in_(its_backfills))
+    gone = sa.delete(hours).where(hours.c.schedule_uid == schedule_uid, is_over, ~(hours.c.is_backfilled & is_left))
+    connection.execute(gone)

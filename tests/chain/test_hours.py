@@ -137,6 +137,18 @@ def test_hours_that_no_picture_shows_go_with_the_runs(any_env: Env) -> None:
     assert {hour for hour, _ in shown(any_env, schedule)} == {edge}
 
 
+def test_backfilled_runs_of_long_ago_are_shown_while_they_are_there(any_env: Env) -> None:
+    schedule = any_env.create(spec="0 6 * * *")
+    add_history(any_env, schedule, 9, since=any_env.clock.now() - 10 * DAY)
+    start = any_env.clock.now() - HOURS_KEPT - 10 * DAY
+    schedule.backfill(start, start + 2 * DAY)
+    any_env.work()
+    long_ago = {one: n for one, n in shown(any_env, schedule).items() if one[0] <= hour_of(start + 2 * DAY)}
+    assert sum(long_ago.values()) == 2
+    assert prune_all(any_env.runtime, Pruning(retention=Retention.parse("2d"))).runs == 9
+    assert long_ago.items() <= shown(any_env, schedule).items()
+
+
 @pytest.mark.parametrize("number", [149, run_hours.BATCH + 1])
 def test_many_open_runs_keep_no_run_from_being_pruned(any_env: Env, number: int) -> None:
     schedule = any_env.create(spec=DAY)
