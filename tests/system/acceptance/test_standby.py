@@ -115,7 +115,7 @@ def test_workers_started_on_a_standby_take_nothing_and_begin_when_it_is_promoted
         assert worker.is_running
         assert 1 <= worker.log().count(WAITS) <= 3, f"{kind}, once in each process: {worker.log()}"
         assert "Traceback" not in worker.log()
-    assert not waiting(live)
+    wait_until(lambda: not waiting(live), timeout=60, what="the end of all waiting")
 
 
 def waiting(live: LiveEnv) -> list[str]:
