@@ -87,8 +87,8 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 
 
 def _is_held(runtime: Runtime) -> bool:
-    """Return whether a claim was lost because everything is held: SQL may say so before this process knows."""
-    runtime.hold.look(is_fresh=not runtime.hold.is_on)
+    """Return whether everything is held now: SQL may say so before this process knows, and it may be over."""
+    runtime.hold.look(is_fresh=True)
     return runtime.hold.is_on
 
 
@@ -133,7 +133,7 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     """Make a pending attempt running and this process's; None when it could not be claimed, or everything is held."""
-    if runtime.hold.is_on:
+    if runtime.hold.is_on and _is_held(runtime):
         return None
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)

@@ -134,19 +134,36 @@ class HoldGate:
         self._was_asked = True
 
     def share(self) -> None:
-        """Copy a hold that only Redis or only SQL has to the other, unless that has seen it released.
+        """Copy a hold that only Redis or only SQL has to the other; if that has seen it released, it is over here, too.
 
-        What does not answer now is told by the next pass of reconcile.
+        Such a hold comes back with SQL or Redis that has gone back. What does not answer now is told by the next pass
+        of reconcile.
         """
         self.look(is_fresh=True)
-        hold = self.kept
+        hold, text = self.kept, self._in_redis or self._in_sql
         try:
-            if hold is not None and self._in_redis is None:
+            if hold is None or text is None:
+                return
+            if self._in_redis is None:
                 self.put_into_redis(hold)
-            elif hold is not None and self._in_sql is None:
+                if self._in_redis is None:
+                    self._database.transact(lambda c: metadata.drop_hold(c, [hold.uid], text=text), patience=_BRIEF)
+                    self._came_back(hold, "SQL")
+            elif self._in_sql is None:
                 self.put_into_sql(hold)
+                if self._in_sql is None:
+                    self._transport.drop_hold([hold.uid], text=text)
+                    self._came_back(hold, "Redis")
         except (BackendUnavailableError, RedisError) as error:
             _log.warning("the hold is not copied yet: %s", error, extra={"action": "hold_not_copied"})
+
+    def _came_back(self, hold: Hold, place: str) -> None:
+        """Log that a hold is over that was over before, and read what there is now."""
+        _log.warning(
+            "%s had gone back: %s was released before, and is again", place, hold, extra={"action": "hold_over"}
+        )
+        self._read_redis()
+        self._read_sql()
 
     def put_into_redis(self, hold: Hold) -> None:
         """Keep a hold in Redis, unless that has one or has seen it released; raises RedisError."""

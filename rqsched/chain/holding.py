@@ -40,7 +40,7 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
     the error of SQL when neither answers.
     """
     gate = runtime.hold
-    gate.look(is_fresh=True)
+    gate.share()  # one that was released, and is back, is no hold
     now = runtime.now() if gate.has_sql else SystemClock().now()
     asked = gate.kept or Hold(new_uid(now), now, context.principal, context.reason)
     failure: BackendUnavailableError | None = None

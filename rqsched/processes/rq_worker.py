@@ -112,6 +112,7 @@ class PatientWorker(BaseWorker):
     _heartbeat_at = 0.0
     _registered_at = 0.0
     _suspension_at = 0.0
+    _hold_asked_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what RQ's worker takes."""
@@ -208,14 +209,20 @@ class PatientWorker(BaseWorker):
             super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended, and learn whether everything is held; looked for at most once a second."""
+        """Wait while workers are suspended, and learn whether everything is held; each at most once a second."""
         now = time.monotonic()
         if now - self._suspension_at < HOUSEKEEPING_SECONDS:
             return
         with self._outlived("a look for `rq suspend`"):
             super().check_for_suspension(burst)
             self._suspension_at = now
-        if self.runtime is not None:
+        self._learn_of_hold()
+
+    def _learn_of_hold(self) -> None:
+        """Ask whether everything is held, at most once a second; RQ's loop does not turn while it waits for a job."""
+        now = time.monotonic()
+        if self.runtime is not None and now - self._hold_asked_at >= HOUSEKEEPING_SECONDS:
+            self._hold_asked_at = now
             self.runtime.hold.feed(self.hold_redis)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
@@ -262,6 +269,8 @@ class PatientWorker(BaseWorker):
         finally:
             self._waits_for_job = False
         self.is_idle = found is None
+        if found is not None:
+            self._learn_of_hold()
         return found
 
     def _shutdown(self) -> None:

@@ -48,11 +48,12 @@ def set_hold(connection: Connection, uid: str, text: str) -> None:
         claim_value(connection, HOLD, text)
 
 
-def drop_hold(connection: Connection, uids: Sequence[str]) -> None:
-    """Remove the hold, and remember that these were released."""
+def drop_hold(connection: Connection, uids: Sequence[str], *, text: str | None = None) -> None:
+    """Remove the hold, or only the one of this text, and remember that these were released."""
     released = [*_lock_released(connection), *uids][-_MOST_RELEASED:]
     set_value(connection, _RELEASED, " ".join(released))
-    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == HOLD))
+    is_it = sa.true() if text is None else database_metadata.c.value == text
+    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == HOLD, is_it))
 
 
 def _lock_released(connection: Connection) -> list[str]:

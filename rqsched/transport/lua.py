@@ -146,6 +146,13 @@ return redis.call('HSETNX', KEYS[1], '*', ARGV[2])
 """
 """Keep a hold, unless there is one or this one was released; answers 1 when it was kept."""
 
+DROP_HOLD = """
+-- KEYS: hold. ARGV: the uids that were released, and the text of the hold that is to go; empty for any.
+redis.call('HSET', KEYS[1], '*:released', ARGV[1])
+if ARGV[2] == '' or redis.call('HGET', KEYS[1], '*') == ARGV[2] then redis.call('HDEL', KEYS[1], '*') end
+"""
+"""Remove a hold, and remember what was released."""
+
 NEXT_LOOK = """
 -- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take
 -- that from another.

@@ -34,7 +34,16 @@ from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
 from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
-from rqsched.transport.lua import CLAIM_IDENTITY, FOREIGN, LEASE, NEXT_LOOK, PUSH_MARK, RECORD_DATABASE_ID, SET_HOLD
+from rqsched.transport.lua import (
+    CLAIM_IDENTITY,
+    DROP_HOLD,
+    FOREIGN,
+    LEASE,
+    NEXT_LOOK,
+    PUSH_MARK,
+    RECORD_DATABASE_ID,
+    SET_HOLD,
+)
 from rqsched.transport.redelivery import mark_failed
 
 _log = logging.getLogger(__name__)
@@ -377,13 +386,9 @@ class Transport:
         """Keep a hold, unless there is one or this one was released."""
         self._patiently(self._set_hold_script, keys=[self.hold_key], args=[uid, text])
 
-    def drop_hold(self, uids: Sequence[str]) -> None:
-        """Remove the hold, and remember that these were released."""
-        pipeline = cast("Callable[[], Any]", self.redis.pipeline)
-        released = " ".join(uids)
-        self._patiently(
-            lambda: pipeline().hset(self.hold_key, "*:released", released).hdel(self.hold_key, "*").execute()
-        )
+    def drop_hold(self, uids: Sequence[str], *, text: str = "") -> None:
+        """Remove the hold, or only the one of this text, and remember that these were released."""
+        self._patiently(self._drop_hold_script, keys=[self.hold_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have fired, their entries and their hashes together."""
@@ -512,6 +517,10 @@ class Transport:
     @cached_property
     def _set_hold_script(self) -> Any:
         return self.redis.register_script(SET_HOLD)
+
+    @cached_property
+    def _drop_hold_script(self) -> Any:
+        return self.redis.register_script(DROP_HOLD)
 
     @cached_property
     def _next_look_script(self) -> Any:

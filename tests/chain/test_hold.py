@@ -13,9 +13,11 @@ from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.execution import claim_run
 from rqsched.chain.settling import settle_run
 from rqsched.core.audit import CommandContext
+from rqsched.core.hold import Hold
 from rqsched.core.policy import MissedPolicy, RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, HeldError, InvalidInputError, RedisUnavailableError
+from rqsched.store import metadata
 from rqsched.store.tables import database_metadata
 from tests.support.env import (
     HOUR,
@@ -212,6 +214,49 @@ def test_a_released_hold_is_not_copied_back_by_a_pass_that_had_read_it(any_env: 
 
     assert env.scheduler.held() is None
     assert env.scheduler.hold().uid != hold.uid
+
+
+@pytest.mark.parametrize("place", ["SQL", "Redis"])
+def test_a_released_hold_that_comes_back_with_a_place_that_went_back_is_over(any_env: Env, place: str) -> None:
+    env = any_env
+    hold = env.scheduler.hold("first")
+    env.scheduler.release()
+    come_back(env, place, hold)
+    assert present(env.scheduler.held()).kept_in == (place.lower(),)
+
+    env.recover()
+    assert env.scheduler.held() is None
+
+    come_back(env, place, hold)
+    anew = env.scheduler.hold("second")
+    assert (anew.uid != hold.uid, anew.reason, anew.kept_in) == (True, "second", ("redis", "sql"))
+
+
+def come_back(env: Env, place: str, hold: Hold) -> None:
+    """A hold is where it was before its release: an older state of that place is there again."""
+    if place == "Redis":
+        env.redis.delete(env.transport.hold_key)
+        env.transport.set_hold(hold.uid, hold.to_text())
+    else:
+        forget = sa.delete(database_metadata).where(database_metadata.c.name.in_(["hold", "released"]))
+        env.runtime.database.transact(lambda connection: connection.execute(forget))
+        env.runtime.database.transact(lambda c: metadata.set_hold(c, hold.uid, hold.to_text()))
+    env.runtime.hold.look(is_fresh=True)
+
+
+def test_a_worker_that_has_not_heard_of_the_release_drops_no_job(any_env: Env, make_env: MakeEnv) -> None:
+    env, schedule = any_env, any_env.create()
+    run = env.fire_next(schedule)
+    env.scheduler.hold()
+    env.runtime.hold.feed(None)
+    other = Scheduler(settings=env.scheduler.settings, clock=env.clock)
+    other.release()
+    other.close()
+    assert env.runtime.hold.is_on
+
+    env.perform(str(job_id(run.state)))
+
+    assert run.refresh().status == "succeeded"
 
 
 def test_nobody_is_told_that_something_is_overdue_while_it_is_held(any_env: Env) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rq import Worker as RqWorker
 
 from rqsched import Every
 from tests.support.processes import rqsched_command, run_to_end, wait_until
@@ -93,3 +94,16 @@ def test_a_restore_under_a_hold_runs_nothing_twice(live: LiveEnv, tmp_path: Path
     ]
     assert twice == []
     assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("kind", ["forking", "runner"])
+def test_an_idle_worker_executes_the_first_job_after_a_release(live: LiveEnv, kind: str) -> None:
+    live.scheduler.hold()
+    worker = live.start_worker() if kind == "forking" else live.start_runners(1)
+    worker.wait_for_log("nothing begins here", timeout=60)
+    wait_until(lambda: RqWorker.all(live.redis), timeout=60, what="a worker that waits for jobs")
+
+    live.scheduler.release()
+    live.wait_for_status(live.run_now("after"), "succeeded", timeout=60)
+
+    assert "waits: everything is held" not in worker.log()
