@@ -68,7 +68,7 @@ def preview(runtime: Runtime, *, since: datetime | None = None, is_missed: bool 
         due = schedule_queries.late(connection, None, now, PREVIEWED + 1)
         waiting = run_queries.waiting(connection, PREVIEWED + 1)
         decided = _decided(runtime, connection, due[:PREVIEWED], now, since, is_missed=is_missed)
-        rows = [_row(one, schedule.due_at or now) for one, schedule in zip(decided, due, strict=False)]
+        rows = [_row(schedule, one, now) for schedule, one in zip(due, decided, strict=False)]
         runs = [
             HeldRun(schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at)
             for schedule, run in waiting[:PREVIEWED]
@@ -129,20 +129,27 @@ def _decided(
     *,
     is_missed: bool,
     asked: CommandContext | None = None,
-) -> Iterator[Change]:
-    """Decide what becomes of due schedules, from what ran and runs of them."""
+) -> Iterator[Change | Exception]:
+    """Decide what becomes of due schedules, from what ran and runs of them; one that fails harms no other."""
     runs = changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
     for one in due:
         context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()))
-        if is_missed:
-            yield decide_miss_due(one, runs[one.uid], since=since, now=now, context=context, asked=asked)
-        else:
-            yield decide_fire(one, runs[one.uid], now=now, context=context)
+        try:
+            if is_missed:
+                yield decide_miss_due(one, runs[one.uid], since=since, now=now, context=context, asked=asked)
+            else:
+                yield decide_fire(one, runs[one.uid], now=now, context=context)
+        except Exception as error:  # noqa: BLE001 - a schedule that cannot be evaluated, as in a fire
+            yield error
 
 
-def _row(decided: Change, due_at: datetime) -> HeldSchedule:
-    before, after = decided.before or decided.after, decided.after
+def _row(before: Schedule, decided: Change | Exception, now: datetime) -> HeldSchedule:
+    due_at = before.due_at or now
+    if isinstance(decided, Exception):
+        error = f"{type(decided).__name__}: {decided}"
+        return HeldSchedule(before.namespace, before.schedule_id, due_at, [], 0, 0, due_at, error)
+    after = decided.after
     return HeldSchedule(
         after.namespace,
         after.schedule_id,
@@ -176,6 +183,10 @@ def _miss_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandCont
         if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
             return Decided([], 0)
         (decided,) = _decided(runtime, connection, [schedule], now, since, is_missed=True, asked=context)
+        if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
+            what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
+            _log.error("what is due of %s/%s cannot be recorded as missed: %s", *what, extra=extra)
+            return Decided([], 0)
         return Decided([decided], decided.after.missed_count - schedule.missed_count)
 
     return change(runtime, decide)

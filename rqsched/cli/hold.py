@@ -97,6 +97,9 @@ def _show(session: Session, found: ReleasePreview) -> None:
         f"{len(schedules)} schedule(s) are due: {fires} run(s) would start, {missed} occurrence(s) would be missed; "
         f"{len(runs)} run(s) wait{more}."
     )
+    for one in found.schedules:
+        if one.error is not None:
+            writer.say(f"{one.namespace}/{one.schedule_id} cannot be decided: {one.error}")
     if schedules:
         columns = ("Namespace", "Schedule", "Due", "Fires", "Missed", "Skipped", "Next")
         cells = [

@@ -71,6 +71,8 @@ class HeldSchedule:
     """How many its overlap policy or its environments skip."""
     next_at: datetime | None
     """When it is due next after that; None when it is over, or waits for a run."""
+    error: str | None = None
+    """Why it cannot be told; it stays due until that is mended, and a release does nothing with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Scheduler
+from rqsched import Cron, Scheduler
 from rqsched.chain import external_runs
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.execution import claim_run
@@ -18,7 +18,7 @@ from rqsched.core.policy import MissedPolicy, RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import DatabaseUnavailableError, HeldError, InvalidInputError, RedisUnavailableError
 from rqsched.store import metadata
-from rqsched.store.tables import database_metadata
+from rqsched.store.tables import database_metadata, schedules
 from tests.support.env import (
     HOUR,
     MINUTE,
@@ -386,6 +386,26 @@ def test_a_release_may_record_what_is_due_as_missed_and_cancel_what_waits(any_en
     assert missed.payload["command_context"]["principal"] == "ann"
     assert paused.refresh().status == "paused"
     assert env.fire_next(schedule).status == "pending"
+
+
+def test_a_schedule_that_cannot_be_evaluated_keeps_no_other_from_preview_and_release(any_env: Env) -> None:
+    env = any_env
+    broken = env.create("broken", spec=Cron("* * * * *", timezone="Europe/Berlin"))
+    sound = env.create("sound")
+    elsewhere = sa.func.replace(schedules.c.spec, "Europe/Berlin", "Mars/Olympus")
+    lose_zone = sa.update(schedules).where(schedules.c.uid == broken.uid).values(spec=elsewhere)
+    env.runtime.database.transact(lambda connection: connection.execute(lose_zone))
+    env.scheduler.hold()
+    env.advance(3 * MINUTE)
+
+    found = {one.schedule_id: one for one in env.scheduler.preview_release(missed=True).schedules}
+    assert "Mars/Olympus" in present(found["broken"].error)
+    assert (found["sound"].error, found["sound"].missed) == (None, 3)
+
+    assert env.scheduler.release(missed=True).schedules == 1
+    assert (env.state(sound).missed_count, env.scheduler.held()) == (3, None)
+    mended = lose_zone.values(spec=sa.func.replace(schedules.c.spec, "Mars/Olympus", "Europe/Berlin"))
+    env.runtime.database.transact(lambda connection: connection.execute(mended))
 
 
 def test_with_since_what_was_due_before_fires_and_only_the_rest_is_missed(any_env: Env) -> None:

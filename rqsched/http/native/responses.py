@@ -328,6 +328,8 @@ class HeldScheduleResponse(Schema):
     """How many are skipped."""
     next_at: datetime | None
     """When it is due next."""
+    error: str | None = None
+    """Why it cannot be told."""
 
 
 class HeldRunResponse(Schema):
