@@ -315,7 +315,8 @@ class Database:
         if self.identity is not None and found.is_before(self.identity):
             raw.close()
             raise self._engine.dialect.loaded_dbapi.OperationalError(
-                f"an old primary answers: timeline {found.timeline} after {self.identity.timeline}"
+                f"an old primary answers: timeline {found.timeline} after {self.identity.timeline}; if it is the right "
+                "server (`rqsched db adopt`), start this process again"
             )
         self._note(found, entry.info)
 
