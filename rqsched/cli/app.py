@@ -103,7 +103,12 @@ ENTRIES = (
         _MAINTENANCE,
         "Check versions, servers, schema, clocks, workers and links, and say what to do.",
     ),
-    Entry("db", "maintenance", _MAINTENANCE, "Upgrade the database's schema, or show it."),
+    Entry(
+        "db",
+        "maintenance",
+        _MAINTENANCE,
+        "Upgrade the database's schema, or show it; say which copy of a database is right.",
+    ),
     Entry("worker", "processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
     Entry(
         "dispatcher",

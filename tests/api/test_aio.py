@@ -461,6 +461,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "list": [*(await schedules.list()).items],
                 "iter": [found async for found in schedules.iter()],
                 "run": [await schedules.run(run.uid)],
+                "runs": [found for _, found in (await schedules.runs()).items],
             },
             AsyncScheduleHandle: {
                 "trigger": [triggered.run],

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.errors import DatabaseUnavailableError, TransactionConflictError
+from rqsched.errors import DatabaseUnavailableError, ScheduleExistsError, TransactionConflictError
 from rqsched.transport.breaker import RedisAwayError
 from tests.support.application import Application, application
 from tests.support.env import MakeEnv, link_id, types
@@ -64,7 +64,9 @@ def test_redis_that_hangs_at_the_commit_is_waited_for_once(
 
 
 @pytest.mark.postgres
-def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postgres_app: Application) -> None:
+def test_of_two_that_create_the_same_schedule_the_second_waits_and_is_told_that_it_exists(
+    postgres_app: Application,
+) -> None:
     together = Together(postgres_app)
     waits = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -84,7 +86,7 @@ def test_of_two_that_create_the_same_schedule_the_second_is_told_to_repeat(postg
         postgres_app.env.create(connection=connection)
 
     together.run(be_first, be_second)
-    assert [type(error) for error in together.errors] == [TransactionConflictError]
+    assert [type(error) for error in together.errors] == [ScheduleExistsError]
     assert tried == ["once"]
     assert postgres_app.linked() == ["report"]
 

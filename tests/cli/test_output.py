@@ -52,7 +52,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "doctor": ["doctor"],
     "usage": ["usage"],
 }
-WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine", "export", "import"}
+WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine", "export", "import", "hold", "release"}
 """Processes and their probe, a group that is there by its commands, and those that files of their own try."""
 
 
