@@ -1,7 +1,8 @@
 """Holding and releasing: what an operator does with the hold of an installation, and what a release would do.
 
 A release first does, under the hold, what it was asked to do with what is due and what waits; then it ends the hold.
-Interrupted, everything is still held, and the release is repeated.
+Interrupted, everything is still held, and the release is repeated. Once SQL has ended it, the next pass does so in
+Redis.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def release(
         runtime.transport.ask_for_pass()
     except RedisError as error:
         raise RedisUnavailableError(
-            "Redis does not answer, so everything is still held; repeat the release."
+            "Redis does not answer, so everything is still held; repeat the release, or the first pass that "
+            "reaches Redis ends it."
         ) from error
     if ended is not None:
         _log.warning(

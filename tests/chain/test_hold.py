@@ -404,8 +404,8 @@ def test_a_schedule_that_cannot_be_evaluated_keeps_no_other_from_preview_and_rel
 
     assert env.scheduler.release(missed=True).schedules == 1
     assert (env.state(sound).missed_count, env.scheduler.held()) == (3, None)
-    mended = lose_zone.values(spec=sa.func.replace(schedules.c.spec, "Mars/Olympus", "Europe/Berlin"))
-    env.runtime.database.transact(lambda connection: connection.execute(mended))
+    find_zone = lose_zone.values(spec=sa.func.replace(schedules.c.spec, "Mars/Olympus", "Europe/Berlin"))
+    env.runtime.database.transact(lambda connection: connection.execute(find_zone))
 
 
 def test_with_since_what_was_due_before_fires_and_only_the_rest_is_missed(any_env: Env) -> None:

@@ -62,10 +62,11 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
                 assert (hold is not None) is (flow is HOLD), name
             env.scheduler.recover()
             again = env.scheduler.held()
-            assert (again is None) is (hold is None), f"{name}: a pass has changed it"
+            # SQL remembers a release that died between the two: the pass ends it in Redis, too.
+            is_half_released = flow is not HOLD and hold is not None and hold.kept_in == ("redis",)
+            assert (again is None) is (hold is None or is_half_released), f"{name}: after a pass"
             if again is not None:
-                # A release that died between the two is remembered by SQL: no pass copies the hold back there.
-                assert again.kept_in in ({("redis", "sql")} if flow is HOLD else {("redis", "sql"), ("redis",)}), name
+                assert again.kept_in == ("redis", "sql"), name
                 began = [run.started_at for story in env.stories() for run in story.runs]
                 env.dispatch_all()
                 env.work()
