@@ -43,12 +43,7 @@ def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 
 
 def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first.
-
-    While everything is held a pending run has no job: each that is popped is dropped.
-    """
-    if runtime.hold.is_on:
-        return
+    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
     for rows in pages(runtime, partial(reconcile_queries.pending, before=before)):
@@ -95,8 +90,6 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
     """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
-    if runtime.hold.is_on:  # nobody may take them
-        return
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages(runtime, partial(reconcile_queries.blocked, before=before)):
         repairs = {run.uid: partial(blocking.fail_blocked, runtime, run) for run in rows}

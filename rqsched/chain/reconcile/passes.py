@@ -75,19 +75,19 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
     flush_marker = _leave_flush_marker(runtime)
     _claim_server(runtime)
     uncompared = _leave_mark(runtime)
-    runtime.hold.share()  # while there is one, the sections that would begin what waits do nothing
+    runtime.hold.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     sections = [
         schedules.apply_new_tzdata(runtime),
         schedules.set_next_times(runtime),
         schedules.arm_links(runtime, everything=everything),
         attempts.arm_retries(runtime, everything=everything),
-        attempts.redeliver_runs(runtime, everything=everything),
+        _unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
         attempts.settle_lost(runtime),
-        attempts.fail_blocked(runtime),
-        schedules.drain(runtime),
+        _unless_held(runtime, attempts.fail_blocked(runtime)),
+        _unless_held(runtime, schedules.drain(runtime)),
         attempts.repair_targets(runtime, everything=everything),
-        schedules.find_overdue(runtime),
+        _unless_held(runtime, schedules.find_overdue(runtime)),
         attempts.redeliver_notifications(runtime),
     ]
     errors: list[BaseException] = []
@@ -98,7 +98,13 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
     if uncompared and not errors:
         marks.record_compared(runtime, uncompared)
     yield from _guarded(hours.count_ended(runtime), errors)
-    yield from _guarded(schedules.resume_backfills(runtime, pause), errors)
+    yield from _guarded(_unless_held(runtime, schedules.resume_backfills(runtime, pause)), errors)
+
+
+def _unless_held(runtime: Runtime, section: Iterator[Recovered]) -> Iterator[Recovered]:
+    """Skip, while everything is held, what would begin waiting work, or report that it waits too long."""
+    if not runtime.hold.is_on:
+        yield from section
 
 
 def _leave_flush_marker(runtime: Runtime) -> str | None:

@@ -50,9 +50,7 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:
-    """Start the oldest waiting run of each schedule where nothing is ahead of it, unless everything is held."""
-    if runtime.hold.is_on:
-        return
+    """Start the oldest waiting run of each schedule where nothing is ahead of it."""
     for uids in pages(runtime, reconcile_queries.waiting):
         drained, failed = repair_schedules(runtime, uids, _drain_one)
         yield Recovered(len(uids), drained=drained, failed=failed)
@@ -63,9 +61,7 @@ def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Cha
 
 
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
-    """Record each schedule for which no run succeeded as long as it allows, once; none while everything is held."""
-    if runtime.hold.is_on:
-        return
+    """Record each schedule for which no run succeeded as long as it allows, once."""
     for uids in pages(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
         found, failed = repair_schedules(runtime, uids, _note_overdue)
         yield Recovered(len(uids), overdue=found, failed=failed)
@@ -101,12 +97,7 @@ def _apply_tzdata(_: Connection, schedule: Schedule, now: datetime) -> Change:
 
 
 def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
-    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass.
-
-    While everything is held none continues.
-    """
-    if runtime.hold.is_on:
-        return
+    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
     before = runtime.now() - runtime.settings.grace
     for uids in pages(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:

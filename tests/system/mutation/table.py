@@ -658,7 +658,7 @@ RECONCILE = (
     _edit(
         "reconcile enqueues no run jobs",
         "chain/reconcile/passes.py",
-        "        attempts.redeliver_runs(runtime, everything=everything),\n",
+        "        _unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
@@ -879,7 +879,7 @@ RECONCILE = (
     _edit(
         "reconcile drains nothing",
         "chain/reconcile/passes.py",
-        "        schedules.drain(runtime),\n",
+        "        _unless_held(runtime, schedules.drain(runtime)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_waiting_run_with_nothing_ahead_is_drained[sqlite]",
     ),
