@@ -10,9 +10,6 @@ from typing import Any
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import dumps
 
-PLACES = ("redis", "sql", "process")
-"""Where a hold may be kept; any of them is enough."""
-
 
 @dataclass(frozen=True, slots=True)
 class Hold:

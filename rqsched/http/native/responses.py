@@ -13,6 +13,7 @@ from rqsched.api.build_description import describe_plainly, describe_run
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
+from rqsched.core.hold import HeldRun, HeldSchedule
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced, Why
@@ -311,42 +312,8 @@ class HoldResponse(Schema):
     """Where it is kept: `redis`, `sql`, or `process` for this process alone."""
 
 
-class HeldScheduleResponse(Schema):
-    """What becomes of the due occurrences of one schedule."""
-
-    namespace: str
-    """Its namespace."""
-    schedule_id: str
-    """Its id."""
-    due_at: datetime
-    """When the first was due."""
-    fires: list[datetime]
-    """Those that start a run, or wait behind one."""
-    missed: int
-    """How many are counted as missed."""
-    skipped: int
-    """How many are skipped."""
-    next_at: datetime | None
-    """When it is due next."""
-    error: str | None = None
-    """Why it cannot be told."""
-
-
-class HeldRunResponse(Schema):
-    """A run that waits to begin."""
-
-    namespace: str
-    """Of its schedule."""
-    schedule_id: str
-    """Its schedule."""
-    uid: str
-    """The run."""
-    status: str
-    """`pending`, `retrying` or `buffered`."""
-    attempt: int
-    """The attempt that begins, or that failed last."""
-    occurrence_at: datetime | None
-    """What it stands for."""
+HeldScheduleResponse: Any = schema_of("HeldScheduleResponse", HeldSchedule)
+HeldRunResponse: Any = schema_of("HeldRunResponse", HeldRun)
 
 
 class ReleasePreviewResponse(Schema):
