@@ -111,9 +111,7 @@ class Ownership:
             self._refused_at = time.monotonic()
             raise self._refusal(found, mine)
         self._refused_at = None
-        self._recognised = (mine, found.recorded)
-        self._present(mine)
-        self._tell(found)
+        self._go_on(mine, found)
 
     def adopt_server(self) -> Standing:
         """Record this process's server whatever was recorded before; the processes of that one are refused then.
@@ -128,9 +126,7 @@ class Ownership:
             return Standing("same", "")
         found = self._compare(mine, "adopt")
         self.database.transact(metadata.forget_went_back)
-        self._recognised = (mine, found.recorded)
-        self._present(mine)
-        self._tell(found)
+        self._go_on(mine, found)
         return found
 
     def standing(self) -> Standing:
@@ -168,7 +164,10 @@ class Ownership:
             f"lets it go on at once (recorded is {found.recorded or 'none'})."
         )
 
-    def _tell(self, found: Standing) -> None:
+    def _go_on(self, mine: ServerIdentity, found: Standing) -> None:
+        """Present this process's server as it is recorded now, and tell it where another one was."""
+        self._recognised = (mine, found.recorded)
+        self._present(mine)
         if found.outcome in _TOLD:
             level, extra = _TOLD[found.outcome]
             text = "control queue %r goes on with another server: %s, before %s (%s)"

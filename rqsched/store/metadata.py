@@ -96,15 +96,14 @@ def record_went_back(connection: Connection, which: WentBack, value: str) -> Non
 
 def forget_went_back(connection: Connection) -> None:
     """Delete what was recorded of sides that went back, and of a server that this one took over from."""
-    names = [*_OF_MARKS, TAKEN_OVER]
-    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name.in_(names)))
+    remove_values(connection, [*_OF_MARKS, TAKEN_OVER])
 
 
 def renew_id(connection: Connection, database_id: str) -> None:
     """Make a copy a database of its own: it has another id, and no marks yet."""
     set_value(connection, DATABASE_ID, database_id)
     forget_went_back(connection)
-    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == MARK))
+    remove_values(connection, [MARK])
 
 
 def replace_went_back(connection: Connection, which: WentBack, known: str, value: str) -> None:
