@@ -80,8 +80,7 @@ def execute(job_id: str | None = None) -> Any:
             return _refuse(job, error)
     try:
         if isinstance(job, RunJobId):
-            if not current_runtime().hold.is_fed:
-                current_runtime().hold.look(with_sql=False)  # its claim looks there
+            current_runtime().hold.look(with_sql=False)  # its claim looks there
             result = execution.execute(current_runtime(), job, rq_job)
             return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
         if isinstance(job, DeliveryJobId):

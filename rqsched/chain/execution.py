@@ -54,7 +54,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         run = runtime.database.read(lambda connection: changes.find_run(connection, job.uid))
         if run is None:
             raise UnknownJobError(f"no run {job.uid} in this database.")
-        if run.status is RunStatus.PENDING and _is_held(runtime):
+        if run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True):
             # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
             _log.info("%s waits: everything is held", job, extra={"action": "run_held"})
         elif rq_job is not None and is_requeued(rq_job):
@@ -84,12 +84,6 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     if is_open:
         try_to_end(runtime, claim.run.uid)  # the last target may have ended already
     return result
-
-
-def _is_held(runtime: Runtime) -> bool:
-    """Return whether everything is held now: SQL may say so before this process knows, and it may be over."""
-    runtime.hold.look(is_fresh=True)
-    return runtime.hold.is_on
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:
@@ -133,7 +127,7 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
     """Make a pending attempt running and this process's; None when it could not be claimed, or everything is held."""
-    if runtime.hold.is_on and _is_held(runtime):
+    if runtime.hold.is_on and runtime.hold.look(is_fresh=True):  # it may be over
         return None
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)

@@ -47,8 +47,7 @@ def claim(
     `held_for` (None: the setting `ojs_visibility`) until its first heartbeat. A claim whose answer the database lost is
     found again. While everything is held there is nothing to hand out.
     """
-    runtime.hold.look(with_sql=False)
-    if runtime.hold.is_on:
+    if runtime.hold.look(with_sql=False):
         return []
     token = new_uid(runtime.now())
     tries = counter(1)

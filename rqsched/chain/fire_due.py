@@ -30,8 +30,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
-    runtime.hold.look()
-    if runtime.hold.is_on:
+    if runtime.hold.look():
         return []
     frozen = runtime if now is None else _at(runtime, now)
     instant = frozen.now()

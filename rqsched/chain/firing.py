@@ -68,8 +68,8 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
     is fired again by itself, and its failure recorded, so that it harms no other. While everything is held nothing is
-    decided, and each link comes again. Raises BackendUnavailableError when
-    SQL does not answer, and with `must_follow` (for links that are delivered again) when Redis does not either.
+    decided, and each link comes again. Raises BackendUnavailableError when SQL does not answer, and with `must_follow`
+    (for links that are delivered again) when Redis does not either.
     """
     if runtime.hold.is_on:
         return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]

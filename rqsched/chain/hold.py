@@ -46,8 +46,7 @@ class HoldGate:
         self._was_asked = False
         self.is_own = is_held
         """Whether this process is held by its settings."""
-        self.is_fed = False
-        """Whether the process itself lets this ask (`feed`)."""
+        self._has_asker = False
         self.has_sql = True
         """Whether SQL answered when it was asked last."""
         self.is_on = is_held
@@ -65,16 +64,18 @@ class HoldGate:
 
     def require_off(self) -> None:
         """Raise HeldError while there is a hold: what is asked for by hand is refused instead of waiting."""
-        self.look(with_sql=False)
-        if self.is_on:
+        if self.look(with_sql=False):
             raise HeldError(str(self.known))
 
-    def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> None:
-        """Ask Redis and SQL again, unless what they said still counts; a process that is fed asks only when fresh."""
-        if (self.is_own or self.is_fed) and not is_fresh:
+    def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
+        """Return `is_on`, after Redis and SQL were asked again unless what they said still counts.
+
+        With `is_fresh` they are asked in any case; without it, not in a process that asks by `ask_redis_now`.
+        """
+        if (self.is_own or self._has_asker) and not is_fresh:
             if self.is_own and not self._was_asked:
                 self._note()
-            return
+            return self.is_on
         now = None if is_fresh else self.now()  # which needs SQL the first time
         if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
             self._redis_at = now or self._redis_at
@@ -82,13 +83,14 @@ class HoldGate:
         if with_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
             self._sql_at = now or self._sql_at
             self._ask_sql()
+        return self.is_on
 
-    def feed(self, redis: Redis | None) -> None:
-        """Ask Redis for a process that does so itself from time to time, over a client of its own where it has one.
+    def ask_redis_now(self, redis: Redis | None) -> None:
+        """Ask Redis, over another client where one is given: for a worker, whose loop calls this from time to time.
 
-        Its claims look in SQL themselves, and neither they nor the processes that it forks ask any more.
+        From then on `look` does not ask, here and in the processes that are forked: a claim looks in SQL itself.
         """
-        self.is_fed = True
+        self._has_asker = True
         if self._own is None:
             self._ask_redis(redis)
         elif not self._was_asked:
@@ -96,13 +98,9 @@ class HoldGate:
 
     def _ask_redis(self, redis: Redis | None = None) -> None:
         try:
-            text = self._transport.read_hold(redis)
+            self._read_redis(redis)
         except RedisError as error:
             _log.debug("Redis does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
-            return
-        if text != self._in_redis:
-            self._in_redis = text
-            self._note()
 
     def _ask_sql(self) -> None:
         try:
@@ -112,9 +110,11 @@ class HoldGate:
             self.has_sql = False
             _log.debug("SQL does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
 
-    def _read_redis(self) -> None:
-        self._in_redis = self._transport.read_hold()
-        self._note()
+    def _read_redis(self, redis: Redis | None = None) -> None:
+        text = self._transport.read_hold(redis)
+        if text != self._in_redis:
+            self._in_redis = text
+            self._note()
 
     def _read_sql(self, patience: Patience | None = None) -> None:
         text = self._database.read(lambda connection: metadata.find_value(connection, metadata.HOLD), patience=patience)
@@ -134,10 +134,10 @@ class HoldGate:
         self._was_asked = True
 
     def share(self) -> None:
-        """Copy a hold that only Redis or only SQL has to the other; if that has seen it released, it is over here, too.
+        """Copy a hold that only Redis or only SQL has to the other, or end it where the other has seen it released.
 
-        Such a hold comes back with SQL or Redis that has gone back. What does not answer now is told by the next pass
-        of reconcile.
+        Such a hold is back because the one that has it went back in time. What does not answer now is told by the next
+        pass of reconcile.
         """
         self.look(is_fresh=True)
         hold, text = self.kept, self._in_redis or self._in_sql
@@ -158,10 +158,9 @@ class HoldGate:
             _log.warning("the hold is not copied yet: %s", error, extra={"action": "hold_not_copied"})
 
     def _came_back(self, hold: Hold, place: str) -> None:
-        """Log that a hold is over that was over before, and read what there is now."""
-        _log.warning(
-            "%s had gone back: %s was released before, and is again", place, hold, extra={"action": "hold_over"}
-        )
+        """Log that a hold which was back was ended again, and read what there is now."""
+        text = "a hold that had been released was back in %s, which has gone back, and is ended again: %s"
+        _log.warning(text, place, hold, extra={"action": "hold_over"})
         self._read_redis()
         self._read_sql()
 

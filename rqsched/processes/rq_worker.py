@@ -223,7 +223,7 @@ class PatientWorker(BaseWorker):
         now = time.monotonic()
         if self.runtime is not None and now - self._hold_asked_at >= HOUSEKEEPING_SECONDS:
             self._hold_asked_at = now
-            self.runtime.hold.feed(self.hold_redis)
+            self.runtime.hold.ask_redis_now(self.hold_redis)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
         """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""

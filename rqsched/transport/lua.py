@@ -2,10 +2,9 @@
 
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues;
 beside the control queue the identity of the database's server; and where dispatchers take from it, the wake list. ARGV
-begin with the prefix of job hashes, now and the oldest live
-start (RQ's time texts, which sort), whether to search the list when the order of its entries cannot be trusted, and two
-scores (Unix seconds): of the oldest entry of the scheduled set that still counts as live, and the latest to which
-a job that is due may have been put off.
+begin with the prefix of job hashes, now and the oldest live start (RQ's time texts, which sort), whether to search the
+list when the order of its entries cannot be trusted, and two scores (Unix seconds): of the oldest entry of the
+scheduled set that still counts as live, and the latest to which a job that is due may have been put off.
 """
 
 from __future__ import annotations
@@ -110,10 +109,9 @@ return answers
 """Write hash and place of each job together unless it is live; answers 1 for each it wrote.
 
 ARGV continue with the life of the wake key in seconds, the identity of this process's server (empty for none, else
-compared with the one recorded), the number of shared texts and those: the names and values every
-hash gets. Then for each job its id, its place (a score, or which end of the list: 'front' or 'back'), the number of its
-own texts and those: names and values that it has beside the shared ones. A job that becomes the earliest wakes a
-dispatcher.
+compared with the one recorded), the number of shared texts and those: the names and values every hash gets. Then for
+each job its id, its place (a score, or which end of the list: 'front' or 'back'), the number of its own texts and
+those: names and values that it has beside the shared ones. A job that becomes the earliest wakes a dispatcher.
 """
 
 LEASE = (

@@ -248,7 +248,7 @@ def test_a_worker_that_has_not_heard_of_the_release_drops_no_job(any_env: Env, m
     env, schedule = any_env, any_env.create()
     run = env.fire_next(schedule)
     env.scheduler.hold()
-    env.runtime.hold.feed(None)
+    env.runtime.hold.ask_redis_now(None)
     other = Scheduler(settings=env.scheduler.settings, clock=env.clock)
     other.release()
     other.close()
