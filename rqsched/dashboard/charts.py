@@ -72,10 +72,14 @@ _LEAST_WIDTH = 3.0
 
 def in_words(lots: Iterable[Lot]) -> str:
     """Return how many runs there are of each status."""
+    return _told(_counts(lots))
+
+
+def _counts(lots: Iterable[Lot]) -> Counter[str]:
     counts = Counter[str]()
     for lot in lots:
         counts[lot.status] += lot.runs
-    return _told(counts)
+    return counts
 
 
 def _told(counts: Mapping[str, int]) -> str:
@@ -112,7 +116,7 @@ class Grid:
         begin, finish = (datetime.fromtimestamp(self._start + place * self._step, UTC) for place in (first, end))
         x, since = self._axis.x(begin), self._axis.x(datetime.fromtimestamp(min(lot.since for lot in lots), UTC))
         width, label = max(self._axis.x(finish) - x, _LEAST_WIDTH), self._label(lots, begin, finish)
-        return Stack(x, width, _parts(lots), label, _worst(lots).run_uid, begin, since if since < x else None)
+        return Stack(x, width, _shares(_counts(lots)), label, _worst(lots).run_uid, begin, since if since < x else None)
 
     def _label(self, lots: Sequence[Lot], begin: datetime, finish: datetime) -> str:
         if len(lots) == lots[0].runs == 1 and lots[0].number is not None:
@@ -200,13 +204,6 @@ def _groups(tones: Mapping[int, int]) -> list[tuple[int, int]]:
 
 def _worst(lots: Iterable[Lot]) -> Lot:
     return min(lots, key=lambda lot: (_WORST.index(tone_of(lot.status)), -(lot.number or 0)))
-
-
-def _parts(lots: Iterable[Lot]) -> list[tuple[str, float, float]]:
-    counts = Counter[str]()
-    for lot in lots:
-        counts[lot.status] += lot.runs
-    return _shares(counts)
 
 
 def _shares(of_status: Mapping[str, int]) -> list[tuple[str, float, float]]:

@@ -11,9 +11,8 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
-from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import page_by_uid
+from rqsched.store.pages import malformed_cursor, page_by_uid
 from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, schedules
 
 
@@ -103,7 +102,7 @@ def page(
         statement = statement.where(backfills.c.status == status)
     if cursor is not None:
         if not is_uid(cursor):
-            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+            raise malformed_cursor()
         statement = statement.where(backfills.c.uid < cursor)
     found = [Backfill(*row) for row in connection.execute(statement.order_by(backfills.c.uid.desc()).limit(limit + 1))]
     return Page(found[:limit], found[limit - 1].uid if len(found) > limit else None)

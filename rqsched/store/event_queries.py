@@ -20,11 +20,12 @@ from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import PAGE_CHARACTERS, cut_to_size, page_of
+from rqsched.store.pages import PAGE_CHARACTERS, bound_to, cut_to_size, page_of
 from rqsched.store.tables import (
     IS_ASKED,
     IS_BACKFILLED,
     audit_events,
+    of_schedule,
     runs,
     schedules,
 )
@@ -243,11 +244,10 @@ def read_after(
     until: datetime | None = None,
 ) -> Page[FoundEvent]:
     """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`)."""
-    bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
     statement = (
         sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
         .join(schedules, schedules.c.uid == audit_events.c.schedule_uid)
-        .where(schedules.c.namespace.in_(namespaces), sa.tuple_(*_POSITION) > sa.tuple_(*bound))
+        .where(schedules.c.namespace.in_(namespaces), sa.tuple_(*_POSITION) > bound_to(_POSITION, position))
     )
     if event_types:
         statement = statement.where(audit_events.c.event_type.in_(event_types))
@@ -304,35 +304,26 @@ def search_asked(
     within: list[sa.ColumnElement[bool]] = [IS_ASKED]
     within += [] if filters.since is None else [events.recorded_at >= filters.since]
     within += [] if filters.until is None else [events.recorded_at < filters.until]
-    within += [] if before is None else [sa.tuple_(*_POSITION) < _bound(before)]
+    within += [] if before is None else [sa.tuple_(*_POSITION) < bound_to(_POSITION, before)]
     order = [column.desc() for column in _POSITION]
     looked_at = sa.select(*_POSITION).where(*within).order_by(*order).offset(most_looked_at - 1).limit(1)
     last = connection.execute(looked_at).first()
     if last is not None:
-        within.append(sa.tuple_(*_POSITION) >= _bound(last))
-    wanted = [_of_schedule(schedules.c.namespace) == filters.namespace]
+        within.append(sa.tuple_(*_POSITION) >= bound_to(_POSITION, last))
+    wanted = [of_schedule(schedules.c.namespace, audit_events) == filters.namespace]
     if filters.principal is not None:
         name = dialect_of(connection).text_at(events.payload, "command_context", "principal")
         wanted.append(name.icontains(filters.principal, autoescape=True))
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
-        wanted.append(_of_schedule(schedules.c.schedule_id) == filters.schedule_id)
-    columns = sa.select(audit_events, _of_schedule(schedules.c.schedule_id).label("schedule_id"))
+        wanted.append(of_schedule(schedules.c.schedule_id, audit_events) == filters.schedule_id)
+    columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))
     statement = columns.where(*within, *wanted).order_by(*order).limit(limit + 1)
     found = [FoundEvent(to_record(row), row.schedule_id, filters.namespace) for row in connection.execute(statement)]
     if len(found) > limit:
         return FoundEvents(found[:limit], found[limit - 1].position, is_cut=False)
     return FoundEvents(found, None if last is None else Position(*last), is_cut=last is not None)
-
-
-def _bound(place: Sequence[Any]) -> sa.Tuple:
-    return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(place, _POSITION, strict=True)))
-
-
-def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
-    """Read a column of an event's schedule. Not by a join: it could begin with all schedules of a namespace."""
-    return sa.select(column).where(schedules.c.uid == audit_events.c.schedule_uid).scalar_subquery()
 
 
 class RecordedEvent(NamedTuple):
@@ -365,7 +356,6 @@ class RecordedEvent(NamedTuple):
 
 def read_recorded(connection: Connection, position: Position, limit: int) -> list[RecordedEvent]:
     """Read a page of audit events in the order they were recorded."""
-    bound = [sa.literal(value, column.type) for value, column in zip(position, _POSITION, strict=True)]
     columns = audit_events.c
     joined = audit_events.join(schedules, schedules.c.uid == columns.schedule_uid).outerjoin(
         runs, runs.c.uid == columns.workflow_run_id
@@ -374,7 +364,7 @@ def read_recorded(connection: Connection, position: Position, limit: int) -> lis
         sa.select(*_POSITION, columns.event_type, columns.payload, columns.workflow_run_id)
         .add_columns(schedules.c.namespace, runs.c.kind, runs.c.due_at)
         .select_from(joined)
-        .where(sa.tuple_(*_POSITION) > sa.tuple_(*bound))
+        .where(sa.tuple_(*_POSITION) > bound_to(_POSITION, position))
         .order_by(*_POSITION)
         .limit(limit)
     )

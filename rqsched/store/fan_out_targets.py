@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid, first_uid_at
+from rqsched.core.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import POSTGRES, dialect_of
-from rqsched.store.pages import page_by_uid
+from rqsched.store.pages import newest_since, page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
@@ -30,6 +30,7 @@ from rqsched.store.tables import (
     constant,
     is_free_for,
     is_held_by,
+    of_schedule,
     runs,
     schedules,
     targets,
@@ -364,16 +365,14 @@ def newest_flow(
     connection: Connection, namespace: str, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
     """Read the targets of a namespace among the `most` newest of all since `start`, and since when these are."""
-    newest = sa.select(targets.c.uid, targets.c.created_at).where(targets.c.uid >= first_uid_at(start))
-    newest = newest.order_by(targets.c.uid.desc())
-    first = connection.execute(newest.offset(most - 1).limit(1)).first()
+    is_among, since = newest_since(connection, targets, start, most)
     statement = (
         sa.select(targets.c.queue, targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None))
-        .join(schedules, schedules.c.uid == targets.c.schedule_uid)
-        .where(targets.c.uid.in_(sa.select(newest.limit(most).subquery().c.uid)), schedules.c.namespace == namespace)
+        .where(is_among, of_schedule(schedules.c.namespace, targets) == namespace)
+        .order_by(targets.c.uid.desc())
+        .limit(most)
     )
-    found = [TargetFlow(*row) for row in connection.execute(statement)]
-    return found, start if first is None else first.created_at
+    return [TargetFlow(*row) for row in connection.execute(statement)], since
 
 
 def first_error(connection: Connection, run_uid: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import is_uid
+from rqsched.core.ids import first_uid_at, is_uid
 from rqsched.core.results import Page
 from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import Dialect, dialect_of
@@ -75,11 +75,16 @@ def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
         at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
     except (ValueError, TypeError, binascii.Error):
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before") from None
+        raise malformed_cursor() from None
     is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
     if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+        raise malformed_cursor()
     return position
+
+
+def malformed_cursor() -> InvalidLimitError:
+    """Return the error of a cursor that no page has given."""
+    return InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
 
 
 def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
@@ -114,7 +119,25 @@ def page_by_due_time(
     """
     key = table.c.due_at, table.c.uid
     if after is not None:
-        bound = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, key, strict=True)))
-        statement = statement.where(sa.tuple_(*key) > bound)
+        statement = statement.where(sa.tuple_(*key) > bound_to(key, after))
     rows = connection.execute(statement.order_by(*key).limit(limit)).all()
     return rows, (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None
+
+
+def bound_to(columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.Tuple:
+    """Return the values of some columns as one that is compared with the tuple of these."""
+    return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(values, columns, strict=True)))
+
+
+def newest_since(
+    connection: Connection, table: sa.Table, start: datetime, most: int
+) -> tuple[sa.ColumnElement[bool], datetime]:
+    """Return the condition of the `most` newest rows of a table since `start`, and since when these are.
+
+    Uids begin with the time: the primary key is in the order of creation.
+    """
+    newest = sa.select(table.c.uid, table.c.created_at).where(table.c.uid >= first_uid_at(start))
+    first = connection.execute(newest.order_by(table.c.uid.desc()).offset(most - 1).limit(1)).first()
+    if first is None:
+        return table.c.uid >= first_uid_at(start), start
+    return table.c.uid >= first.uid, first.created_at

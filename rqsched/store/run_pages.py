@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import first_uid_at, is_uid
 from rqsched.core.model import BLOCKED, UNFINISHED, Run, RunStatus
 from rqsched.core.results import Page
-from rqsched.errors import InvalidInputError, InvalidLimitError
+from rqsched.errors import InvalidInputError
 from rqsched.store.database import Database
-from rqsched.store.pages import cut_to_size, read_cursor, write_cursor
+from rqsched.store.pages import bound_to, cut_to_size, malformed_cursor, read_cursor, write_cursor
 from rqsched.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
 from rqsched.store.run_queries import is_one_of
 from rqsched.store.tables import (
@@ -30,6 +30,7 @@ from rqsched.store.tables import (
     IS_LIVE,
     IS_UNFINISHED,
     constant,
+    of_schedule,
     runs,
     schedules,
 )
@@ -119,7 +120,7 @@ def search_runs(
     """
     items: list[tuple[str, Run]] = []
     following: str | None = None
-    select = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).add_columns(_of_schedule(schedules.c.schedule_id))
+    select = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).add_columns(of_schedule(schedules.c.schedule_id, runs))
     select = select.where(*_conditions(filters, sort))
     for walk in _walks(connection, filters, sort, cursor):
         last = walk.last(connection, most_looked_at)
@@ -137,18 +138,13 @@ def search_runs(
     return FoundRuns(items, following, is_cut=following is not None)
 
 
-def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
-    """Read a column of a run's schedule. Not by a join: it could begin with all schedules of a namespace."""
-    return sa.select(column).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
-
-
 def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
     """Return what a run that is looked at must meet."""
-    found = [_of_schedule(schedules.c.namespace) == filters.namespace]
+    found = [of_schedule(schedules.c.namespace, runs) == filters.namespace]
     if filters.statuses:
         found.append(is_one_of(filters.statuses))
     if filters.schedule_id is not None:
-        found.append(_of_schedule(schedules.c.schedule_id) == filters.schedule_id)
+        found.append(of_schedule(schedules.c.schedule_id, runs) == filters.schedule_id)
     if filters.workflow is not None:
         found.append(runs.c.workflow == filters.workflow)
     if filters.error is not None:
@@ -188,8 +184,7 @@ class _Walk(NamedTuple):
     def _compared(self, place: Sequence[Any]) -> tuple[Any, Any]:
         if len(self.order) == 1:
             return self.order[0], place[0]
-        bound = [sa.literal(value, column.type) for value, column in zip(place, self.order, strict=True)]
-        return sa.tuple_(*self.order), sa.tuple_(*bound)
+        return sa.tuple_(*self.order), bound_to(self.order, place)
 
     def is_after(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Return the condition that a run lies behind a place."""
@@ -256,7 +251,7 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
     within.extend([] if filters.until is None else [runs.c.uid <= _last_uid_at(filters.until)])
     if cursor is not None:
         if not is_uid(cursor):
-            raise _malformed()
+            raise malformed_cursor()
         within.append(walk.is_after((cursor,)))
     return walk
 
@@ -272,7 +267,7 @@ def _by_number(
     """Walk through the runs of each incarnation of an id: each was deleted before the next one was created."""
     uid, _, number = (cursor or "").partition(".")
     if cursor is not None and not (is_uid(uid) and number.isascii() and number.isdigit() and len(number) <= 18):
-        raise _malformed()
+        raise malformed_cursor()
     found = _incarnations(connection, filters, uid, is_descending=is_descending)
     for place, one in enumerate(found[:_INCARNATIONS]):
         is_last = place + 1 == _INCARNATIONS and len(found) > _INCARNATIONS
@@ -293,7 +288,3 @@ def _incarnations(connection: Connection, filters: RunFilters, start: str, *, is
     found = [*connection.execute(of_id.where(IS_LIVE)).scalars()]
     found += connection.execute(gone.limit(_INCARNATIONS + 1)).scalars()
     return sorted(found, reverse=is_descending)
-
-
-def _malformed() -> InvalidLimitError:
-    return InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.ids import first_uid_at
 from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
-from rqsched.errors import InvalidLimitError
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import cut_to_size, page_of, read_cursor, write_cursor
+from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -39,6 +37,7 @@ from rqsched.store.tables import (
     IS_UNFINISHED,
     WAITS_FOR_CODE,
     constant,
+    of_schedule,
     runs,
     schedules,
     targets,
@@ -71,7 +70,7 @@ def list_runs(
         statement = statement.where(~IS_BACKFILLED)
     if cursor is not None:
         if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
-            raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+            raise malformed_cursor()
         statement = statement.where(runs.c.number < int(cursor))
     statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
     found = [to_run(row) for row in connection.execute(statement)]
@@ -173,16 +172,11 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
     end = "Traceback " + sa.func.substr(text, sa.func.length(text) - _SHOWN_OF_ERROR)
     shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
     statement = (
-        sa.select(_of_schedule(schedules.c.schedule_id), runs.c.uid, runs.c.number, runs.c.ended_at, shown)
-        .where(HAS_FAILED, runs.c.ended_at >= begin, _of_schedule(schedules.c.namespace) == namespace)
+        sa.select(of_schedule(schedules.c.schedule_id, runs), runs.c.uid, runs.c.number, runs.c.ended_at, shown)
+        .where(HAS_FAILED, runs.c.ended_at >= begin, of_schedule(schedules.c.namespace, runs) == namespace)
         .order_by(*order)
     )
     return [FailedRun(*row) for row in connection.execute(statement.limit(limit))]
-
-
-def _of_schedule(column: sa.Column[str]) -> sa.ScalarSelect[str]:
-    """Read a column of a run's schedule. Not by a join: it could begin with all schedules, or with all runs."""
-    return sa.select(column).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
 
 
 _FAILED_AMONG = 5_000
@@ -348,20 +342,14 @@ def newest_timings(
     connection: Connection, namespace: str, start: datetime, most: int
 ) -> tuple[list[RunTiming], datetime]:
     """Read the runs of a namespace among the `most` newest of all since `start`; also return since when these are."""
-    # Uids begin with the time: the primary key is in order of creation.
-    newest = sa.select(runs.c.uid, runs.c.created_at).where(runs.c.uid >= first_uid_at(start))
-    newest = newest.order_by(runs.c.uid.desc())
-    first = connection.execute(newest.offset(most - 1).limit(1)).first()
+    is_among, since = newest_since(connection, runs, start, most)
     statement = (
         sa.select(*_TIMING)
-        .where(runs.c.uid >= (first_uid_at(start) if first is None else first.uid))
-        .where(_of_schedule(schedules.c.namespace) == namespace)
+        .where(is_among, of_schedule(schedules.c.namespace, runs) == namespace)
         .order_by(runs.c.uid.desc())
         .limit(most)
     )
-    return [
-        RunTiming(*row) for row in connection.execute(statement).all()
-    ], first.created_at if first is not None else start
+    return [RunTiming(*row) for row in connection.execute(statement)], since
 
 
 class Waiting(NamedTuple):

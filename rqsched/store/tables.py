@@ -129,6 +129,11 @@ def is_free_for(table: sa.Table, token: str | sa.BindParameter[str] | None) -> s
     return (table.c.status == constant(RunStatus.PENDING)) | is_held_by(table, token)
 
 
+def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:
+    """Read a column of the schedule of each row of a table. Not by a join: it could begin with all schedules."""
+    return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).scalar_subquery()
+
+
 def _is_one_of(name: str, words: Iterable[str]) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{name} IN ({', '.join(repr(str(word)) for word in words)})", name=name)
 
