@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -76,4 +77,4 @@ class Holding:
 
 def _context(reason: str | None, context: CommandContext | None) -> CommandContext:
     given = context or CommandContext(source="python")
-    return given if reason is None else CommandContext(**{**given.to_json(), "reason": reason})
+    return given if reason is None else replace(given, reason=reason)
