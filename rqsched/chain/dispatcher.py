@@ -76,7 +76,8 @@ class Dispatcher:
             self._on_turn()
             try:
                 if not self._runtime.write_gate.is_open():
-                    self._heartbeat.stop()  # it counts as none
+                    if self._heartbeat.was_sent:
+                        self._heartbeat.stop()  # it counts as none
                     self._pause()
                     continue
                 self._heartbeat.send()
@@ -99,7 +100,8 @@ class Dispatcher:
             self._tells_at = time.monotonic() + _TELL_SECONDS
             _log.error("nothing is taken: %s", error, extra={"action": "foreign_server"})
         with contextlib.suppress(RedisError):
-            self._heartbeat.stop()
+            if self._heartbeat.was_sent:
+                self._heartbeat.stop()
         time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
 
     def _use_spare_time(self, *, is_idle: bool) -> None:

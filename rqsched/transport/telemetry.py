@@ -73,6 +73,11 @@ class DispatcherHeartbeat:
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether it counts as alive, or did until its last heartbeat expired."""
+        return self._sent_at is not None
+
     def send(self) -> None:
         """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last heartbeat."""
         now = self._now()
@@ -86,9 +91,7 @@ class DispatcherHeartbeat:
         self._sent_at = now
 
     def stop(self) -> None:
-        """Count as gone at once, until `send` is called again; does nothing before the first call of that."""
-        if self._sent_at is None:
-            return
+        """Count as gone at once, until `send` is called again."""
         with self._redis.pipeline() as pipe:
             pipe.srem(self._names_key, self._name)
             pipe.delete(self._key)
