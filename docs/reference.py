@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute, APIRouter
 
 from rqsched import Scheduler, errors
 from rqsched.cli.app import app
-from rqsched.config import Settings
+from rqsched.config import Settings, secrets
 from rqsched.core import audit
 from rqsched.errors import RqschedError
 from rqsched.http import create_app, dependencies, openapi
@@ -130,11 +130,13 @@ def public_paths() -> dict[str, list[str]]:
 
 def settings() -> str:
     """Every setting with its variable, type, default and meaning."""
-    rows = []
+    rows, hidden = [], secrets()
     documented = _documented(Settings)
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        rows.append(f"## `RQSCHED_{name.upper()}`\n\nDefault: {_shown(default)}\n\n{documented.get(name, '')}\n")
+        in_file = f" It may stand in a [file](/secrets.md#in-files): `RQSCHED_{name.upper()}_FILE`."
+        facts = f"Default: {_shown(default)}.{in_file if name in hidden else ''}"
+        rows.append(f"## `RQSCHED_{name.upper()}`\n\n{facts}\n\n{documented.get(name, '')}\n")
     head = (
         "# Settings\n\nEvery setting is an environment variable, and in lower case without `RQSCHED_` a keyword of\n"
         "`Scheduler(...)` and `Scheduler.from_env(...)`. In Django it is an entry of `settings.RQSCHED`.\n"

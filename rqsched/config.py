@@ -1,6 +1,7 @@
 """The settings: one frozen value, read from the environment (`RQSCHED_*`) or from keyword arguments.
 
 An invalid one is a ConfigError that names the variable and never repeats its value (it may hold a password).
+One that may hold a password may stand in a file instead, which a variable or systemd names.
 This file reads settings; it opens no connection, creates no folder and imports no workflow.
 """
 
@@ -10,6 +11,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
@@ -58,6 +60,11 @@ _HOST_AND_PORT = re.compile(r"\[?(.*?)\]?(?::(\d+))?")
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
+_IN_FILE = "_FILE"
+"""What follows the variable of a secret where the value is the path of a file that holds it."""
+_CREDENTIALS = "CREDENTIALS_DIRECTORY"
+"""The folder of what systemd's LoadCredential, SetCredential and their like give a service."""
+_LONGEST_SECRET = 1024 * 1024
 LONGEST_WAIT = timedelta(minutes=5)
 """How long a run may wait for a worker before that is a problem, where nothing else is set."""
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
@@ -205,7 +212,7 @@ SecondsOrZero = Annotated[timedelta, BeforeValidator(_as_seconds), Field(ge=time
 @lru_cache(maxsize=1)
 def _warn_of_unknown(names: frozenset[str]) -> None:
     """Log each `RQSCHED_*` variable that no setting reads, with the nearest name; once while they stay the same."""
-    known = [name.upper() for name in Settings.model_fields]
+    known = [*(name.upper() for name in Settings.model_fields), *(f"{name.upper()}{_IN_FILE}" for name in secrets())]
     for name in sorted(names):
         own = name.upper().removeprefix(_PREFIX)
         if name.upper().startswith(_PREFIX) and own not in known:
@@ -233,7 +240,68 @@ def _provided() -> dict[str, Any]:
 def export() -> None:
     """Write what the application provides into the environment, for child processes that are not forks."""
     for name, value in _provided().items():
-        os.environ.setdefault(f"{_PREFIX}{name.upper()}", _as_text(value))
+        if not is_in_environment(name):
+            os.environ[variable_of(name)] = _as_text(value)
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
+def secrets() -> list[str]:
+    """Return the names of the settings that may hold a secret: those that `repr` does not show."""
+    return [name for name, field in Settings.model_fields.items() if not field.repr]
+
+
+def is_in_environment(name: str) -> bool:
+    """Return whether the environment says a setting, itself or by a file: then no application provides it."""
+    variable = variable_of(name)
+    if os.environ.get(variable):
+        return True
+    folder = os.environ.get(_CREDENTIALS)
+    return name in secrets() and bool(
+        os.environ.get(variable + _IN_FILE) or (folder and os.path.lexists(Path(folder, variable)))
+    )
+
+
+def _from_files() -> dict[str, str]:
+    """Return what files say of secrets: those that variables name, and where none does, credentials of systemd's."""
+    given = {name.upper(): value for name, value in os.environ.items() if value}
+    found: dict[str, str | None] = {}
+    for name in secrets():
+        variable = variable_of(name)
+        if (file := given.get(variable + _IN_FILE)) is not None:
+            what = f"{variable}{_IN_FILE} names {file}, which"
+            if variable in given:
+                raise ConfigError(f"{variable} and {variable}{_IN_FILE} are both set; unset one of them.")
+            found[name] = _read_secret(Path(file), what)
+            if found[name] is None:
+                raise ConfigError(f"{what} does not exist; correct the path.")
+        elif _CREDENTIALS in given and variable not in given:
+            credential = Path(given[_CREDENTIALS], variable)
+            found[name] = _read_secret(credential, f"The credential {credential}")
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _read_secret(file: Path, what: str) -> str | None:
+    """Return what a file says, without its last end of line; None where there is no file. `what` names it in errors."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe can be read once, and settings are read more often
+            raise ConfigError(f"{what} is not a regular file; name one that can be read again.")
+        with file.open("rb") as opened:
+            text = opened.read(_LONGEST_SECRET + 1).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}. Let the user of this process read it.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} is not text in UTF-8; write the value as it would stand in the variable.") from None
+    if not text.strip():
+        raise ConfigError(f"{what} is empty; write the value into it, or remove what names it.")
+    if len(text) > _LONGEST_SECRET:
+        raise ConfigError(f"{what} is longer than 1 MiB; name the file that holds this one value.")
+    return text.rstrip("\r\n")
 
 
 def _as_text(value: object) -> str:
@@ -247,7 +315,9 @@ def _as_text(value: object) -> str:
 class Settings(BaseSettings):
     """All settings of one process. Keyword arguments win over the environment; None means "not given".
 
-    Raises ConfigError when anything is missing, malformed or contradicts something else.
+    A setting that may hold a password (`repr=False`) may stand in a file: one that the variable with `_FILE` at its end
+    names, or else a credential of systemd's with the variable's name. Raises ConfigError when anything is missing,
+    malformed or contradicts something else.
 
     >>> Settings(imports="billing.jobs, billing.reports").imports
     ('billing.jobs', 'billing.reports')
@@ -321,7 +391,7 @@ class Settings(BaseSettings):
     env: str = ""
     """The environment this process runs in (production, staging); schedules may be limited to some."""
 
-    tokens: SecretStr | None = None
+    tokens: SecretStr | None = Field(default=None, repr=False)
     """Bearer tokens of the HTTP surfaces, as a JSON list; each entry is checked when a server starts."""
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
@@ -331,7 +401,7 @@ class Settings(BaseSettings):
     webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
 
-    webhook_secret: SecretStr | None = None
+    webhook_secret: SecretStr | None = Field(default=None, repr=False)
     """The key that signs webhooks; without it no webhook is sent."""
 
     heartbeat_url: str | None = Field(default=None, repr=False)
@@ -440,9 +510,9 @@ class Settings(BaseSettings):
         dotenv_settings: Any,
         file_secret_settings: Any,
     ) -> tuple[Any, ...]:
-        """Read arguments, then the environment, then what the application provides."""
+        """Read arguments, then the environment, the files of secrets, and then what the application provides."""
         del settings_cls, dotenv_settings, file_secret_settings
-        return init_settings, env_settings, _provided
+        return init_settings, env_settings, _from_files, _provided
 
     @field_validator("database_url")
     @classmethod
@@ -538,9 +608,13 @@ class Settings(BaseSettings):
         return serializer_path(self.queue_serializers.get(queue, self.serializer))
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that make the settings of another process equal to these; secrets are among them."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return {f"{_PREFIX}{name.upper()}": _as_text(value) for name, value in given.items() if value is not None}
+        """Return the variables that make the settings of another process equal to these; secrets are among them.
+
+        Those that name files of these secrets are among them too, empty, for a process that inherits others.
+        """
+        given = {name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None}
+        unset = {f"{variable_of(name)}{_IN_FILE}": "" for name in secrets() if name in given}
+        return {variable_of(name): _as_text(value) for name, value in given.items()} | unset
 
 
 def _hosts_in_query(url: re.Match[str]) -> str:
@@ -569,5 +643,5 @@ def _explain(detail: Mapping[str, Any]) -> str:
         return f"{reason}."
     if detail["type"] == "extra_forbidden":
         return f"{where[0]} is not a setting; rqsched.config.Settings documents them all."
-    variable = "RQSCHED_" + where[0].removeprefix("RQSCHED_").upper()
+    variable = variable_of(where[0].removeprefix(_PREFIX))
     return f"{variable}{''.join(f'[{part}]' for part in where[1:])}: {reason}."

@@ -24,7 +24,7 @@ from rqsched import jobs
 from rqsched.api.recovering import find_worker_command
 from rqsched.chain.imports import import_workflows
 from rqsched.chain.runtime import current_runtime
-from rqsched.config import Settings
+from rqsched.config import Settings, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher
 from rqsched.processes.rq_worker import PatientWorker
@@ -32,8 +32,6 @@ from rqsched.processes.warm_up import warm_up
 from rqsched.processes.worker import make_one_pass
 from rqsched.store.database import make_engine
 from rqsched.transport.redis_url import as_rq_setting, parse_sentinel, url_of
-
-_REDIS_URL = "RQSCHED_REDIS_URL"
 
 
 def _read_settings(options: dict[str, Any] | None) -> Settings:
@@ -44,10 +42,10 @@ def _read_settings(options: dict[str, Any] | None) -> Settings:
     if options is None:
         return Settings()
     try:
-        if not os.environ.get(_REDIS_URL):
+        if not is_in_environment("redis_url"):
             own = vars(sys.modules.get(options["config"], sys.modules[__name__]))
             given = {name: value for name, value in own.items() if name.isupper() and not name.startswith("_")}
-            os.environ[_REDIS_URL] = options["url"] or url_of(get_redis_from_config(given or os.environ))
+            os.environ[variable_of("redis_url")] = options["url"] or url_of(get_redis_from_config(given or os.environ))
         return Settings()
     except ConfigError as error:
         raise click.ClickException(str(error)) from None

@@ -24,7 +24,7 @@ from rq.job import Job
 from rqsched.chain.imports import import_workflows
 from rqsched.chain.runtime import Runtime, using
 from rqsched.chain.time_limit import end_by_itself
-from rqsched.config import Settings, export
+from rqsched.config import Settings, export, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher
 from rqsched.processes.rq_worker import PatientWorker, WritesForHorse, end_scheduler_with
@@ -36,7 +36,6 @@ from rqsched.transport.redis_url import url_of
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
 
 _log = logging.getLogger(__name__)
-_REDIS_URL = "RQSCHED_REDIS_URL"
 
 
 class _WithDispatcher(PatientWorker):
@@ -90,8 +89,8 @@ class _WithDispatcher(PatientWorker):
 
 def _open_runtime(connection: Redis) -> Runtime:
     """Open the runtime that horses inherit, without a connection; a server that is merely away is no error."""
-    if not os.environ.get(_REDIS_URL):
-        os.environ[_REDIS_URL] = url_of(connection)  # children and horses read it
+    if not is_in_environment("redis_url"):
+        os.environ[variable_of("redis_url")] = url_of(connection)  # children and horses read it
     runtime = Runtime(Settings())
     try:
         prepare(runtime)

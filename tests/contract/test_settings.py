@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from pydantic import SecretStr
 from rq.serializers import resolve_serializer
 
 from rqsched import RetryPolicy, Scheduler, config
-from rqsched.config import Settings, export, provide
+from rqsched.config import Settings, export, provide, secrets, variable_of
 from rqsched.errors import ConfigError
 from rqsched.store.database import make_engine
+from tests.support.child import REPOSITORY
+from tests.support.children import in_children
 
 SECRET = "hunter2"
 
@@ -284,3 +290,156 @@ def test_an_invalid_value_that_the_application_provides_is_refused_by_name(provi
     provided["fire_batch"] = 0
     with pytest.raises(ConfigError, match="RQSCHED_FIRE_BATCH"):
         Settings()
+
+
+KEPT_IN_FILES = {
+    "database_url": ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+    "redis_url": (f"valkey://:{SECRET}@h:6379/0", f"redis://:{SECRET}@h:6379/0"),
+    "connections": (f'{{"eu": "redis://:{SECRET}@eu/0"}}', {"eu": f"redis://:{SECRET}@eu/0"}),
+    "tokens": ('[\n  {"name": "ci"}\n]', SecretStr('[\n  {"name": "ci"}\n]')),
+    "webhook_url": (f"https://hooks.example.com/{SECRET}", f"https://hooks.example.com/{SECRET}"),
+    "webhook_secret": (f" {SECRET} ", SecretStr(f" {SECRET} ")),
+    "heartbeat_url": (f"https://hc-ping.com/{SECRET}", f"https://hc-ping.com/{SECRET}"),
+}
+"""What is written for each setting that may hold a secret, and the setting then."""
+TOGETHER = {"database_url": "sqlite:////tmp/x.db", "redis_url": "redis://h/0", "webhook_secret": SECRET}
+"""What others need beside them."""
+each_secret = pytest.mark.parametrize("name", KEPT_IN_FILES)
+
+
+def test_every_setting_that_may_hold_a_secret_is_hidden_and_may_stand_in_a_file() -> None:
+    page = (REPOSITORY / "docs" / "secrets.md").read_text()
+    assert secrets() == list(KEPT_IN_FILES)
+    assert [name for name in secrets() if f"`{variable_of(name)}_FILE`" not in page] == []
+    assert SECRET not in repr(Settings(**{name: said for name, (said, _) in KEPT_IN_FILES.items()}))
+
+
+@each_secret
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_secret_is_read_from_the_file_that_its_variable_names_without_the_end_of_its_line(
+    name: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, expected = KEPT_IN_FILES[name]
+    (file := tmp_path / "secret").write_bytes(f"{said}{end}".encode())
+    monkeypatch.setenv(f"{variable_of(name)}_FILE", str(file))
+
+    settings = Settings(**{other: value for other, value in TOGETHER.items() if other != name})
+
+    assert getattr(settings, name) == expected
+
+
+@each_secret
+def test_a_secret_is_read_from_a_credential_of_systemds_unless_a_variable_says_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, expected = KEPT_IN_FILES[name]
+    others = {other: value for other, value in TOGETHER.items() if other != name}
+    (tmp_path / variable_of(name)).write_text(f"{said}\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert getattr(Settings(**others), name) == expected
+    (tmp_path / variable_of(name)).write_text("what nobody reads")
+
+    monkeypatch.setenv(variable_of(name), said)
+    assert getattr(Settings(**others), name) == expected
+    monkeypatch.delenv(variable_of(name))
+    (file := tmp_path / "another").write_text(said)
+    monkeypatch.setenv(f"{variable_of(name)}_FILE", str(file))
+    assert getattr(Settings(**others), name) == expected
+
+
+def test_a_variable_and_its_file_contradict_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "secret").write_text(f"redis://:{SECRET}@h/0")
+    monkeypatch.setenv("RQSCHED_REDIS_URL_FILE", str(file))
+    monkeypatch.setenv("RQSCHED_REDIS_URL", f"redis://:{SECRET}@h/0")
+
+    with pytest.raises(ConfigError, match="RQSCHED_REDIS_URL and RQSCHED_REDIS_URL_FILE are both set") as refused:
+        Settings(database_url="sqlite:////tmp/x.db")
+    assert SECRET not in str(refused.value)
+    monkeypatch.setenv("RQSCHED_REDIS_URL_FILE", "")
+    assert Settings(database_url="sqlite:////tmp/x.db").redis_url == f"redis://:{SECRET}@h/0", "empty is not given"
+
+
+UNREADABLE = {
+    "no file": (None, "does not exist; correct the path"),
+    "an empty file": (b"", "is empty; write the value into it"),
+    "a blank line": (b" \r\n", "is empty; write the value into it"),
+    "bytes": (b"\xff\xfe", "is not text in UTF-8"),
+    "more than anybody's secret": (b"x" * (1024 * 1024 + 1), "is longer than 1 MiB"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
+@pytest.mark.parametrize("way", ["RQSCHED_TOKENS_FILE", "CREDENTIALS_DIRECTORY"])
+def test_a_file_that_holds_no_secret_is_refused_by_name(
+    way: str, content: bytes | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "RQSCHED_TOKENS"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv(way, str(file if way == "RQSCHED_TOKENS_FILE" else tmp_path))
+    if way == "CREDENTIALS_DIRECTORY" and content is None:
+        assert Settings().tokens is None, "a service has credentials of its own, and not each of ours"
+        return
+
+    with pytest.raises(ConfigError, match=words) as refused:
+        Settings()
+    assert str(file) in str(refused.value)
+
+
+def test_a_folder_and_a_pipe_in_place_of_a_file_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path in (tmp_path, pipe):
+        monkeypatch.setenv("RQSCHED_TOKENS_FILE", str(path))
+        with pytest.raises(ConfigError, match=f"{path}, which is not a regular file"):
+            Settings()
+
+
+@pytest.mark.parametrize("way", ["RQSCHED_TOKENS_FILE", "CREDENTIALS_DIRECTORY"])
+def test_a_file_that_this_user_may_not_read_is_refused_by_name(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "closed").mkdir()
+    (file := folder / "RQSCHED_TOKENS").write_text("[]")
+    folder.chmod(0)
+    monkeypatch.setenv(way, str(file if way == "RQSCHED_TOKENS_FILE" else folder))
+
+    def read() -> str:
+        if os.geteuid() == 0:
+            os.setuid(pwd.getpwnam("nobody").pw_uid)
+        with pytest.raises(ConfigError) as refused:
+            Settings()
+        return str(refused.value)
+
+    [told] = in_children(1, read)
+
+    folder.chmod(0o700)
+    assert f"{folder}/RQSCHED_" in told
+    assert "cannot be read: Permission denied. Let the user of this process read it." in told
+
+
+def test_what_the_application_provides_yields_to_a_file_here_and_in_processes_that_are_started_anew(
+    provided: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "secret").write_text("https://hc-ping.com/of-the-file")
+    (tmp_path / "RQSCHED_WEBHOOK_SECRET").write_text(SECRET)
+    monkeypatch.setenv("RQSCHED_HEARTBEAT_URL_FILE", str(file))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    provided.update(heartbeat_url="https://hc-ping.com/of-the-project", webhook_secret="of the project")
+    here = Settings()
+    assert (here.heartbeat_url, here.webhook_secret) == ("https://hc-ping.com/of-the-file", SecretStr(SECRET))
+
+    export()
+
+    provided.clear()
+    assert Settings() == here
+
+
+def test_variables_name_no_file_of_a_secret_that_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "secret").write_text(SECRET)
+    monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET_FILE", str(file))
+    here = Settings()
+    for name, text in here.variables().items():
+        monkeypatch.setenv(name, text)
+    assert Settings() == here

@@ -7,7 +7,6 @@ ConfigError that says what to write; `manage.py check` reports it before anythin
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from urllib.parse import quote, urlencode
 from django.conf import settings as django_settings
 from django.db import connections
 
-from rqsched.config import Settings
+from rqsched.config import Settings, is_in_environment
 from rqsched.embedded import attach
 from rqsched.errors import ConfigError, InvalidTimezoneError
 from rqsched.spec.zones import require_timezone
@@ -62,7 +61,7 @@ def in_words(text: str) -> str:
 
 def _name_of(setting: str) -> str | None:
     """Return where the project has a setting; None for a variable of the environment, and for what is no setting."""
-    if setting.lower() not in Settings.model_fields or os.environ.get(f"RQSCHED_{setting}"):
+    if setting.lower() not in Settings.model_fields or is_in_environment(setting.lower()):
         return None
     own = getattr(django_settings, "RQSCHED", {})
     own = own if isinstance(own, Mapping) else {}
@@ -83,9 +82,9 @@ def provided() -> Mapping[str, Any]:
     own = own_settings()
     known = _by_name(own)
     known.setdefault("data_dir", data_dir())
-    if not (known.get("database_url") or os.environ.get("RQSCHED_DATABASE_URL")):
+    if not (known.get("database_url") or is_in_environment("database_url")):
         known["database_url"] = database_url(alias())
-    if not (known.get("redis_url") or os.environ.get("RQSCHED_REDIS_URL")):
+    if not (known.get("redis_url") or is_in_environment("redis_url")):
         known["redis_url"] = redis_url(own.get(RQ_QUEUE))
     return known
 
@@ -119,7 +118,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what RQSCHED sets by the names of our settings, the timezone, and the module that sets Django up."""
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
-    if not (known.get("timezone") or os.environ.get("RQSCHED_TIMEZONE")):
+    if not (known.get("timezone") or is_in_environment("timezone")):
         known["timezone"] = timezone()
     return known | {"imports": (WORKFLOWS, *_words(own.get("IMPORTS")))}
 
@@ -147,7 +146,7 @@ def alias() -> str:
 
 def shares_database() -> bool:
     """Return whether rqsched's tables are in a database of the project, not at a URL of their own."""
-    return not (own_settings().get("DATABASE_URL") or os.environ.get("RQSCHED_DATABASE_URL"))
+    return not (own_settings().get("DATABASE_URL") or is_in_environment("database_url"))
 
 
 def database_url(alias: str) -> str:

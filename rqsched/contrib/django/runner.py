@@ -22,8 +22,9 @@ from rqsched.contrib.django import project
 from rqsched.contrib.django.lazy import scheduler
 from rqsched.store import database
 
-_DIFFERENT = ("RQSCHED_DATABASE_URL", "RQSCHED_DATABASE_POOLER", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
-"""Variables that name servers of development, which tests must not reach."""
+_SERVERS = ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
+_DIFFERENT = (*_SERVERS, *(f"{one}_FILE" for one in _SERVERS), "RQSCHED_DATABASE_POOLER", "CREDENTIALS_DIRECTORY")
+"""Variables that name servers of development, or files that do, which tests must not reach."""
 _FOLDER = "RQSCHED_DATA_DIR"
 
 
