@@ -23,7 +23,7 @@ from pathlib import Path
 _ORDER = r"^(?:<!-- snippet: (?P<order>.+?) -->\n+)?"
 _BLOCK = r"^```(?P<language>\w+)?[^\n]*\n(?P<code>.*?)^```$"
 _FENCE = re.compile(_ORDER + _BLOCK, re.MULTILINE | re.DOTALL)
-_EXPORT = re.compile(r"export (\w+)=(\S+)")
+EXPORT = re.compile(r"export (\w+)=(\S+)")
 _STATUS = re.compile(r"# exits with (\d+)\s*$")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _LONGEST = 60
@@ -108,9 +108,8 @@ class Page:
             raise SnippetError("".join(said))
 
     def _console(self, snippet: Snippet) -> None:
-        for block in re.split(r"^\$ ", snippet.code, flags=re.MULTILINE)[1:]:
-            command, expected = _split_command(block)
-            if exported := _EXPORT.fullmatch(command):
+        for command, expected in commands_of(snippet.code):
+            if exported := EXPORT.fullmatch(command):
                 os.environ[exported[1]] = exported[2]
             elif command.endswith(" &"):
                 self._background.append(subprocess.Popen(["bash", "-c", command[:-2]], start_new_session=True))
@@ -123,20 +122,31 @@ class Page:
             process.wait(_LONGEST)
 
 
-def _split_command(block: str) -> tuple[str, str]:
-    """Split what follows `$ `: the command, over lines that end in a backslash, and what it prints."""
-    lines = block.splitlines()
-    last = next(index for index, line in enumerate(lines) if not line.endswith("\\"))
-    return "\n".join(lines[: last + 1]), "\n".join(lines[last + 1 :]).strip()
+def commands_of(code: str) -> Iterator[tuple[str, str]]:
+    """What follows each `$ `: the command, over lines that end in a backslash, and what it prints."""
+    for block in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
+        lines = block.splitlines()
+        last = next(index for index, line in enumerate(lines) if not line.endswith("\\"))
+        yield "\n".join(lines[: last + 1]), "\n".join(lines[last + 1 :]).strip()
+
+
+def status_of(command: str) -> int | None:
+    """The exit code that a command says of itself; None where it says nothing."""
+    found = _STATUS.search(command)
+    return int(found[1]) if found else None
+
+
+def is_said(expected: str, said: str) -> bool:
+    """Whether a command printed what the page says; `...` is anything, and blanks are alike."""
+    return doctest.OutputChecker().check_output(expected + "\n", said.strip() + "\n", _FLAGS)
 
 
 def _check_command(command: str, expected: str) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=_LONGEST, check=False)
-    status = _STATUS.search(command)
     said = done.stdout + done.stderr
-    if done.returncode != (int(status[1]) if status else 0):
+    if done.returncode != (status_of(command) or 0):
         raise SnippetError(f"$ {command}\nended with {done.returncode}:\n{said}")
-    if expected and not doctest.OutputChecker().check_output(expected + "\n", said.strip() + "\n", _FLAGS):
+    if expected and not is_said(expected, said):
         raise SnippetError(f"$ {command}\nprinted:\n{said}\nthe page says:\n{expected}")
 
 

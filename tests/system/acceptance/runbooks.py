@@ -1,0 +1,162 @@
+"""Follow a section of docs/runbooks.md in a real installation: its blocks of commands are run, in order, as written.
+
+A command of `rqsched` that looks, such as `doctor`, is repeated until it prints what the page says, as a person looks
+again; every other one is run once. `rqsched worker &` starts one that lives as long as the installation. A value that
+is the reader's own, after `export NAME=`, is that of the installation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+
+from tests.support.processes import BIN, REPOSITORY, SOON, Process, kill_all, process_tree, start, wait_until
+from tests.system.acceptance.live import LiveEnv
+from tests.system.acceptance.snippets import EXPORT, Snippet, SnippetError, commands_of, is_said, snippets_of, status_of
+
+PAGE = REPOSITORY / "docs" / "runbooks.md"
+_LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run", "history"}
+_SAY_IT_BY_STATUS = {"doctor", "ping"}
+"""Commands that end with 1 where something is wrong, which is what they are asked."""
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def sections() -> dict[str, list[Snippet]]:
+    """The steps below each heading that has some."""
+    _, *parts = _HEADING.split(PAGE.read_text())
+    texts = zip(parts[::2], parts[1::2], strict=True)
+    found = {title: [one for one in snippets_of(text) if one.language == "console"] for title, text in texts}
+    return {title: steps for title, steps in found.items() if steps}
+
+
+@dataclass
+class Runbook:
+    """One section on its way through one installation; after the block each of its steps has been done."""
+
+    live: LiveEnv
+    title: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    """What the section's `export` lines set here."""
+    done: int = field(default=0, init=False)
+
+    def __enter__(self) -> Runbook:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            left = sections()[self.title][self.done :]
+            assert not left, f"left undone of {self.title!r}: {left[0].code}"
+
+    def step(self, count: int = 1) -> None:
+        """Do the next step, or so many of them."""
+        for snippet in sections()[self.title][self.done : self.done + count]:
+            for command, expected in commands_of(snippet.code):
+                self._do(command, expected)
+        self.done += count
+
+    def _do(self, command: str, expected: str) -> None:
+        if exported := EXPORT.fullmatch(command):
+            self.live.environment[exported[1]] = self.values[exported[1]]
+        elif command.endswith(" &"):
+            self._start(command.removesuffix(" &"))
+        elif command.startswith("rqsched "):
+            self._ask(command, expected)
+        else:
+            self._check(command, expected, *self._run(command))
+
+    def _start(self, command: str) -> Process:
+        differs, words = self._split(command)
+        return self.live.start([BIN / words[0], *words[1:]], cwd=self.live.folder, **differs)
+
+    def _ask(self, command: str, expected: str) -> None:
+        _, words = self._split(command)
+        if words[1] not in _LOOKS and "--preview" not in words:
+            self._check(command, expected, *self._rqsched(words))
+            return
+        seen: list[str] = []
+
+        def look() -> bool:
+            code, said = self._rqsched(words)
+            seen[:] = [f"{said}\n(exit code {code})"]
+            told = status_of(command)
+            is_expected = words[1] in _SAY_IT_BY_STATUS if told is None and code == 1 else code == (told or 0)
+            return is_expected and _is_answer(expected, said)
+
+        wait_until(look, timeout=SOON, interval=0.1, what=lambda: f"$ {command}\nsays:\n{expected}\nseen:\n{seen[0]}")
+
+    def _rqsched(self, words: list[str]) -> tuple[int, str]:
+        """Run a command of ours to its end, from a warm start where the other tests have one."""
+        log = self.live.folder / "command.log"
+        log.unlink(missing_ok=True)
+        process = start([BIN / words[0], *words[1:]], log_path=log, env=self._environment(), cwd=self.live.folder)
+        try:
+            return process.wait(timeout=SOON), process.log()
+        except subprocess.TimeoutExpired:
+            kill_all(process_tree(process.pid))
+            raise
+
+    def _run(self, command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.live.folder,
+            env={**os.environ, **self._environment()},
+            capture_output=True,
+            text=True,
+            timeout=SOON,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def _check(self, command: str, expected: str, code: int, said: str) -> None:
+        if code != (status_of(command) or 0):
+            raise SnippetError(f"$ {command}\nended with {code}:\n{said}")
+        if expected and not _is_answer(expected, said):
+            raise SnippetError(f"$ {command}\nprinted:\n{said}\nthe page says:\n{expected}")
+
+    def _environment(self) -> dict[str, str]:
+        return {**self.live.environment, "PYTHONPATH": str(REPOSITORY)}
+
+    def _split(self, command: str) -> tuple[dict[str, str], list[str]]:
+        """Split a command into the variables that are set for it alone, and its words."""
+        words = [Template(one).safe_substitute(self.live.environment) for one in shlex.split(command, comments=True)]
+        differs = dict(_assignments(words))
+        return differs, words[len(differs) :]
+
+
+def _is_answer(expected: str, said: str) -> bool:
+    """Whether a command answered what the page says; before that it may have logged a warning."""
+    return is_said(expected, said) or is_said(f"...\n{expected}", said)
+
+
+def _assignments(words: list[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, is_one, value = word.partition("=")
+        if not is_one or not name.isidentifier():
+            return
+        yield name, value
+
+
+def tools(folder: Path, *others: Path) -> str:
+    """A PATH with our commands, `redis-cli`, which no package brings, and what else the page calls."""
+    folder.mkdir(exist_ok=True)
+    command = folder / "redis-cli"
+    command.write_text(f"#!{BIN / 'python'}\n{_REDIS_CLI}")
+    command.chmod(0o755)
+    return os.pathsep.join(map(str, [folder, BIN, *others, os.environ["PATH"]]))
+
+
+_REDIS_CLI = """
+import sys
+from redis import Redis
+
+_, option, url, *words = sys.argv
+assert option == "-u"
+answer = Redis.from_url(url, decode_responses=True).execute_command(*words)
+print("OK" if answer is True else answer)
+"""

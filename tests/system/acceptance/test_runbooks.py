@@ -1,0 +1,202 @@
+"""Each runbook of docs/runbooks.md, followed word for word where its fault is: what it prints is what the page says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rqsched import Every
+from rqsched.core.audit import MISSED
+from rqsched.core.ids import iso_utc
+from rqsched.transport import telemetry
+from tests.support.env import SECOND
+from tests.support.processes import wait_until
+from tests.support.servers import PostgresServer, ValkeyServer, valkey
+from tests.system.acceptance.live import LiveEnv, MakeLive
+from tests.system.acceptance.runbooks import Runbook, sections, tools
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1"}
+"""Passes that are not waited for; the page says how long they take where nothing is set."""
+
+
+def test_each_runbook_is_followed_here() -> None:
+    followed = re.findall(r'Runbook\(\w+, "([^"]+)"', Path(__file__).read_text())
+
+    assert sorted({*followed}) == sorted(sections())
+
+
+def test_doctor_is_asked_first(live: LiveEnv) -> None:
+    live.environment["PATH"] = tools(live.folder / "tools")
+    with Runbook(live, "Runbooks") as book:
+        book.step()
+
+
+@pytest.fixture
+def redis_of_its_own(tmp_path: Path) -> Iterator[ValkeyServer]:
+    """A Valkey to lose; it writes a snapshot when it is told to."""
+    folder = tmp_path / "valkey"
+    folder.mkdir()
+    with valkey(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def losing(make_live: MakeLive, sqlite_url: str, redis_of_its_own: ValkeyServer) -> LiveEnv:
+    """An installation with a Redis of its own, a schedule that fires and a run that executes."""
+    live = make_live(sqlite_url, redis_url=redis_of_its_own.url)
+    live.environment |= OFTEN
+    live.start_worker()
+    live.wait_for_successes(live.note_every("nightly", Every(SECOND)))
+    return live
+
+
+def test_redis_is_lost(losing: LiveEnv, redis_of_its_own: ValkeyServer) -> None:
+    executing = losing.hold_now()
+    losing.wait_for_execution(executing)
+    redis_of_its_own.kill()
+
+    with Runbook(losing, "Redis is lost") as book:
+        book.step()
+        redis_of_its_own.start()
+        book.step(2)
+
+    losing.open_gate()
+    losing.wait_for_status(executing, "succeeded")
+    losing.wait_for_successes(losing.scheduler.get("nightly"))
+    losing.check()
+
+
+def test_redis_came_back_with_an_old_snapshot(losing: LiveEnv, redis_of_its_own: ValkeyServer) -> None:
+    redis = losing.redis
+    redis.save()
+    snapshot = redis_of_its_own.folder / "dump.rdb"
+    nightly = losing.scheduler.get("nightly")
+    wait_for_passes(losing, 2)
+    losing.wait_for_successes(nightly)
+    redis_of_its_own.kill()
+    assert snapshot.exists()
+    redis_of_its_own.start()
+
+    with Runbook(losing, "Redis came back with an old snapshot") as book:
+        book.step(2)
+
+    losing.wait_for_successes(nightly)
+    losing.check()
+
+
+def wait_for_passes(live: LiveEnv, count: int) -> None:
+    """Wait until so many passes more have ended; each leaves a mark."""
+
+    def passes() -> float:
+        return telemetry.read_passes(live.redis, "rqsched").get(telemetry.PASSES, 0)
+
+    known = passes()
+    wait_until(lambda: passes() >= known + count, timeout=60, what=f"{count} passes")
+
+
+def executed_twice(live: LiveEnv) -> list[tuple[str, int]]:
+    found = Counter((one.run_uid, one.attempt) for one in live.executions())
+    return [run for run, count in found.items() if count > 1]
+
+
+def fire(live: LiveEnv) -> None:
+    """Have a schedule that fires, one that is paused, and a run that waits where no worker listens."""
+    live.note_every("paused", Every(SECOND)).pause()
+    live.run_now("waits", queue="nobody")
+    live.start_worker()
+    live.wait_for_successes(live.note_every("nightly", Every(SECOND)))
+
+
+def hold_and_stop(live: LiveEnv) -> None:
+    with Runbook(live, "Restore from a backup") as book:
+        book.step()
+        for worker in live.started:
+            worker.terminate()
+        live.scheduler.close()
+        book.step()
+
+
+def look_and_release(live: LiveEnv, restored: LiveEnv) -> None:
+    """To the end of the restore: nothing begins before its release, and nothing twice."""
+    restored.environment |= live.environment
+    ran = len(live.executions())
+    with Runbook(restored, "Look, and release") as book:
+        book.step(3)
+        assert len(restored.executions()) == ran
+        book.step(2)
+    scheduler = restored.scheduler
+    assert scheduler.get("paused").status == "paused"
+    assert [run.status for run in scheduler.get("waits").runs().items] == ["cancelled"]
+    assert MISSED in [event.event_type for event in scheduler.get("nightly").iter_history()]
+    assert executed_twice(restored) == []
+    assert "Traceback" not in restored.started[-1].log()
+
+
+def redis_is(empty: str, *, proof: bool) -> Any:
+    """Whether Redis is empty after the restore; `proof` leaves it to `make proofs`."""
+    return pytest.param(empty == "empty", id=f"{empty} Redis", marks=[pytest.mark.proof] if proof else [])
+
+
+@pytest.mark.parametrize("is_empty", [redis_is("the same", proof=True), redis_is("empty", proof=False)])
+def test_sqlite_is_restored(make_live: MakeLive, sqlite_url: str, tmp_path: Path, is_empty: bool) -> None:
+    database = tmp_path / ".rqsched" / "rqsched.db"
+    database.parent.mkdir()
+    shutil.copyfile(sqlite_url.partition("///")[2], database)
+    live = make_live(f"sqlite:///{database}")
+    live.environment["PATH"] = tools(live.folder / "tools")
+    fire(live)
+    at = iso_utc(live.scheduler.runtime.now())
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(tmp_path / "backup.db")) as copy:
+        source.backup(copy)
+    live.wait_for_successes(live.scheduler.get("nightly"))
+    hold_and_stop(live)
+
+    with Runbook(live, "Put SQLite back", {"BACKUP_AT": at}) as book:
+        book.step()
+    if is_empty:
+        with Runbook(live, "Empty Redis") as book:
+            book.step()
+
+    look_and_release(live, make_live(f"sqlite:///{database}"))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_empty", [redis_is("the same", proof=False), redis_is("empty", proof=True)])
+def test_postgresql_is_restored(
+    make_live: MakeLive, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, is_empty: bool
+) -> None:
+    url = plain(postgres_url)
+    live = make_live(url)
+    live.environment["PATH"] = tools(live.folder / "tools", postgres_server.binaries)
+    fire(live)
+    at = iso_utc(live.scheduler.runtime.now())
+    dump = ["pg_dump", "--format", "custom", "--file", str(tmp_path / "rqsched.dump"), url]
+    subprocess.run([postgres_server.binaries / dump[0], *dump[1:]], check=True)
+    live.wait_for_successes(live.scheduler.get("nightly"))
+    hold_and_stop(live)
+
+    restored = f"{url.rpartition('/')[0]}/rqsched_restored"
+    try:
+        with Runbook(live, "Put PostgreSQL back", {"BACKUP_AT": at, "RQSCHED_DATABASE_URL": restored}) as book:
+            book.step()
+        if is_empty:
+            with Runbook(live, "Empty Redis") as book:
+                book.step()
+        look_and_release(live, make_live(restored))
+    finally:
+        postgres_server.drop_database(restored)
+
+
+def plain(url: str) -> str:
+    """A URL as libpq's own tools read it."""
+    return url.replace("+psycopg", "")
