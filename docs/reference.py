@@ -423,7 +423,7 @@ def observed() -> str:
 
 
 def _metrics() -> str:
-    nothing = exposition.DatabaseGauges([], [], [], [], [], [], [], [], went_back=set())
+    nothing = exposition.DatabaseGauges(*([] for _ in exposition.DatabaseGauges._fields[:-1]), went_back=set())
     families = [
         *exposition.counter_families(Counts(), bool),
         *exposition.database_families(nothing, str, bool),

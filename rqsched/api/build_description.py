@@ -98,7 +98,6 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
     definition, policies = schedule.definition, schedule.policies
     timing, timing_in_words = _timing(definition.spec)
     action, defaults, told = loads(definition.action), loads(definition.defaults), definition.parsed_notifications
-    expected = told.expect_success_within
     return dict(
         zip(_SAME, (*_SAME_STATE(schedule), *_SAME_DEFINITION(definition)), strict=True),
         status=schedule.status.value,
@@ -115,7 +114,8 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         timeout=definition.timeout or defaults.get("timeout"),
         on_failure=told.on_failure or defaults.get("on_failure"),
         on_recovery=told.on_recovery or defaults.get("on_recovery"),
-        expect_success_within=None if expected is None else expected.total_seconds(),
+        expect_success_within=told.expect_success_within and told.expect_success_within.total_seconds(),
+        expect_duration=told.expect_duration and told.expect_duration.total_seconds(),
         notifications=told.plain(),
         jitter=definition.jitter.total_seconds(),
         remaining_runs=schedule.remaining,

@@ -136,6 +136,8 @@ class Description:
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
     """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
+    expect_duration: float | None = None
+    """Seconds a run may take before that is told; None expects nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values, the same objects where there are any; instants as ISO 8601 UTC."""
@@ -270,6 +272,8 @@ class RunDescription:
     """When its workflow returned and its targets were open; None unless it has targets."""
     target_counts: dict[str, int] | None = None
     """How many of its targets ended in each status; None until the last one has."""
+    long_at: datetime | None = None
+    """When it was told that it takes longer than its schedule expects; None when it was not."""
     blocked_at: datetime | None = None
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
@@ -379,6 +383,9 @@ class RunFields:
     )
     target_counts = Shown[dict[str, int] | None](
         "How many of its targets ended in each status; None until the last one has."
+    )
+    long_at = Shown[datetime | None](
+        "When it was told that it takes longer than its schedule expects; None when it was not."
     )
     args = Shown[list[Any]]("The workflow's positional arguments.")
     kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.")

@@ -235,6 +235,7 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
             on_recovery: The workflow told of the first success after failures; default the workflow's, then
                 RQSCHED_ON_RECOVERY.
             expect_success_within: Such as `26h`: without a success for so long it is overdue.
+            expect_duration: Such as `20m`: a run that takes longer is told.
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:

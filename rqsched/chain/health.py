@@ -532,7 +532,7 @@ def _when(at: datetime | None) -> str:
     "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
 )
 def _long(scope: _Scope) -> Finding:
-    """Look for runs that take longer than the time to the next fire, or than their schedule expects of a success."""
+    """Look for runs that take longer than expected, or where nothing is, than the time to the next fire."""
     now = scope.runtime.now()
     found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
     over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
@@ -541,6 +541,8 @@ def _long(scope: _Scope) -> Finding:
 
 
 def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bool:
+    if schedule.expect_duration is not None:
+        return now - began_at > schedule.expect_duration
     expected, spec = schedule.expect_success_within, schedule.spec
     if expected is not None and now - began_at > expected:
         return True

@@ -42,6 +42,8 @@ RECOVERED = "ScheduleRecovered"
 """A repair planned its next time anew: it had none, or the rules of its time zone had changed."""
 OVERDUE = "ScheduleOverdue"
 """It has had no success for as long as `expect_success_within` allows."""
+RUN_LONG = "RunLong"
+"""A run takes, or took, longer than `expect_duration`; once for a run."""
 RUN_FAILED = "RunFailed"
 """A run has failed for good."""
 RUN_RETRYING = "RunRetrying"
@@ -103,6 +105,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     OVERDUE: frozenset(
         {"overdue_since", "last_success_at", "expect_success_within_seconds", "error", "consecutive_failures"}
     ),
+    RUN_LONG: (_ENDED - {"error"}) | {"expect_duration_seconds"},
     RUN_FAILED: _ENDED | {"consecutive_failures"},
     RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
     RUN_LOST: _ENDED | {"consecutive_failures"},

@@ -24,6 +24,8 @@ from rqsched.core.settle_decision import has_failed_last
 from rqsched.errors import InvalidInputError, error_line
 from rqsched.spec.spec import Cron
 
+MAX_MINUTES = 40_320
+"""The longest margin and run time of a monitor at Sentry: 28 days."""
 MAX_ERROR = 600
 """Characters of a failed attempt's error that are kept."""
 NO_ANSWER = "no answer: "
@@ -154,10 +156,10 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
     """Yield who gets an event: the workflow of a failure or a recovery, and the webhook."""
     definition = change.after.definition
     wanted, defaults = definition.parsed_notifications, definition.parsed_defaults
-    if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.OVERDUE}:
+    if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.RUN_LONG, audit.OVERDUE}:
         workflow = wanted.on_failure or defaults.get("on_failure")
     else:
-        is_recovery = event.type == audit.RUN_SUCCEEDED and _was_told(change.before)
+        is_recovery = event.type == audit.RUN_SUCCEEDED and _was_told(change, event.run_uid)
         workflow = (wanted.on_recovery or defaults.get("on_recovery")) if is_recovery else None
     if workflow is not None:
         yield DeliveryKind.WORKFLOW, workflow
@@ -166,9 +168,11 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
         yield DeliveryKind.WEBHOOK, webhook
 
 
-def _was_told(before: Schedule | None) -> bool:
-    """Return whether the success follows a failure that was told, not only a failed attempt of the same run."""
-    return before is not None and (has_failed_last(before) or before.overdue_since is not None)
+def _was_told(change: Change, run_uid: str | None) -> bool:
+    """Return whether the success follows what was told: not only a failed attempt of the same run."""
+    before = change.before
+    is_long = any(run.uid == run_uid and run.long_at is not None for run, _ in change.changed_runs)
+    return before is not None and (is_long or has_failed_last(before) or before.overdue_since is not None)
 
 
 def _message(
@@ -213,13 +217,35 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
 
 
 def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
-    """Return what lets Sentry create its monitor: only of one cron expression of five fields, which it understands."""
+    """Return what lets Sentry create its monitor: only of one cron expression of five fields, which it understands.
+
+    It says what Sentry would else guess: by how many minutes a fire may be delayed, and how many a run may take.
+    """
     members = schedule.spec.members
     cron = members[0] if len(members) == 1 and isinstance(members[0], Cron) else None
     if cron is None or not _PLAIN_CRON.fullmatch(cron.expression):
         return None
     timezone = cron.timezone or schedule.spec.timezone
-    return {"schedule": {"type": "crontab", "value": cron.expression}, "timezone": timezone}
+    jitter, longest = schedule.definition.jitter, _longest(schedule)
+    return {
+        "schedule": {"type": "crontab", "value": cron.expression},
+        "timezone": timezone,
+        **({"checkin_margin": 1 + _minutes(jitter)} if jitter else {}),
+        **({"max_runtime": _minutes(longest)} if longest else {}),
+    }
+
+
+def _longest(schedule: Schedule) -> timedelta | None:
+    """Return how long a run takes at most as far as its schedule says: what is expected, else the timeout."""
+    definition = schedule.definition
+    seconds = definition.timeout or definition.parsed_defaults.get("timeout")
+    has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # these have timeouts instead
+    return schedule.expect_duration or (timedelta(seconds=seconds) if seconds and not has_targets else None)
+
+
+def _minutes(span: timedelta) -> int:
+    """Return whole minutes of which a span is no longer, as many as Sentry takes."""
+    return min(-(-span // timedelta(minutes=1)), MAX_MINUTES)
 
 
 _PLAIN_CRON = re.compile(r"[0-9*/,-]+( [0-9*/,-]+){4}")

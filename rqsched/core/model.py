@@ -374,6 +374,12 @@ class Schedule:
         return None if stored == "{}" else self.definition.parsed_notifications.expect_success_within
 
     @property
+    def expect_duration(self) -> timedelta | None:
+        """How long a run may take before that is told; None expects nothing."""
+        stored = self.definition.notifications
+        return None if stored == "{}" else self.definition.parsed_notifications.expect_duration
+
+    @property
     def is_active(self) -> bool:
         """Whether it fires."""
         return self.status is ScheduleStatus.ACTIVE
@@ -488,6 +494,8 @@ class Run:
     """Since when no worker that took it could find its workflow; None when it is not blocked."""
     blocked_reason: str | None = None
     """Which worker was the last of them, and what it lacked."""
+    long_at: datetime | None = None
+    """When it was told that it takes longer than its schedule expects; None when it was not."""
 
     @property
     def is_asked(self) -> bool:

@@ -22,16 +22,19 @@ from rqsched.core.audit import (
     OVERDUE,
     RUN_BLOCKED,
     RUN_FAILED,
+    RUN_LONG,
     RUN_LOST,
     RUN_SUCCEEDED,
 )
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError
 
-ALARMS = (RUN_FAILED, RUN_LOST, RUN_BLOCKED, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
+ALARMS = (RUN_FAILED, RUN_LOST, RUN_BLOCKED, RUN_LONG, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
 """The events a webhook gets unless `events` says otherwise."""
 MAX_EXPECTATION = timedelta(days=3660)
-"""The longest `expect_success_within`."""
+"""The longest `expect_success_within` and `expect_duration`."""
+EXPECTATIONS = ("expect_success_within", "expect_duration")
+"""The options that are lengths of time."""
 MAX_URL = 2_000
 """Characters of a URL."""
 _URL = re.compile(r"[\x21-\x7e]+")
@@ -51,11 +54,13 @@ class Notifications:
     """What one schedule wants told."""
 
     on_failure: str | None = None
-    """The workflow that is run when a run failed or was lost, and when the schedule is overdue."""
+    """The workflow that is run when a run failed, was lost or takes too long, and when the schedule is overdue."""
     on_recovery: str | None = None
     """The workflow that is run at the first success after that."""
     expect_success_within: timedelta | None = None
     """The schedule is overdue when no run succeeded for so long; None expects nothing."""
+    expect_duration: timedelta | None = None
+    """A run that takes longer is told; None expects nothing."""
     webhook: str | None = None
     """The URL that events are posted to; None leaves it to the settings."""
     events: tuple[str, ...] = ()
@@ -67,9 +72,8 @@ class Notifications:
 
     def dumps(self) -> str:
         """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
-        span = self.expect_success_within
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"expect_success_within": span and span.total_seconds(), "events": list(self.events)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | {"events": list(self.events)}
+        values |= {name: span.total_seconds() for name in EXPECTATIONS if (span := getattr(self, name)) is not None}
         return dumps({name: value for name, value in values.items() if value})
 
     @staticmethod
@@ -78,8 +82,7 @@ class Notifications:
         """Read that text back; the same text gives the same object. What a newer release added is ignored."""
         known = {field.name for field in fields(Notifications)}
         given = {name: value for name, value in json.loads(text).items() if name in known}
-        if "expect_success_within" in given:
-            given["expect_success_within"] = timedelta(seconds=given["expect_success_within"])
+        given |= {name: timedelta(seconds=given[name]) for name in EXPECTATIONS if name in given}
         return Notifications(**given | {"events": tuple(given.get("events", ()))})
 
     def plain(self) -> dict[str, Any]:
@@ -95,8 +98,7 @@ class Notifications:
         changes: dict[str, Any] = {
             name: workflow_name(name, options[name]) for name in ("on_failure", "on_recovery") if name in options
         }
-        if "expect_success_within" in options:
-            changes["expect_success_within"] = _expectation(options["expect_success_within"])
+        changes |= {name: _expectation(name, options[name]) for name in EXPECTATIONS if name in options}
         if "notifications" in options:
             changes |= _targets(options["notifications"])
         return replace(self, **changes)
@@ -104,7 +106,7 @@ class Notifications:
 
 _NONE = Notifications.loads("{}")
 """That nobody is told, as most schedules have it: the one object of that text."""
-OPTIONS = frozenset({"on_failure", "on_recovery", "expect_success_within", "notifications"})
+OPTIONS = frozenset({"on_failure", "on_recovery", *EXPECTATIONS, "notifications"})
 """The options of a schedule that are kept here."""
 
 
@@ -191,13 +193,11 @@ def _covers(allowed: str, host: str, port: int) -> bool:
     return host.endswith(f".{place[0]}") if allowed.startswith("*.") else host == place[0]
 
 
-def _expectation(value: Any) -> timedelta | None:
+def _expectation(name: str, value: Any) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, timedelta) or not timedelta(0) < value <= MAX_EXPECTATION:
-        raise InvalidInputError(
-            "expect_success_within", f"must be a duration above 0 and of at most {MAX_EXPECTATION.days} days"
-        )
+        raise InvalidInputError(name, f"must be a duration above 0 and of at most {MAX_EXPECTATION.days} days")
     return value
 
 

@@ -362,8 +362,8 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     on_failure: Annotated[
         str | None,
-        Option(Kind.TEXT, "The workflow that is run when a run failed or was lost, and when the schedule is overdue.",
-               TOLD, None, "alert_team"),
+        Option(Kind.TEXT, "The workflow that is run when a run failed, was lost or takes too long, and when the "
+               "schedule is overdue.", TOLD, None, "alert_team"),
     ]  # fmt: skip
     on_recovery: Annotated[
         str | None,
@@ -372,6 +372,9 @@ class CommonOptions(TypedDict, total=False):
     expect_success_within: Annotated[
         SpanLike | None,
         Option(Kind.LENGTH, "Overdue without a success for so long.", TOLD, None, "26h", _length),
+    ]
+    expect_duration: Annotated[
+        SpanLike | None, Option(Kind.LENGTH, "A run that takes longer is told.", TOLD, None, "20m", _length)
     ]
     notifications: Annotated[
         Mapping[str, Any] | None,

@@ -14,6 +14,7 @@ from rqsched.core.model import Change, Run, Schedule, unchanged
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import complete_if_over
+from rqsched.core.settle_decision import note_long
 from rqsched.errors import error_line
 
 
@@ -64,4 +65,11 @@ def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
         error=error_line(schedule.last_error) or None,
         consecutive_failures=schedule.consecutive_failures,
     )
+    return builder.build()
+
+
+def decide_long(schedule: Schedule, run: Run, *, now: datetime) -> Change:
+    """Record, once for a run, that it takes longer than its schedule expects."""
+    builder = ChangeBuilder(schedule, [run], now=now)
+    note_long(builder, run)
     return builder.build()

@@ -274,6 +274,7 @@ def attempt_again(
         heartbeat_at=None,
         dispatched_at=None,
         target_counts=None,
+        long_at=None,
     )
     builder.record(
         audit.RUN_RETRY_REQUESTED,

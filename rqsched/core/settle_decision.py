@@ -108,6 +108,7 @@ def decide_settle(
     _list_attempt(builder, run, attempt_result)
     outcome = attempt_result.outcome
     if outcome is AttemptOutcome.SUCCEEDED:
+        note_long(builder, run)
         _succeed(builder, run, attempt_result)
     elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
         _fail(builder, run, attempt_result)
@@ -150,14 +151,25 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
     builder.set_run(run.uid, attempts=dumps(entries))
 
 
+def note_long(builder: ChangeBuilder, run: Run) -> None:
+    """Record, once for a run, that its attempt takes longer than expected; of a backfilled run nothing is expected."""
+    span = builder.schedule.expect_duration
+    if span is None or run.long_at is not None or run.kind is RunKind.BACKFILL:
+        return
+    if run.status is RunStatus.RUNNING and run.started_at is not None and builder.now - run.started_at > span:
+        builder.set_run(run.uid, long_at=builder.now)
+        _record_end(builder, run, audit.RUN_LONG, expect_duration_seconds=span.total_seconds())
+
+
 def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Count a success; `max_successes` of them end the schedule. Only one that follows failures has an event."""
+    """Count a success; `max_successes` of them end the schedule. Only one after what was told has an event."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
     # Of a run that has succeeded already, its failed targets were handled again.
     has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
     successes = schedule.success_count + (not has_succeeded)
-    if run.attempt > 1 or has_failed_last(schedule) or schedule.overdue_since is not None:
+    was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
+    if run.attempt > 1 or was_told:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
         _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
     builder.set(
@@ -226,7 +238,7 @@ def has_failed_last(schedule: Schedule) -> bool:
 
 
 def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:
-    """Record how an attempt of a run ended: which one, the error's first line, and how long it took."""
+    """Record what became of an attempt of a run: which one, the error's first line, and how long it took so far."""
     duration = run.started_at and round((builder.now - run.started_at).total_seconds(), 3)
     builder.record(
         event_type,

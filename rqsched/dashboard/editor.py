@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from rqsched.chain import option_checks
 from rqsched.core.model import Schedule
-from rqsched.core.notifications import Notifications, hidden
+from rqsched.core.notifications import EXPECTATIONS, Notifications, hidden
 from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
 from rqsched.core.schedule_options import value_of
@@ -37,9 +37,9 @@ _LAID_OUT = {
     "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs", "description", "owner",
 }  # fmt: skip
 """The options with a place of their own in the form; the others are listed in groups."""
-_TOLD = {"on_failure", "on_recovery", "expect_success_within", "notifications"}
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
-_TOLD_FIELDS = (*_WORKFLOWS, "expect_success_within", *_URLS, "sentry")
+_TOLD = {*_WORKFLOWS, *EXPECTATIONS, "notifications"}
+_TOLD_FIELDS = (*_WORKFLOWS, *EXPECTATIONS, *_URLS, "sentry")
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 _FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
 """How the values of a kind are written, where it is not plain."""
@@ -284,7 +284,7 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
     told = Notifications() if schedule is None else schedule.definition.parsed_notifications
     urls = {name: hidden(url) if (url := getattr(told, name)) else "" for name in _URLS}
     others = {name: getattr(told, name) or "" for name in (*_WORKFLOWS, "sentry")}
-    return {**others, **urls, "expect_success_within": _text(Kind.LENGTH, told.expect_success_within)}
+    return {**others, **urls, **{name: _text(Kind.LENGTH, getattr(told, name)) for name in EXPECTATIONS}}
 
 
 def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
     for name in _WORKFLOWS:
         if wanted := changed.get(name):
             _require_registered(visit, name, wanted)
-    options: dict[str, Any] = {name: changed[name] or None for name in _TOLD_FIELDS[:3] if name in changed}
+    options: dict[str, Any] = {name: changed[name] or None for name in _TOLD_FIELDS[:4] if name in changed}
     targets = {name: value or None for name, value in changed.items() if name not in options}
     if not targets:
         return options

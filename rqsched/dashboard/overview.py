@@ -135,7 +135,8 @@ _WORDS: Mapping[str, _Words] = {
     "went back": _Words("Two databases write"),
     "long": _Words(
         "{count} running for too long",
-        "A run takes longer than the time to the next fire, or than `expect_success_within`.",
+        "A run takes longer than `expect_duration`; without that, than the time to the next fire or than "
+        "`expect_success_within`.",
         "Look at the run; terminate it if it hangs, or give it a `timeout` or more time.",
         list_of=_List("/runs", {"status": "running"}),
     ),

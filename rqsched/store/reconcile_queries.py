@@ -22,6 +22,7 @@ from rqsched.store.tables import (
     HAS_OPEN_TARGETS,
     HAS_WAITING,
     IS_ACTIVE,
+    IS_BACKFILLED,
     IS_LIVE,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
@@ -119,6 +120,21 @@ def _runs(
 ) -> tuple[list[Run], str | None]:
     rows, cursor = page_by_uid(connection, SELECT_RUNS.where(*found), runs.c.uid, after, limit)
     return [to_run(row) for row in rows], cursor
+
+
+def expected_to_end(
+    connection: Connection, after: str | None, limit: int
+) -> tuple[list[tuple[str, datetime, str]], str | None]:
+    """Read running live runs whose schedules say how long they may take and that were not told to take longer.
+
+    Of each the uid, when its attempt began, and the notifications of its schedule.
+    """
+    columns = runs.c.uid, runs.c.started_at, schedules.c.notifications
+    is_expected = schedules.c.notifications.contains('"expect_duration":', autoescape=True)
+    statement = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    statement = statement.where(_has(RunStatus.RUNNING), ~IS_BACKFILLED, runs.c.long_at.is_(None), is_expected)
+    rows, cursor = page_by_uid(connection, statement.where(runs.c.started_at.is_not(None)), runs.c.uid, after, limit)
+    return [(row.uid, row.started_at, row.notifications) for row in rows], cursor
 
 
 def compare_heartbeats(

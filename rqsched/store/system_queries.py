@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Definition
+from rqsched.core.model import DEFINITION, Definition, RunStatus
 from rqsched.core.quota import COUNTED
 from rqsched.store.changes import given_names, is_named
 from rqsched.store.dialect import dialect_of
@@ -26,7 +26,9 @@ from rqsched.store.tables import (
     IS_OPEN_DELIVERY,
     IS_OPEN_TARGET,
     IS_OVERDUE,
+    IS_UNFINISHED,
     WAITS_FOR_CODE,
+    constant,
     deliveries,
     runs,
     schedules,
@@ -52,6 +54,12 @@ def count_open_targets_by_status(connection: Connection) -> list[tuple[str, str,
 def count_blocked_runs(connection: Connection) -> list[tuple[str, int]]:
     """Count the pending runs whose code no worker had yet; returns (namespace, count)."""
     return _counted(connection, _with_schedules(runs), [], WAITS_FOR_CODE)
+
+
+def count_long_runs(connection: Connection) -> list[tuple[str, int]]:
+    """Count the running runs of which it was told that they take longer than expected; returns (namespace, count)."""
+    is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
+    return _counted(connection, _with_schedules(runs), [], is_running, runs.c.long_at.is_not(None))
 
 
 def count_late(connection: Connection, until: datetime) -> list[tuple[str, int, datetime]]:

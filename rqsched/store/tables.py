@@ -298,6 +298,7 @@ runs = sa.Table(
     sa.Column("dead_letter_at", Instant),
     # Written by claims and heartbeats of external workers only, read by reconcile only.
     sa.Column("held_until", Instant),
+    sa.Column("long_at", Instant),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),

@@ -244,6 +244,16 @@ def expect_success_within(env: Env, schedule: ScheduleHandle) -> None:
     assert schedule.refresh().state.overdue_since == due
 
 
+def expect_duration(env: Env, schedule: ScheduleHandle) -> None:
+    run = present(schedule.trigger().run)
+    env.claim(run)
+    env.advance(90 * SECOND)
+    assert env.recover().long == 0
+    env.advance(SECOND)
+    assert env.recover().long == 1
+    assert run.refresh().long_at == env.clock.now()
+
+
 def notifications(env: Env, schedule: ScheduleHandle) -> None:
     env.tick()
     env.execute_pending()
@@ -290,6 +300,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "on_failure": ({"on_failure": "alert", "retry": ONCE}, on_failure),
     "on_recovery": ({"on_recovery": "alert", "retry": ONCE}, on_recovery),
     "expect_success_within": ({"expect_success_within": "90s"}, expect_success_within),
+    "expect_duration": ({"expect_duration": "90s"}, expect_duration),
     "notifications": ({"notifications": {"heartbeat": NOBODY}}, notifications),
 }
 """Each option: what is given, and what must come of it."""

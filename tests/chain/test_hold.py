@@ -271,6 +271,16 @@ def test_nobody_is_told_that_something_is_overdue_while_it_is_held(any_env: Env)
     assert schedule.refresh().overdue_since is not None
 
 
+def test_nobody_is_told_that_a_run_takes_long_while_everything_is_held(any_env: Env) -> None:
+    env, schedule = any_env, any_env.create(spec=HOUR, expect_duration=MINUTE)
+    env.claim(present(schedule.trigger().run))
+    env.scheduler.hold("restoring")
+    env.advance(2 * MINUTE)
+    assert env.recover().long == 0
+    env.scheduler.release()
+    assert env.recover().long == 1
+
+
 def test_waiting_behind_a_run_goes_on_after_it_but_begins_later(any_env: Env) -> None:
     env, schedule = any_env, any_env.create(overlap="buffer_one")
     claim = env.claim(env.fire_next(schedule))

@@ -510,6 +510,100 @@ def test_a_dead_schedule_is_overdue_in_the_end(env: Env) -> None:
     assert env.recover().overdue == 1
 
 
+def slow(env: Env, *looks: timedelta) -> list[int]:
+    """A workflow `slow` that takes these times, after each of which a pass is made; what the passes find of it."""
+    found: list[int] = []
+
+    def take() -> None:
+        for span in looks:
+            env.advance(span)
+            found.append(env.recover().long)
+
+    env.register("slow", take)
+    return found
+
+
+def test_a_run_that_takes_longer_than_expected_is_told_once_and_its_success_too(env: Env) -> None:
+    messages, found = told(env), slow(env, 90 * SECOND, SECOND, MINUTE)
+    schedule = env.create(workflow="slow", expect_duration="90s", on_failure="alert", on_recovery="calm")
+
+    run = env.run_next(schedule)
+
+    assert found == [0, 1, 0]
+    assert last(schedule, "RunLong") == {
+        "workflow_instance_id": run.instance_id,
+        "workflow_run_id": run.uid,
+        "occurrence_time": "2026-01-15T12:01:00Z",
+        "attempt": 1,
+        "duration_seconds": 91.0,
+        "expect_duration_seconds": 90.0,
+    }
+    assert (run.status, run.long_at) == ("succeeded", env.clock.now() - MINUTE)
+    assert [message["event"] for message in messages] == ["RunLong", "RunSucceeded"]
+    assert {one.destination for one in rows(env)} == {"alert", "calm"}
+
+
+def test_a_run_that_ends_between_two_passes_is_told_with_its_end(env: Env, hook: Receiver) -> None:
+    env.register("slow", lambda: env.advance(2 * SECOND))
+    schedule = env.create(workflow="slow", expect_duration=SECOND, notifications={"webhook": hook.url})
+
+    env.run_next(schedule)
+    env.work()
+
+    assert [json.loads(one["body"])["event"] for one in hook.got] == ["RunLong"]
+    assert types(schedule)[-1] == "RunLong", "it is over already: there is nothing to take back"
+    assert env.recover().long == 0
+
+
+def test_a_run_that_takes_as_long_as_expected_is_told_to_nobody(env: Env) -> None:
+    slow(env, MINUTE)
+    schedule = env.create(workflow="slow", expect_duration=MINUTE)
+    run = env.run_next(schedule)
+    assert (run.status, run.long_at) == ("succeeded", None)
+    assert not {"RunLong", "RunSucceeded"} & set(types(schedule))
+
+
+def test_nothing_is_expected_of_a_backfilled_run_nor_of_one_that_waits(env: Env) -> None:
+    found = slow(env, HOUR)
+    schedule = env.create(workflow="slow", expect_duration=MINUTE)
+    env.advance(HOUR)
+    schedule.backfill(env.clock.now() - 2 * MINUTE, env.clock.now() - MINUTE)
+    waiting = present(schedule.trigger(overlap="allow_all").run)
+    env.advance(HOUR)
+    assert env.recover().long == 0
+    assert waiting.refresh().long_at is None
+
+    waiting.cancel()
+    env.work()
+
+    assert set(found) == {0}
+    assert "RunLong" not in types(schedule)
+
+
+def test_a_run_that_is_retried_is_told_once_and_anew_when_somebody_runs_it_again(env: Env) -> None:
+    found: list[int] = []
+
+    def fail() -> None:
+        env.advance(2 * MINUTE)
+        found.append(env.recover().long)
+        raise RuntimeError("at last")
+
+    env.register("fails", fail)
+    schedule = env.create(workflow="fails", expect_duration=MINUTE, retry={"max_retries": 1, "base": 1})
+    run = env.run_next(schedule)
+    assert run.status == "retrying"
+    env.advance(SECOND)
+    env.dispatch()
+    env.work()
+    assert (found, run.refresh().status) == ([1, 0], "failed")
+
+    run.retry()
+    assert run.refresh().long_at is None
+    env.work()
+
+    assert found == [1, 0, 1]
+
+
 def test_a_purge_takes_the_deliveries_with_it(env: Env) -> None:
     told(env)
     fail_once(env, on_failure="alert")
@@ -525,6 +619,8 @@ def test_a_purge_takes_the_deliveries_with_it(env: Env) -> None:
         ({"on_failure": 7}, "on_failure"),
         ({"expect_success_within": timedelta(0)}, "expect_success_within"),
         ({"expect_success_within": "soon"}, "expect_success_within"),
+        ({"expect_duration": timedelta(0)}, "expect_duration"),
+        ({"expect_duration": timedelta(days=3661)}, "expect_duration"),
         ({"notifications": "https://example.com"}, "notifications"),
         ({"notifications": {"mail": "a@b"}}, "notifications.mail"),
         ({"notifications": {"webhook": "ftp://example.com"}}, "notifications.webhook"),

@@ -11,9 +11,11 @@ import pytest
 
 from rqsched.chain.notifications.messages import SENTRY_MISSING
 from rqsched.config import Settings
+from rqsched.core.deliveries import Configured, deliveries_of_start
 from rqsched.errors import ConfigError, InvalidInputError
 from rqsched.processes.worker import open_runtime
 from tests.support.env import MINUTE, ONCE, Env, MakeEnv
+from tests.support.narrow import present
 from tests.support.receiver import Receiver
 
 IS_HERE = find_spec("sentry_sdk") is not None
@@ -45,6 +47,28 @@ def test_runs_check_in_at_the_monitor(make_env: MakeEnv, hook: Receiver) -> None
     assert begun != begun_again
     assert found[0]["monitor_config"]["schedule"] == {"type": "crontab", "value": "*/5 * * * *"}
     assert schedule.deliveries().items == []
+
+
+MONITORS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "nothing is known": ({}, {}),
+    "the longest delay": ({"jitter": "90s"}, {"checkin_margin": 3}),
+    "the timeout": ({"timeout": "30m"}, {"max_runtime": 30}),
+    "what is expected": ({"timeout": "30m", "expect_duration": "61s"}, {"max_runtime": 2}),
+    "more than Sentry takes": ({"expect_duration": "90d"}, {"max_runtime": 40_320}),
+    "targets have timeouts of their own": ({"timeout": "30m", "targets": "note"}, {}),
+}
+"""What a schedule says, and what its monitor is told beside its timing."""
+
+
+@pytest.mark.parametrize(("options", "expected"), MONITORS.values(), ids=MONITORS)
+def test_a_monitor_is_told_how_late_a_run_may_start_and_how_long_it_may_take(
+    env: Env, options: dict[str, Any], expected: dict[str, int]
+) -> None:
+    schedule = env.create(spec="*/5 * * * *", **options)
+    run = present(schedule.trigger().run).state
+    [ping] = deliveries_of_start(schedule.refresh().state, run, Configured(sentry=True), env.clock.now())
+    config = json.loads(ping.payload)["data"]["monitor"]
+    assert {name: config[name] for name in config if name not in {"schedule", "timezone"}} == expected
 
 
 @pytest.fixture

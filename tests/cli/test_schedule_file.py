@@ -83,6 +83,7 @@ OPTIONS = st.fixed_dictionaries(
         "owner": st.sampled_from(["ops", "1.0", "null"]),
         "on_failure": st.just("note"),
         "expect_success_within": st.sampled_from(["26h", "7d"]),
+        "expect_duration": st.sampled_from(["20m", "PT90S"]),
         "notifications": st.fixed_dictionaries({}, optional={"heartbeat": st.just("https://example.com/p?a=b")}),
         "note": TEXTS,
         "paused": st.booleans(),

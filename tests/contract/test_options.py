@@ -89,6 +89,7 @@ SAMPLES: dict[str, Sample] = {
     "on_failure": Sample(HELLO, HELLO, f"--on-failure {HELLO}", {"on_failure": HELLO}),
     "on_recovery": Sample(HELLO, HELLO, f"--on-recovery {HELLO}", {"on_recovery": HELLO}),
     "expect_success_within": Sample("26h", "26h", "--expect-success-within 26h", {"expect_success_within": "26h"}),
+    "expect_duration": Sample("20m", "20m", "--expect-duration 20m", {"expect_duration": "20m"}),
     "notifications": Sample({"webhook": HOOK}, {"webhook": HOOK}, f"--webhook {HOOK}", {"webhook": HOOK}),
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ OURS = {
     "ScheduleDied",
     "ScheduleRecovered",
     "ScheduleOverdue",
+    "RunLong",
     "RunFailed",
     "RunRetrying",
     "RunLost",
@@ -68,6 +69,7 @@ def every_event() -> list[Event]:
     asked = replace(run(1, "buffered"), attempt=2, asked_attempt=2)
     dying = active(policies=Policies(retry=RetryPolicy(0, then="dead")))
     expecting = active(notifications='{"expect_success_within":60}')
+    quick = active(notifications='{"expect_duration":30}')
     silent = replace(expecting, overdue_at=NOON, last_success_at=NOON - MINUTE, last_error="boom")
     retrying = active(policies=Policies(retry=RetryPolicy(1)))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
@@ -96,6 +98,7 @@ def every_event() -> list[Event]:
         settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         decide_overdue(silent, now=NOON),
         settle(replace(silent, overdue_since=NOON, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
+        settle(quick, AttemptResult(AttemptOutcome.SUCCEEDED)),
         settle(hourly, AttemptResult(AttemptOutcome.CANCELLED, reason="the vendor is away")),
         settle(hourly, AttemptResult(AttemptOutcome.TERMINATED, reason="it hangs")),
         settle(hourly, AttemptResult(AttemptOutcome.TARGETS_ENDED, target_counts='{"succeeded":1}')),

@@ -108,6 +108,12 @@ def endless(env: Env) -> None:
     env.scheduler.tick()
 
 
+def slow(env: Env) -> None:
+    env.claim(present(env.create("slow", RARELY, expect_duration=HOUR).trigger().run))
+    env.advance(2 * HOUR)
+    env.recover()
+
+
 def without_dispatcher(env: Env) -> None:
     env.create("nightly", RARELY)
     heartbeat(env).stop()
@@ -199,6 +205,13 @@ FAULTS = {
     ),
     "a run takes longer than the time to the next fire": Fault(
         endless, "long", "warning", "1 schedule is running for too long"
+    ),
+    "a run takes longer than expected": Fault(
+        slow,
+        "long",
+        "warning",
+        "1 schedule is running for too long",
+        ('rqsched_runs_long{namespace="default"}', 1),
     ),
     "no dispatcher": Fault(
         without_dispatcher, "dispatchers", "problem", "No dispatcher is alive", ("rqsched_dispatchers", 0)

@@ -12,7 +12,7 @@ from tests.support.web import MakeWeb
 
 FIELDS = {"schedule_id": "digest", "workflow": "note", "kind": "cron", "timing": "0 9 * * MON", "timezone": "UTC"}
 TOLD = {
-    "on_failure": "note", "on_recovery": "note", "expect_success_within": "26h",
+    "on_failure": "note", "on_recovery": "note", "expect_success_within": "26h", "expect_duration": "20m",
     "webhook": "https://hooks.example.com/secret", "heartbeat": "https://beats.example.com/other",
 }  # fmt: skip
 
@@ -37,6 +37,7 @@ def test_the_form_sets_whom_to_tell_and_saving_it_unchanged_keeps_what_it_hides(
     before = told(allowed)
     form = allowed.get("/schedules/digest/edit")
     assert 'value="26h"' in form
+    assert 'value="20m"' in form
     assert "secret" not in form
     shown: dict[str, Any] = {**FIELDS, **TOLD, "webhook": "https://hooks.example.com/..."}
     allowed.do("/schedules/digest/edit", **{**shown, "heartbeat": "https://beats.example.com/..."})
@@ -52,6 +53,7 @@ def test_the_form_sets_whom_to_tell_and_saving_it_unchanged_keeps_what_it_hides(
     [
         ("on_failure", "os.system", "is registered"),
         ("expect_success_within", "soon", "expect_success_within"),
+        ("expect_duration", "soon", "expect_duration"),
         ("webhook", "https://metadata.internal/", "RQSCHED_NOTIFICATION_HOSTS"),
         ("heartbeat", "ftp://beats.example.com/x", "must be a whole URL"),
     ],

@@ -20,6 +20,7 @@ TOLD: dict[str, Any] = {
     "on_failure": "alert",
     "on_recovery": "calm",
     "expect_success_within": "26h",
+    "expect_duration": "20m",
     "notifications": {
         "webhook": "https://hooks.example.com/secret",
         "events": ["RunFailed"],
@@ -30,6 +31,7 @@ SHOWN: dict[str, Any] = {
     "on_failure": "alert",
     "on_recovery": "calm",
     "expect_success_within": 93600.0,
+    "expect_duration": 1200.0,
     "notifications": {
         "webhook": "https://hooks.example.com/...",
         "events": ["RunFailed"],

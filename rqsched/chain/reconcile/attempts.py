@@ -13,11 +13,13 @@ from rqsched.chain import blocking
 from rqsched.chain.fan_out import PAGE, batch_job, enqueue, fill, promote
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_each
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.settling import has_failed_finally, settle_run
+from rqsched.chain.settling import change_run, has_failed_finally, settle_run
 from rqsched.chain.target_execution import decide_lost, end_if_over
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import BatchJobId
-from rqsched.core.model import Run
+from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.notifications import Notifications
+from rqsched.core.repair import decide_long
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked
 from rqsched.store import changes, claims, deliveries, fan_out_targets, reconcile_queries
@@ -28,6 +30,7 @@ from rqsched.transport.transport import retry_of
 SIGHTINGS = 3
 """A run is lost when this many passes in a row saw the same heartbeat."""
 _UNSETTLED = "run %s cannot be settled now"
+_UNTOLD = "that run %s takes too long cannot be told now"
 _LOST_AFTER = timedelta(seconds=60)
 """How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
 LOST = "its process vanished: it neither ended nor ran out of time"
@@ -86,6 +89,23 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
     if has_failed_finally(change, run.uid):
         runtime.transport.mark_failed(run)
     return change is not None
+
+
+def find_long(runtime: Runtime) -> Iterator[Recovered]:
+    """Record of each run that takes longer than its schedule expects that it does, once."""
+    for rows in pages(runtime, reconcile_queries.expected_to_end):
+        now, expected = runtime.now(), [Notifications.loads(told).expect_duration for *_, told in rows]
+        long = [uid for (uid, began_at, _), span in zip(rows, expected, strict=True) if span and now - began_at > span]
+        found, failed = repair_each({uid: partial(_note_long, runtime, uid) for uid in long}, _UNTOLD)
+        yield Recovered(checked=len(rows), long=found, failed=failed)
+
+
+def _note_long(runtime: Runtime, run_uid: str) -> bool:
+    def decide(schedule: Schedule, _: list[Run], run: Run, now: datetime) -> Change:
+        return decide_long(schedule, run, now=now)
+
+    found = change_run(runtime, run_uid, decide, fence=lambda run: run.long_at is None, skip_locked=True)
+    return found is not None and not found.is_empty
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:

@@ -52,6 +52,8 @@ class Recovered:
     """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
     overdue: int = 0
     """Schedules found to be without a success for as long as they allow."""
+    long: int = 0
+    """Runs found to take longer than their schedules expect."""
     notifications: int = 0
     """Notifications enqueued again, and attempts failed whose process vanished."""
     failed: int = 0

@@ -86,6 +86,8 @@ class DatabaseGauges(NamedTuple):
     """Open targets of fan-outs, by namespace and status."""
     blocked: list[tuple[str, int]]
     """Pending runs whose code no worker had yet, by namespace."""
+    long: list[tuple[str, int]]
+    """Runs that take longer than their schedules expect, by namespace."""
     late: list[tuple[str, int, float]]
     """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
     without_success: list[tuple[str, int]]
@@ -109,6 +111,8 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
     yield _by_namespace("rqsched_late", "Schedules that should have fired.", counts, label, sees)
     yield _by_namespace("rqsched_late_seconds", "The longest of those delays.", longest, label, sees, max)
     yield _by_namespace("rqsched_runs_blocked", "Runs whose code no worker had yet.", found.blocked, label, sees)
+    text = "Runs that take longer than `expect_duration`."
+    yield _by_namespace("rqsched_runs_long", text, found.long, label, sees)
     text = "Schedules without a success for as long as they allow."
     yield _by_namespace("rqsched_schedules_without_success", text, found.without_success, label, sees)
     yield from _quotas([one for one in found.usages if sees(one.namespace)], label)

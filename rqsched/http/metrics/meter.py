@@ -65,6 +65,7 @@ class Meter:
             runs=system_queries.count_open_runs_by_status(connection),
             targets=system_queries.count_open_targets_by_status(connection),
             blocked=system_queries.count_blocked_runs(connection),
+            long=system_queries.count_long_runs(connection),
             late=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in late],
             without_success=system_queries.count_without_success(connection),
             usages=usages(self._runtime, connection),

@@ -35,7 +35,7 @@ from tests.support.stories import Story, read_stories
 from tests.system.crash.workflows import AttemptFailedError, executed, notified, take_notes
 
 RUN_QUEUE = "rq:queue:default"
-TOLD = frozenset({audit.RUN_FAILED, audit.RUN_LOST, audit.OVERDUE})
+TOLD = frozenset({audit.RUN_FAILED, audit.RUN_LOST, audit.RUN_LONG, audit.OVERDUE})
 MOST_ROUNDS = 20
 BEYOND_GRACE = timedelta(seconds=6)
 BETWEEN_PASSES = timedelta(seconds=16)

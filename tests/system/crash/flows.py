@@ -481,6 +481,12 @@ def without_success(env: CrashEnv) -> None:
     env.clock.advance(timedelta(minutes=3))
 
 
+def takes_long(env: CrashEnv) -> None:
+    """A run takes longer than its schedule expects."""
+    running(on_failure=NOTIFY, expect_duration="1m")(env)
+    env.clock.advance(timedelta(minutes=2))
+
+
 FAILS_ONCE: dict[str, Any] = {"fails": 1, "retry": RetryPolicy(max_retries=0)}
 
 
@@ -535,6 +541,7 @@ NOTIFICATIONS = [
     Flow("a notification is delivered", owing(NOTIFY), notify, is_atomic=False),
     Flow("a notification fails and is repeated", owing(NOTIFY_IN_VAIN), notify, is_atomic=False, is_whole=False),
     Flow("an overdue schedule is found", without_success, lambda env: env.scheduler.recover(), is_atomic=False),
+    Flow("a long run is found", takes_long, lambda env: env.scheduler.recover(), is_atomic=False, is_whole=False),
 ]
 RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),

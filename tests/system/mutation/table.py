@@ -979,6 +979,14 @@ NOTIFICATIONS = (
         "    builder.set(overdue_since=schedule.overdue_at)\n",
         _CHAIN + "notifications.py::test_a_schedule_without_a_success_in_time_is_overdue_once[sqlite]",
     ),
+    _edit(
+        "a long run is reported in each pass",
+        "core/settle_decision.py",
+        "    if span is None or run.long_at is not None or run.kind is RunKind.BACKFILL:\n",
+        "    if span is None or run.kind is RunKind.BACKFILL:\n",
+        _CHAIN
+        + "notifications.py::test_a_run_that_takes_longer_than_expected_is_told_once_and_its_success_too[sqlite]",
+    ),
 )
 """Who is told of failures: once, and whatever dies."""
 

@@ -1,4 +1,4 @@
-"""Hours of runs, which the dashboard reads in place of the runs, and indexes of live runs and of what was asked.
+"""Hours of runs, which the dashboard reads in place of the runs, indexes of live runs and of what was asked; long runs.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -19,6 +19,7 @@ depends_on = None
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one."""
     _create_hours()
+    op.add_column("rqsched_runs", sa.Column("long_at", sa.DateTime(timezone=True)))
     op.create_index("ix_rqsched_runs_live", "rqsched_runs", ["schedule_uid", "number"], **_where("kind != 'backfill'"))
     # What the index of live runs adds to each write of a run, this one no longer takes.
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
@@ -34,6 +35,7 @@ def downgrade() -> None:
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
     op.drop_index("ix_rqsched_runs_live", "rqsched_runs")
+    op.drop_column("rqsched_runs", "long_at")
     op.drop_table("rqsched_uncounted")
     op.drop_table("rqsched_counted")
     op.drop_table("rqsched_hours")
