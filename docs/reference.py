@@ -30,6 +30,7 @@ from rqsched.http import errors as http_errors
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import Counts
+from rqsched.transport.telemetry import Memory
 
 PACKAGE = Path(errors.__file__).parent
 MODULES = {
@@ -427,7 +428,8 @@ def _metrics() -> str:
     families = [
         *exposition.counter_families(Counts(), bool),
         *exposition.database_families(nothing, str, bool),
-        *exposition.redis_families(exposition.RedisGauges(0, 0, {})),
+        *exposition.queues(nothing, str),
+        *exposition.redis_families(exposition.RedisGauges(0, 0, Memory(0, 1, ""), {})),
         exposition.went_back(set()),
         exposition.up({}),
         exposition.held(False),

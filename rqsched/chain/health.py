@@ -346,8 +346,7 @@ def _clock(scope: _Scope) -> Finding:
 
 @_check("eviction", "redis", "Set maxmemory-policy to noeviction: evicted links fire late.")
 def _eviction(scope: _Scope) -> Finding:
-    memory: Any = scope.runtime.transport.redis.info("memory")
-    policy, limit = memory["maxmemory_policy"], memory["maxmemory"]
+    _, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     if policy == "noeviction":
         return Finding(Level.OK, policy)
     return Finding(Level.PROBLEM if limit else Level.WARNING, f"{policy}, maxmemory {limit}")
@@ -360,10 +359,9 @@ def _eviction(scope: _Scope) -> Finding:
 )
 def _memory(scope: _Scope) -> Finding:
     """Look whether Redis refuses writes because it is full, or soon will; it evicts nothing of ours with noeviction."""
-    memory: Any = scope.runtime.transport.redis.info("memory")
-    used, limit = memory["used_memory"], memory["maxmemory"]
+    used, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
-    if not limit or memory["maxmemory_policy"] != "noeviction" or used < _NEARLY_FULL * limit:
+    if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
         return Finding(Level.OK, told)
     if used < limit:
         return Finding(Level.WARNING, f"nearly full: {told}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,6 +21,7 @@ from rqsched.store.metadata import set_value
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
+    IS_FAILING,
     IS_LIVE,
     IS_OPEN,
     IS_OPEN_DELIVERY,
@@ -76,6 +77,11 @@ def count_without_success(connection: Connection) -> list[tuple[str, int]]:
     return _counted(connection, schedules, [], IS_OVERDUE, IS_LIVE)
 
 
+def count_failing(connection: Connection) -> list[tuple[str, int]]:
+    """Count active schedules whose newest runs all failed (`REPEATEDLY`); returns (namespace, count)."""
+    return _counted(connection, schedules, [], IS_FAILING, IS_ACTIVE)
+
+
 def count_notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:
     """Count notifications that wait or were given up since an instant; returns (namespace, status, count)."""
     source, by = _with_schedules(deliveries), [deliveries.c.status]
@@ -106,6 +112,38 @@ def statuses_of_runs(connection: Connection, uids: Sequence[str]) -> dict[str, s
     """Read the statuses of runs, by uid; purged ones are left out."""
     statement = sa.select(runs.c.uid, runs.c.status).where(dialect_of(connection).one_of(runs.c.uid, uids))
     return {row.uid: row.status for row in connection.execute(statement)}
+
+
+class EndedRun(NamedTuple):
+    """What is measured of a run that has ended."""
+
+    uid: str
+    """Its uid."""
+    status: str
+    """How it ended."""
+    kind: str
+    """What asked for it."""
+    queue: str | None
+    """The queue it names; None for the default."""
+    workflow: str
+    """What it executed."""
+    attempt: int
+    """Its last attempt."""
+    due_at: datetime | None
+    """When it was to start."""
+    queued_at: datetime | None
+    """When its last attempt was put on its queue."""
+    started_at: datetime | None
+    """When that began; None when none did."""
+    ended_at: datetime | None
+    """When it ended; None when it was run again since."""
+
+
+def ended_runs(connection: Connection, uids: Sequence[str]) -> list[EndedRun]:
+    """Read runs that have ended, by their uids."""
+    statement = sa.select(*(runs.c[name] for name in EndedRun._fields))
+    found = statement.where(dialect_of(connection).one_of(runs.c.uid, uids))
+    return [EndedRun(*row) for row in connection.execute(found)]
 
 
 def lock_quota(connection: Connection, namespace: str) -> None:

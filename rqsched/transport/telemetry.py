@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -213,6 +213,23 @@ def read_passes(redis: Redis, queue: str) -> dict[str, float]:
     those over all prunings, by PRUNED and the table.
     """
     return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
+
+
+class Memory(NamedTuple):
+    """How full Redis is."""
+
+    used: int
+    """Bytes it holds."""
+    limit: int
+    """Bytes it may hold (`maxmemory`); 0 for no limit."""
+    policy: str
+    """What it does then (`maxmemory-policy`); noeviction refuses writes."""
+
+
+def read_memory(redis: Redis) -> Memory:
+    """Ask Redis how full it is."""
+    memory: Any = redis.info("memory")
+    return Memory(memory["used_memory"], memory["maxmemory"], memory["maxmemory_policy"])
 
 
 def record_foreign_worker(redis: Redis, owner: str, worker: str, *, now: datetime) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,13 +22,20 @@ from rqsched.core.chunks import chunks
 from rqsched.core.model import OPEN, RunKind
 from rqsched.store import event_queries, system_queries
 from rqsched.store.event_queries import RecordedEvent
+from rqsched.store.system_queries import EndedRun
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of lateness, in seconds."""
+"""Upper bounds of the lateness of fires, in seconds."""
+RUN_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
+"""Upper bounds of what is measured of runs, in seconds."""
 MAX_NAMESPACES = 100
 """How many namespaces have their own label."""
+MAX_QUEUES, MAX_WORKFLOWS = 50, 50
+"""How many queues and workflows have their own label."""
+MAX_SERIES = 300
+"""How many combinations of these there are with the outcome; further runs count as of other queues and workflows."""
 OTHER = "other"
-"""The label of all further namespaces."""
+"""The label of all further namespaces, queues and workflows."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(seconds=10)
 """How far back an update reads again, for slow commits."""
@@ -43,19 +50,37 @@ Key: TypeAlias = tuple[str, ...]
 """The values of the metric's labels, the namespace first."""
 
 
-@dataclass
-class Lateness:
-    """A histogram of lateness, in seconds."""
+class Histogram:
+    """Spans in seconds, counted by buckets: none is ever taken out, so each count only grows."""
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    """Fires per bucket of BUCKETS, the last one without an upper bound."""
-    total: float = 0.0
-    """The sum of all observations."""
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        """The upper bounds of the buckets, but of the last one, which has none."""
+        self.buckets = [0] * (len(bounds) + 1)
+        """Spans per bucket."""
+        self.total = 0.0
+        """The sum of all spans."""
 
-    def add(self, seconds: float) -> None:
-        """Count one fire."""
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
+    def add(self, span: timedelta) -> None:
+        """Count one span; a negative one, which clocks that were set make, is none at all."""
+        seconds = max(span.total_seconds(), 0.0)
+        self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
+
+
+class Labels:
+    """Labels of names that anybody may make up: the first so many have their own, all others share one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """Return the label of a name."""
+        if name not in self._known and len(self._known) >= self._most:
+            return OTHER
+        self._known.add(name)
+        return name
 
 
 @dataclass
@@ -76,8 +101,16 @@ class Counts:
     """Targets of fan-outs whose last one has ended, by status."""
     died: Counter[Key] = field(default_factory=Counter)
     """Schedules that became dead."""
-    lateness: dict[str, Lateness] = field(default_factory=dict)
+    lateness: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, BUCKETS)))
     """The lateness of scheduled occurrences, by namespace."""
+    durations: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS)))
+    """How long the last attempt of ended runs took, by namespace, queue, workflow and outcome."""
+    waits: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS)))
+    """How long that attempt waited for a worker, by the same."""
+    run_lateness: defaultdict[Key, Histogram] = field(
+        default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS))
+    )
+    """How long after its due time a run of one attempt began, by the same; of runs of backfills nothing."""
 
 
 class Follower:
@@ -90,14 +123,11 @@ class Follower:
         self._read_until = _NEVER
         self._seen: dict[tuple[str, int], datetime] = {}
         self._open: dict[str, str] = {}
-        self._namespaces: set[str] = set()
-
-    def label(self, namespace: str) -> str:
-        """Return the label of a namespace; the number of labels is bounded."""
-        if namespace not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
-            return OTHER
-        self._namespaces.add(namespace)
-        return namespace
+        self.label = Labels(MAX_NAMESPACES)
+        """Returns the label of a namespace."""
+        self.queue_label = Labels(MAX_QUEUES)
+        """Returns the label of a queue."""
+        self._workflow_label = Labels(MAX_WORKFLOWS)
 
     def update(self) -> None:
         """Count what was recorded since the last update; the first update counts nothing."""
@@ -148,17 +178,32 @@ class Follower:
 
     def _measure(self, namespace: str, row: RecordedEvent) -> None:
         if row.kind == RunKind.SCHEDULED and row.due_at is not None:
-            seconds = max((row.recorded_at - row.due_at).total_seconds(), 0.0)
-            self.counts.lateness.setdefault(namespace, Lateness()).add(seconds)
+            self.counts.lateness[namespace,].add(row.recorded_at - row.due_at)
 
     def _count_ended_runs(self) -> None:
         """Count the watched runs that have ended; a purged run is no longer watched."""
         for chunk in chunks(list(self._open), _CHUNK):
             found = self._runtime.database.read(partial(system_queries.statuses_of_runs, uids=chunk))
-            for uid in chunk:
-                status = found.get(uid)
-                if status in OPEN:
-                    continue
-                namespace = self.label(self._open.pop(uid))
-                if status is not None:
-                    self.counts.runs[namespace, status] += 1
+            over = [uid for uid in chunk if found.get(uid) not in OPEN]
+            ended = [uid for uid in over if uid in found]
+            read = partial(system_queries.ended_runs, uids=ended)
+            for run in self._runtime.database.read(read) if ended else ():
+                self._count_ended(self.label(self._open[run.uid]), run)
+            for uid in over:
+                del self._open[uid]
+
+    def _count_ended(self, namespace: str, run: EndedRun) -> None:
+        counts = self.counts
+        counts.runs[namespace, run.status] += 1
+        if run.started_at is None or run.ended_at is None:
+            return
+        queue = self.queue_label(run.queue or self._runtime.settings.default_queue)
+        key = namespace, queue, self._workflow_label(run.workflow), run.status
+        if key not in counts.durations and len(counts.durations) >= MAX_SERIES:
+            key = namespace, OTHER, OTHER, run.status
+        counts.durations[key].add(run.ended_at - run.started_at)
+        if run.queued_at is not None:
+            counts.waits[key].add(run.started_at - run.queued_at)
+        # A retry was not due then, and a run of a backfill is late for nobody.
+        if run.attempt == 1 and run.due_at is not None and run.kind != RunKind.BACKFILL:
+            counts.run_lateness[key].add(run.started_at - run.due_at)

@@ -12,8 +12,8 @@ from prometheus_client.metrics_core import Metric
 
 from rqsched.core.marks import WentBack
 from rqsched.core.quota import RESOURCES, Usage
-from rqsched.http.metrics.counters import BUCKETS, Counts, Key, Lateness
-from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS
+from rqsched.http.metrics.counters import Counts, Histogram, Key
+from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS, Memory
 
 Sees = Callable[[str], bool]
 """Returns whether the caller may see a namespace."""
@@ -48,7 +48,14 @@ def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
     yield _counter("missed", "Occurrences that passed without a fire.", (), counts.missed, sees)
     yield _counter("fire_failures", "Fires that failed and were postponed.", (), counts.fire_failures, sees)
     yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)
-    yield _histogram(counts.lateness, sees)
+    text = "How long after its due time an occurrence fired."
+    yield _histogram("fire_lateness", text, (), counts.lateness, sees)
+    of_run = "queue", "workflow", "outcome"
+    yield _histogram("run_duration", "How long the last attempt of a run took.", of_run, counts.durations, sees)
+    text = "How long that attempt waited on its queue for a worker."
+    yield _histogram("run_queue_wait", text, of_run, counts.waits, sees)
+    text = "How long after its due time a run of one attempt began."
+    yield _histogram("run_lateness", text, of_run, counts.run_lateness, sees)
 
 
 def _counter(
@@ -61,17 +68,14 @@ def _counter(
     return family
 
 
-def _histogram(lateness: Mapping[str, Lateness], sees: Sees) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(
-        "rqsched_fire_lateness_seconds",
-        "How long after its due time an occurrence fired.",
-        labels=("namespace",),
-    )
-    bounds = [*map(str, BUCKETS), "+Inf"]
-    for namespace, histogram in sorted(lateness.items()):
-        if sees(namespace):
-            sums = accumulate(map(float, histogram.buckets))
-            family.add_metric((namespace,), list(zip(bounds, sums, strict=True)), histogram.total)
+def _histogram(
+    name: str, text: str, labels: tuple[str, ...], found: Mapping[Key, Histogram], sees: Sees
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"rqsched_{name}_seconds", text, labels=("namespace", *labels))
+    for key, histogram in sorted(found.items()):
+        if sees(key[0]):
+            bounds, sums = [*map(str, histogram.bounds), "+Inf"], accumulate(map(float, histogram.buckets))
+            family.add_metric(key, list(zip(bounds, sums, strict=True)), histogram.total)
     return family
 
 
@@ -92,6 +96,10 @@ class DatabaseGauges(NamedTuple):
     """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
     without_success: list[tuple[str, int]]
     """Schedules without a success for as long as they allow, by namespace."""
+    failing: list[tuple[str, int]]
+    """Active schedules whose newest runs all failed, by namespace."""
+    waiting: list[tuple[str, int, float]]
+    """Runs and targets that wait for a worker, by queue, and seconds since the first of them does."""
     usages: list[Usage]
     """What namespaces with a quota hold."""
     notifications: list[tuple[str, str, int]]
@@ -115,6 +123,8 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
     yield _by_namespace("rqsched_runs_long", text, found.long, label, sees)
     text = "Schedules without a success for as long as they allow."
     yield _by_namespace("rqsched_schedules_without_success", text, found.without_success, label, sees)
+    text = "Active schedules whose newest runs failed, three or more in a row."
+    yield _by_namespace("rqsched_schedules_failing", text, found.failing, label, sees)
     yield from _quotas([one for one in found.usages if sees(one.namespace)], label)
     text = "Notifications that wait, and those given up within a day, by status."
     yield _by_status("notifications", text, found.notifications, label, sees)
@@ -165,6 +175,20 @@ def _by_namespace(
     return family
 
 
+def queues(found: DatabaseGauges, label: Label) -> Iterator[Metric]:
+    """Return what waits on queues, whatever namespace it is of."""
+    waiting: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for queue, number, seconds in sorted(found.waiting):
+        waiting[label(queue)].append((number, seconds))
+    text = "Runs and targets that wait for a worker."
+    numbers = GaugeMetricFamily("rqsched_queue_waiting", text, labels=("queue",))
+    longest = GaugeMetricFamily("rqsched_queue_waiting_seconds", "The longest of these waits.", labels=("queue",))
+    for name, some in waiting.items():
+        numbers.add_metric((name,), sum(number for number, _ in some))
+        longest.add_metric((name,), max(seconds for _, seconds in some))
+    yield from (numbers, longest)
+
+
 def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
     """Return for each way of going back whether it was noticed within a day."""
     text = "Whether SQL or Redis has gone back, or two databases write, within a day."
@@ -181,6 +205,8 @@ class RedisGauges(NamedTuple):
     """Links in the scheduled set."""
     dispatchers: int
     """Live dispatchers."""
+    memory: Memory | None
+    """What it holds and may hold; None where it does not say that."""
     reconcile: dict[str, float]
     """The sums over all reconcile passes."""
 
@@ -190,6 +216,13 @@ def redis_families(found: RedisGauges) -> Iterator[Metric]:
     sums = found.reconcile
     yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
     yield GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", value=found.dispatchers)
+    used = GaugeMetricFamily("rqsched_redis_memory_used_bytes", "What Redis holds.", labels=())
+    limit = GaugeMetricFamily("rqsched_redis_memory_limit_bytes", "What it may hold, if it has a limit.", labels=())
+    if found.memory is not None:
+        used.add_metric((), found.memory.used)
+        if found.memory.limit:
+            limit.add_metric((), found.memory.limit)
+    yield from (used, limit)
     rearmed = CounterMetricFamily("rqsched_links_rearmed", "Links armed again because none was live.", labels=("kind",))
     for name, kind in _REARMED.items():
         rearmed.add_metric((kind,), sums.get(name, 0))

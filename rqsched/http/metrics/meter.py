@@ -9,9 +9,10 @@ from functools import partial
 from time import monotonic
 
 from prometheus_client.metrics_core import Metric
-from redis.exceptions import RedisError
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
 
-from rqsched.chain.health import GIVEN_UP_WITHIN, late_until
+from rqsched.chain.health import GIVEN_UP_WITHIN, late_until, waiting_by_queue
 from rqsched.chain.marks import told
 from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
@@ -23,6 +24,7 @@ from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
 from rqsched.store import metadata, system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
+from rqsched.transport.telemetry import Memory
 
 _MAX_AGE = 5.0
 """Seconds for which the gauges are reused."""
@@ -68,6 +70,11 @@ class Meter:
             long=system_queries.count_long_runs(connection),
             late=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in late],
             without_success=system_queries.count_without_success(connection),
+            failing=system_queries.count_failing(connection),
+            waiting=[
+                (name, one.number, 0.0 if one.since is None else (now - one.since).total_seconds())
+                for name, one in waiting_by_queue(self._runtime, connection, None).items()
+            ],
             usages=usages(self._runtime, connection),
             notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
             went_back={one.which for one in told(metadata.find_mark(connection)[1], now)},
@@ -78,7 +85,8 @@ class Meter:
         redis, queue = transport.redis, transport.control.name
         try:
             live = telemetry.live_dispatchers(redis, queue)
-            return RedisGauges(transport.count_armed(), len(live), telemetry.read_passes(redis, queue))
+            passes = telemetry.read_passes(redis, queue)
+            return RedisGauges(transport.count_armed(), len(live), _memory_of(redis), passes)
         except RedisError:
             return None
 
@@ -93,8 +101,18 @@ class Meter:
             yield from exposition.counter_families(self._follower.counts, sees)
             if self._database is not None:
                 yield from exposition.database_families(self._database, self._follower.label, sees)
-                yield from [exposition.went_back(self._database.went_back)] if sees_all else []
+                if sees_all:
+                    yield from exposition.queues(self._database, self._follower.queue_label)
+                    yield exposition.went_back(self._database.went_back)
             if sees_all:
                 yield exposition.up({"database": self._database is not None, "redis": self._redis is not None})
                 yield exposition.held(self._runtime.hold.is_on)
                 yield from exposition.redis_families(self._redis) if self._redis else ()
+
+
+def _memory_of(redis: Redis) -> Memory | None:
+    """Return how full Redis is; None where it does not say that, as a provider's, or not to this user."""
+    try:
+        return telemetry.read_memory(redis)
+    except (ResponseError, KeyError):
+        return None
