@@ -15,7 +15,7 @@ INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests
 WORKERS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: browser screenshots help demo test quick check test-versions proofs bench docs soak mutation workflows dist lock clean
+.PHONY: browser prometheus screenshots help demo test quick check test-versions proofs bench docs soak mutation workflows dist lock clean
 
 # pytest keeps the modules it has compiled with its asserts, whatever the environment says of bytecode.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -37,7 +37,7 @@ demo: $(VENV)/.demo ## real schedules firing on this machine, no server installe
 	@# Ctrl-C reaches the shell, too: without a trap it would not return what the command does, and make would call that an error.
 	trap : INT; RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.collected browser ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (12 minutes)
+test: $(VENV)/.collected browser prometheus ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (12 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
@@ -48,6 +48,13 @@ browser:
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core \
 	  >/dev/null && break; sleep 5; done; command -v chromium >/dev/null; } \
 	  || echo "no chromium here (Debian: apt install chromium): the tests of the dashboard in a browser are skipped"
+
+# The tests of alerts and of Grafana's dashboard ask a real Prometheus. It is unpacked and not installed, which would start one.
+prometheus: | $(BIN)/python
+	@command -v promtool >/dev/null || test -x $(VENV)/prometheus/usr/bin/promtool || { command -v apt-get dpkg-deb >/dev/null \
+	  && echo "fetching Debian's prometheus for the tests of alerts" && cd $(VENV) && { [ "$$(id -u)" != 0 ] \
+	  || apt-get update -qq; } && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb prometheus \
+	  && rm prometheus_*.deb; } || echo "no Prometheus here (Debian: apt install prometheus): the tests that ask one are skipped"
 
 screenshots: $(VENV)/.dev browser ## the pictures of the dashboard that README and docs show
 	$(BIN)/python -m tests.dashboard.screenshots docs/images

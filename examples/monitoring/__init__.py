@@ -1,0 +1,1 @@
+"""What watches rqsched: rules of alerts for Prometheus, and a dashboard of Grafana."""

@@ -1,0 +1,188 @@
+"""Rules of alerts and a dashboard: they ask for what the real `/metrics` has, and each alert fires in some world."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from examples.monitoring import dashboard
+from rqsched import Every
+from rqsched.core.deliveries import DeliveryStatus
+from tests.dashboard import test_agreement as agreement
+from tests.dashboard.test_agreement import FAULTS, clock, pages
+from tests.support.env import MINUTE, ONCE, Env
+from tests.support.pages import Pages
+from tests.support.processes import REPOSITORY, SOON, wait_until
+from tests.support.prometheus import PROMETHEUS, PROMTOOL, Prometheus, prometheus, refuted
+from tests.support.servers import ValkeyServer
+from tests.support.serving import served
+from tests.support.web import MakeWeb, Web
+
+__all__ = ["clock", "pages"]
+
+RULES = REPOSITORY / "examples" / "monitoring" / "alerts.yml"
+ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+PANELS = [one for one in dashboard.dashboard()["panels"] if one["type"] != "row"]
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: prometheus)")
+needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="needs Prometheus (Debian: prometheus)")
+
+FIRE = {
+    "a schedule is late": {"RqschedFiresLate"},
+    "a schedule is dead": {"RqschedScheduleDead"},
+    "a schedule fails repeatedly": {"RqschedSchedulesFail"},
+    "a run is blocked": {"RqschedRunsBlocked"},
+    "no success in time": {"RqschedNoSuccess"},
+    "a notification was given up": {"RqschedNotificationsFail"},
+    "a queue without a worker": {"RqschedRunsWait"},
+    "runs wait longer than they may": {"RqschedRunsWait"},
+    "a run takes longer than expected": {"RqschedRunsLong"},
+    "no dispatcher": {"RqschedNothingFires"},
+    "SQL is restored": {"RqschedWentBack"},
+    "two databases write": {"RqschedWentBack"},
+}
+"""The alerts of the faults that every surface names; of the others none."""
+ELSEWHERE = {"RqschedMetricsMissing", "RqschedBackendAway", "RqschedRedisFull", "RqschedHeld"}
+"""The alerts of worlds of their own."""
+
+
+def scraped(web: Web) -> str:
+    web.app.state.rqsched.meter.refresh(force=True)
+    return web.get("/metrics").text
+
+
+def series_of(metrics: str) -> dict[str, float]:
+    """Each series of an answer of `/metrics`, as Prometheus has it."""
+    found = re.findall(r"^([^#\s].*) (\S+)$", metrics, re.MULTILINE)
+    return {name: float(value) for name, value in found} | {'up{job="rqsched"}': 1.0}
+
+
+def test_every_alert_has_a_world_it_fires_in() -> None:
+    assert {one["alert"] for one in ALERTS} == set().union(*FIRE.values()) | ELSEWHERE
+    assert set(FIRE) <= set(FAULTS)
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_alert_fires_in_the_world_of_its_fault_and_no_other_does(name: str, pages: Pages, tmp_path: Path) -> None:
+    FAULTS[name].make(pages.env)
+    pages.env.advance(datetime.now(UTC) - pages.env.clock.now())
+
+    series = series_of(scraped(pages.web))
+
+    assert refuted(RULES, series, FIRE.get(name, set()), tmp_path) == ""
+
+
+@needs_promtool
+def test_alerts_fire_when_redis_is_full_and_when_it_is_away(
+    make_web: MakeWeb, own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    web = make_web(redis_url=own_valkey.url)
+    agreement.heartbeat(web.env).send()
+    for number in range(1_000):
+        web.env.redis.set(f"of others: {number}", bytes(32 * 1024))
+    used: Any = web.env.redis.info("memory")
+    web.env.redis.config_set("maxmemory", int(used["used_memory"] / 0.95))
+    assert refuted(RULES, series_of(scraped(web)), {"RqschedRedisFull"}, tmp_path) == ""
+
+    own_valkey.kill()
+
+    assert refuted(RULES, series_of(scraped(web)), {"RqschedBackendAway"}, tmp_path) == ""
+
+
+@needs_promtool
+def test_an_alert_fires_when_everything_is_held_and_when_nobody_answers(pages: Pages, tmp_path: Path) -> None:
+    pages.env.scheduler.hold("restoring")
+    assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedHeld"}, tmp_path) == ""
+    assert refuted(RULES, {'up{job="rqsched"}': 0.0}, {"RqschedMetricsMissing"}, tmp_path) == ""
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+    done = subprocess.run([str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_is_what_its_code_makes() -> None:
+    assert dashboard.FILE.read_text() == dashboard.text(), "run python -m examples.monitoring.dashboard"
+
+
+def test_rules_and_panels_ask_for_metrics_and_labels_that_there_are(pages: Pages) -> None:
+    env = pages.env
+    env.run_next(env.create())
+    scraped(pages.web)
+    env.run_next(env.create("again"))
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", scraped(pages.web), re.MULTILINE))
+    parts = {"histogram": ("_bucket", "_count")}
+    known = {f"{name}{end}" for name, kind in kinds.items() for end in ("", *parts.get(kind, ()))}
+    queries = [str(one["expr"]) for one in ALERTS] + [one["expr"] for panel in PANELS for one in panel["targets"]]
+
+    asked = {name for query in queries for name in re.findall(r"\brqsched_\w+", query)}
+
+    assert len(asked) > 20
+    assert asked - known == set()
+
+
+def everything(env: Env) -> None:
+    """Faults of each kind, beside a dispatcher that lives."""
+    agreement.dead(env)
+    failing = env.create("fails", agreement.RARELY, retry=ONCE)
+    for _ in range(3):
+        failing.trigger()
+        env.execute_pending()
+    env.failing = False
+    agreement.undelivered(env, DeliveryStatus.FAILED)
+    agreement.deserted(env)
+    agreement.slow(env)
+    agreement.silent(env)
+    agreement.blocked(env)
+    env.create("late", Every(MINUTE))
+
+
+def work(env: Env) -> None:
+    """One occurrence is executed, the next waits, another is skipped, and then the schedule is late."""
+    schedule = env.scheduler.get("late")
+    env.run_next(schedule)
+    for _ in range(2):
+        env.fire_next(schedule)
+    env.advance(3 * MINUTE)
+
+
+def has_seen(server: Prometheus, series: dict[str, float]) -> bool:
+    """Whether it has scraped the count of measured runs that there is."""
+    counted = "rqsched_run_duration_seconds_count"
+    return server.ask(f"sum({counted})") == [sum(value for name, value in series.items() if name.startswith(counted))]
+
+
+@needs_prometheus
+def test_every_query_of_every_panel_finds_data_in_a_real_prometheus(pages: Pages, tmp_path: Path) -> None:
+    web, env = pages.web, pages.env
+    everything(env)
+    limit = str(env.redis.config_get("maxmemory")["maxmemory"])
+    env.redis.config_set("maxmemory", 1 << 40)
+    try:
+        with served(web.app) as url, prometheus(url, tmp_path) as server:
+            scraped(web)
+            for _ in range(2):  # of a series that is new, nothing is known of the time before
+                work(env)
+                wait_until(partial(has_seen, server, series_of(scraped(web))), timeout=SOON, what="a scrape")
+            without = {
+                panel["title"]: one["expr"]
+                for panel in PANELS
+                for one in panel["targets"]
+                if not server.ask(asked(one["expr"]))
+            }
+    finally:
+        env.redis.config_set("maxmemory", limit)
+    assert without == {}
+
+
+def asked(query: str) -> str:
+    """A query as Grafana asks it, but for data alone: nothing stands in for what there is not."""
+    return query.replace("$namespace", ".*").replace("$__rate_interval", "1h").removesuffix(" or vector(0)")
