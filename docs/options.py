@@ -51,8 +51,9 @@ change of the setting reaches what is declared with the next `sync`, and leaves 
 This page is made from the table in `rqsched/core/option_table.py` by `python docs/options.py`.
 """
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
+_KINDS |= {Kind.TEXTS: "text or list of texts"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}
-_REPEATED = {Kind.NAMES: "{1}", Kind.LABELS: "{0}={1}", Kind.ATTRIBUTES: "{0}={1}"}
+_REPEATED = {Kind.NAMES: "{1}", Kind.TEXTS: "{1}", Kind.LABELS: "{0}={1}", Kind.ATTRIBUTES: "{0}={1}"}
 """How each value of a flag is written that may be repeated."""
 _FORM = (Path(dashboard.__file__).parent / "templates" / "editor.html").read_text()
 

@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.cron import Gap
     from rqsched.spec.duration import SpanLike
+    from rqsched.spec.exclusion import ExcludeLike
     from rqsched.spec.members import MemberLike
     from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
-    from rqsched.spec.timeline import Count
+    from rqsched.spec.timeline import Count, Excluded
     from rqsched.store.caller_transaction import ConnectionLike, SessionLike, WritingOptions
     from rqsched.timing import Timing, When
     from rqsched.workflows import Registry, RunContext, current_run, workflow
@@ -77,6 +78,8 @@ __all__ = [
     "DeliveryDescription",
     "Description",
     "Every",
+    "ExcludeLike",
+    "Excluded",
     "FailurePolicy",
     "FanOutPolicy",
     "Gap",
@@ -142,6 +145,8 @@ _HOMES = {
     "DeliveryDescription": "api.description",
     "Description": "api.description",
     "Every": "spec.spec",
+    "ExcludeLike": "spec.exclusion",
+    "Excluded": "spec.timeline",
     "FailurePolicy": "core.policy",
     "FanOutPolicy": "core.policy",
     "Gap": "spec.cron",

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -203,12 +204,17 @@ def assert_has_schedule(
         raise AssertionError(f"schedule {schedule_id!r} is {handle.status}, not {status}")
     if spec is not None:
         have = handle.state.spec
-        timing = Spec.coerce(spec).anchored_like(have)
+        timing = _beside(Spec.coerce(spec), have)
         if timing.timezone != have.timezone:
-            timing = Spec.coerce(spec, have.timezone).anchored_like(have)
+            timing = _beside(Spec.coerce(spec, have.timezone), have)
         if timing != have:
             raise AssertionError(f"schedule {schedule_id!r} is {have.describe()!r}, not {timing.describe()!r}")
     return handle
+
+
+def _beside(given: Spec, have: Spec) -> Spec:
+    """Return a spec as it would be of a schedule; what is excluded may be given as an option beside it."""
+    return (given if given.exclude else replace(given, exclude=have.exclude)).anchored_like(have)
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:

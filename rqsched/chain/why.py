@@ -305,6 +305,8 @@ class _Question:
         if spec.end_at is not None and self.at >= spec.end_at:
             word = "ends" if spec.end_at > self.now else "ended"
             return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} on {self.clock(spec.end_at)}.")
+        if (excluded := _excluded_in(spec, self.at, self.end)) is not None:
+            return self.excluded(spec, excluded)
         today = self.schedule.spec
         if spec != today and _first_in(today, self.at, self.end) is not None:
             event = self.newest(_TIMING, self.up_to(self.schedule.timing_changed_at))
@@ -323,6 +325,13 @@ class _Question:
             f"{word} it on {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
         )
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
+
+    def excluded(self, spec: Spec, occurrence: datetime) -> Why:
+        """Answer for an instant that the timing names and excludes."""
+        following = spec.next_after(occurrence)
+        upcoming = "all of the next ten years are" if following is None else f"the next is on {self.clock(following)}"
+        text = f"It is excluded ({spec.excluded_by(occurrence)}); {upcoming}."
+        return self.say(Answer.EXCLUDED, text, occurrence_at=occurrence)
 
     def ahead(self, occurrence: datetime) -> Why:
         """Answer for an occurrence that is still to come."""
@@ -343,6 +352,8 @@ class _Question:
         schedule = self.schedule
         if schedule.next_run_at is not None:
             return replace(self, at=schedule.next_run_at).answer()
+        if schedule.awaiting_run_uid is None and schedule.spec.is_all_excluded_after(self.now):
+            return self.say(Answer.EXCLUDED, "All its occurrences of the next ten years are excluded.")
         text = "It fires some time after the end of its unfinished run."
         return self.say(Answer.FIRES, text, run_uid=schedule.awaiting_run_uid)
 
@@ -383,6 +394,11 @@ def _first_in(spec: Spec, start: datetime, end: datetime) -> datetime | None:
         return None
     found = spec.next_after(start - TICK)
     return found if found is not None and found < end else None
+
+
+def _excluded_in(spec: Spec, start: datetime, end: datetime) -> datetime | None:
+    found = None if spec.is_from_completion else spec.excluded_between(start - TICK, end - TICK)
+    return None if found is None else found.first
 
 
 def _last_before(spec: Spec, at: datetime) -> datetime | None:

@@ -107,12 +107,13 @@ class TimingFlags:
         return start_at, None if self.end_at is None else arguments.instant("--end-at", self.end_at)
 
 
-_REPEATED = frozenset({Kind.NAMES, Kind.LABELS, Kind.ATTRIBUTES})
+_REPEATED = frozenset({Kind.NAMES, Kind.TEXTS, Kind.LABELS, Kind.ATTRIBUTES})
 _TYPES: Mapping[Kind, Any] = {Kind.COUNT: int, Kind.NUMBER: float} | dict.fromkeys(_REPEATED, list[str])
 _FORMS = {
     Kind.ARGUMENTS: " A JSON list.",
     Kind.OBJECT: " A JSON object.",
     Kind.NAMES: " May be repeated.",
+    Kind.TEXTS: " May be repeated.",
     Kind.LABELS: " name=value; may be repeated.",
     Kind.ATTRIBUTES: " name=value, JSON or text; repeatable.",
 }

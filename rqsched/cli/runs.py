@@ -29,7 +29,7 @@ from rqsched.cli.arguments import (
 )
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, dump, progress_bar
-from rqsched.core.audit import MISSED, AuditRecord
+from rqsched.core.audit import EXCLUDED, MISSED, AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
@@ -111,10 +111,13 @@ def _reason(event: AuditRecord) -> str:
 
 
 def _missed(event: AuditRecord) -> str:
-    if event.event_type != MISSED:
+    """Return how many occurrences were missed and why, or are excluded."""
+    if event.event_type not in {MISSED, EXCLUDED}:
         return ""
     told = event.payload
     at_least = "+" if told.get("count_capped") else ""
+    if event.event_type == EXCLUDED:
+        return f"{told['count']}{at_least} excluded"
     why = miss_in_words(str(told.get("policy", "")), has_fired=bool(told.get("fired")))
     return f"{told['count']}{at_least} missed: {why}"
 

@@ -15,7 +15,7 @@ import logging
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -263,7 +263,7 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
     intervals = [member for member in spec.members if isinstance(member, Every)]
     kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
     if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
-        return {"spec": spec.to_json()}
+        return {"spec": replace(spec, exclude=()).to_json()}  # what it excludes is an option
     offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
     return {
         "cron": [cron.expression for cron in crons],
@@ -332,8 +332,8 @@ def _text(name: str, value: Any) -> Any:
 
 def _option(name: str, value: Any) -> Any:
     kind = OPTIONS[name].kind
-    if kind is Kind.NAMES:
-        return list(value or ())
+    if kind in {Kind.NAMES, Kind.TEXTS}:
+        return [value] if isinstance(value, str) else list(value or ())
     return in_one_unit(to_span(value, name)) if kind is Kind.LENGTH and value is not None else value
 
 

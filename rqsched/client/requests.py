@@ -18,6 +18,7 @@ from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.results import MAX_PAGE, Page, Synced
 from rqsched.errors import InvalidInputError
+from rqsched.spec.exclusion import require_exclusions
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
@@ -145,6 +146,8 @@ def plain(name: str, value: Any) -> Any:
         return given(fields) if name == "target_retry" else fields
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if name == "exclude":
+        return list(require_exclusions(() if value is None else value))
     if name in {"environments", "args"}:
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value

@@ -34,6 +34,8 @@ FIRE_FAILED = "ScheduleFireFailed"
 """It could not be evaluated; the occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
 """Occurrences passed without a fire: `count`, from `first` to `last`; those of `fired` fire in their place."""
+EXCLUDED = "ScheduleExcluded"
+"""Occurrences are excluded and did not happen: `count`, from `first` to `last`, recorded by the fire after them."""
 COMPLETED = "ScheduleCompleted"
 """It is done: no occurrence is left, or it has run as often as it may."""
 DIED = "ScheduleDied"
@@ -99,6 +101,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     BUFFERED: _STARTED | {"buffer_depth", "blocking_run_id"},
     FIRE_FAILED: frozenset({"error", "fire_failures", "retry_at", "occurrence_time"}),
     MISSED: frozenset({"count", "count_capped", "first", "last", "fired", "policy"}),
+    EXCLUDED: frozenset({"count", "count_capped", "first", "last"}),
     COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),
     DIED: frozenset({"reason", "died_at", "error", "workflow_run_id", "consecutive_failures", "dropped_buffered"}),
     RECOVERED: frozenset({"reason", "next_fire_at", "workflow_run_id", "previous_status"}),

@@ -220,9 +220,10 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
     """Return what lets Sentry create its monitor: only of one cron expression of five fields, which it understands.
 
     It says what Sentry would else guess: by how many minutes a fire may be delayed, and how many a run may take.
+    It knows no exclusions, and would report each excluded occurrence as missed.
     """
     members = schedule.spec.members
-    cron = members[0] if len(members) == 1 and isinstance(members[0], Cron) else None
+    cron = members[0] if len(members) == 1 and not schedule.spec.exclude and isinstance(members[0], Cron) else None
     if cron is None or not _PLAIN_CRON.fullmatch(cron.expression):
         return None
     timezone = cron.timezone or schedule.spec.timezone

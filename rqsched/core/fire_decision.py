@@ -21,10 +21,10 @@ from rqsched.core.occurrences import (
     DueOccurrences,
     Missed,
     classify_due,
+    leave_out,
     next_occurrence,
     record_missed,
     skip,
-    skip_gaps,
     stored_due_of,
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
@@ -95,7 +95,7 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     ones were due before that and are skipped. A `from_completion` schedule then waits for the run that blocks the next.
     """
     schedule = builder.schedule
-    skip_gaps(builder, due.last)
+    leave_out(builder, due.last)
     builder.set(evaluated_to=due.last)
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)

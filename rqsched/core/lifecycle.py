@@ -32,10 +32,10 @@ from rqsched.core.occurrences import (
     TICK,
     classify_due,
     due_of,
+    leave_out,
     miss_passed,
     next_occurrence,
     planned_from,
-    skip_gaps,
     stored_due_of,
     write_off,
 )
@@ -78,13 +78,15 @@ def decide_create(
     operation: str | None = None,
     starts_past: bool = False,
 ) -> Change:
-    """Create a schedule; a spec without an occurrence after `now` makes it done at once.
+    """Create a schedule; a spec without an occurrence after `now` makes it done at once, unless all are excluded.
 
-    With `starts_past` such a one starts a run at once, as a trigger does, and is done then.
+    With `starts_past` such a one starts a run at once, as a trigger does, and is done then. Raises InvalidSpecError
+    where all occurrences are excluded.
     """
     declared = definition.parsed_spec
     if (spec := anchored(declared, now)) is not declared:
         definition = replace(definition, spec=dump_spec(spec))
+    _refuse_all_excluded(spec, now)
     schedule = Schedule(
         uid=identity.uid,
         namespace=identity.namespace,
@@ -141,8 +143,15 @@ def _with_action(event: Event, action: dict[str, Any]) -> Event:
 
 def require_future(spec: Spec, now: datetime) -> None:
     """Refuse a spec that has no occurrence after `now`; raises InvalidSpecError."""
-    if anchored(spec, now).next_after(now) is None:
+    future = anchored(spec, now)
+    _refuse_all_excluded(future, now)
+    if future.next_after(now) is None:
         raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
+
+
+def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
+    if spec.is_all_excluded_after(now):
+        raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
 
 
 def _declared_payload(schedule: Schedule) -> dict[str, Any]:
@@ -171,7 +180,8 @@ def decide_update(
     """Change what the owner declared.
 
     The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
-    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted.
+    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted, and
+    InvalidSpecError for a changed spec all of whose occurrences are excluded.
     """
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     spec = anchored(definition.parsed_spec, now, like=schedule.spec)
@@ -186,6 +196,7 @@ def decide_update(
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now, context=context)
     if "spec" in changed:
+        _refuse_all_excluded(spec, now)
         _close_timing(builder, tzdata, keep_next=keep_next)
     builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
     if _TIMING & set(changed):
@@ -206,7 +217,7 @@ def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> No
     """
     schedule, now = builder.schedule, builder.now
     if schedule.is_active:
-        skip_gaps(builder, now)
+        leave_out(builder, now)
         stored = schedule.next_run_at
         if stored is not None and stored <= now:
             kept = next(iter(classify_due(schedule, now).fires), stored)

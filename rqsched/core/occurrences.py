@@ -47,9 +47,7 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     jitter = schedule.definition.jitter
     if not jitter:
         return nominal
-    following = schedule.spec.next_after(nominal)
-    gap = None if following is None else following - nominal
-    return jittered(schedule.uid, nominal, jitter, gap)
+    return jittered(schedule.uid, nominal, jitter, schedule.spec.free_after(nominal))
 
 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
@@ -182,7 +180,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
     """
     if not builder.schedule.is_active:
         return
-    skip_gaps(builder, builder.now)
+    leave_out(builder, builder.now)
     first = _first_without_outcome(builder.schedule)
     if first is not None and first <= builder.now:
         builder.set(next_run_at=first)
@@ -214,14 +212,21 @@ def skip(builder: ChangeBuilder, occurrence_at: datetime | None, reason: str, *,
     )
 
 
-def skip_gaps(builder: ChangeBuilder, until: datetime) -> None:
-    """Record as skipped the local times that a change of the clocks left out since the last evaluation.
+def leave_out(builder: ChangeBuilder, until: datetime) -> None:
+    """Record what since the last evaluation was no occurrence: what is excluded, and what the clocks left out.
 
-    Each of these gaps is an occurrence that never fires, with the reason `dst_skip` (docs/cron.md, "Daylight saving").
+    The former in one event, which no counter counts. Each of the latter is an occurrence that never fires, with the
+    reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
-    schedule = builder.schedule
-    if schedule.spec.primary_cron is None:  # only crons follow the clocks
+    spec = builder.schedule.spec
+    since = max(builder.schedule.evaluated_to, builder.schedule.timing_changed_at)
+    if spec.exclusion is not None and not spec.is_from_completion:
+        excluded = spec.excluded_between(since, until, cap=COUNT_CAP)
+        if excluded is not None:
+            total, is_capped = excluded.number
+            first, last = excluded.first, excluded.last
+            builder.record(audit.EXCLUDED, count=total, count_capped=is_capped or None, first=first, last=last)
+    if spec.primary_cron is None:  # only crons follow the clocks
         return
-    since = max(schedule.evaluated_to, schedule.timing_changed_at)
-    for gap in schedule.spec.gaps_between(since, until):
+    for gap in spec.gaps_between(since, until):
         skip(builder, gap.occurrence_at, "dst_skip")

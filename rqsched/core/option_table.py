@@ -27,6 +27,7 @@ from rqsched.core.policy import (
 )
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
+from rqsched.spec.exclusion import MAX_EXCLUSIONS, ExcludeLike, require_exclusions
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
@@ -64,6 +65,8 @@ class Kind(StrEnum):
     """A length of time: a timedelta, seconds, or text such as `30m` or `PT30M`."""
     NAMES = "names"
     """A list of names."""
+    TEXTS = "texts"
+    """A text, or a list of texts, of which each may hold commas."""
     ARGUMENTS = "arguments"
     """A JSON list."""
     OBJECT = "object"
@@ -214,6 +217,10 @@ def _owner(name: str, value: Any) -> str | None:
     return None if value is None else require_id(value, name)
 
 
+def _exclude(name: str, value: Any) -> tuple[str, ...]:
+    return require_exclusions(() if value is None else value, name)
+
+
 def _environments(name: str, names: Any) -> tuple[str, ...]:
     is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
     if not is_list or not all(isinstance(one, str) and 0 < len(one) <= MAX_ENVIRONMENT for one in names):
@@ -228,6 +235,11 @@ class CommonOptions(TypedDict, total=False):
         str | None,
         Option(Kind.TEXT, "The IANA timezone of cron expressions that name none.", WHEN, "UTC", "Europe/Berlin",
                flags=("--timezone", "--tz")),
+    ]  # fmt: skip
+    exclude: Annotated[
+        ExcludeLike | None,
+        Option(Kind.TEXTS, "Dates, ranges of dates and weekly windows, in its timezone, in which it does not fire.",
+               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
     ]  # fmt: skip
     jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _jitter)]
     args: Annotated[Sequence[Any], Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2])]

@@ -149,6 +149,8 @@ class Answer(StrEnum):
     """It was skipped on purpose; `reason` says by which rule."""
     MISSED = "missed"
     """Nothing fired it in time."""
+    EXCLUDED = "excluded"
+    """`exclude` of the schedule takes it out."""
     PAUSED = "paused"
     """The schedule was, or is, paused then."""
     DEAD = "dead"

@@ -25,10 +25,15 @@ def complete(builder: ChangeBuilder, reason: str) -> None:
 
 
 def complete_if_over(builder: ChangeBuilder) -> None:
-    """Set an active schedule done whose spec has no further occurrence and for which nothing waits."""
+    """Set an active schedule done whose spec has no further occurrence and for which nothing waits.
+
+    One whose further occurrences are all excluded stays active: passes of reconcile look again.
+    """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
-    if schedule.is_active and not has_next and not schedule.buffer_depth and not schedule.backfill_waiting:
+    if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting:
+        return
+    if not schedule.spec.is_all_excluded_after(builder.now):
         complete(builder, SPEC_ENDED)
 
 

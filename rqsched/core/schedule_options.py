@@ -14,7 +14,14 @@ from rqsched.core.notifications import TARGETS
 from rqsched.core.option_table import OPTIONS, Kind, Options, require_object
 from rqsched.core.payload import ARGUMENT_BYTES, MEMO_BYTES, json_text, loads
 from rqsched.core.policy import FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
-from rqsched.errors import InvalidInputError, InvalidPayloadError, InvalidPolicyError, InvalidTypeError, did_you_mean
+from rqsched.errors import (
+    InvalidInputError,
+    InvalidPayloadError,
+    InvalidPolicyError,
+    InvalidSpecError,
+    InvalidTypeError,
+    did_you_mean,
+)
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
 _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {
@@ -33,7 +40,8 @@ _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if opt
 }
 _OF_ACTION = frozenset({"args", "kwargs"})
 _STORED_AS_JSON = frozenset({Kind.OBJECT, Kind.ATTRIBUTES, Kind.LABELS})
-_COLUMNS = OPTIONS_KNOWN - {"timezone"} - _OF_ACTION - _POLICY_FIELDS.keys() - TOLD_BY
+_OF_SPEC = frozenset({"timezone", "exclude"})
+_COLUMNS = OPTIONS_KNOWN - _OF_SPEC - _OF_ACTION - _POLICY_FIELDS.keys() - TOLD_BY
 _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFACE)
 
 
@@ -78,15 +86,17 @@ def define(
     """
     require_known(options)
     timezone = options.get("timezone")
+    kept = () if base is None or spec is None else base.parsed_spec.exclude
     if base is None:
         base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
         # A known schedule's zone is kept for a new spec that names none; a whole Spec is taken as it is.
-        kept = None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
-        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or kept)))
+        zone = None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
+        base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or zone)))
     elif timezone is not None:
         base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
     given = {name: value if (check := _CHECKS[name]) is None else check(name, value) for name, value in options.items()}
+    base = _excluding(base, given, kept, has_new_spec=spec is not None)
     base = with_arguments(base, given.get("args"), given.get("kwargs"))
     changes = {name: value for name, value in given.items() if name in _COLUMNS}
     changes |= {"workflow": workflow} if workflow else {}
@@ -109,6 +119,22 @@ def _spec_text(spec: SpecLike | None, timezone: str | None) -> str:
 @lru_cache(maxsize=1024)
 def _member_text(member: Member, timezone: str | None) -> str:
     return dump_spec(Spec.coerce(member, timezone))
+
+
+def _excluding(base: Definition, given: Mapping[str, Any], kept: tuple[str, ...], *, has_new_spec: bool) -> Definition:
+    """Return a definition that excludes what the option says, else its spec, else (`kept`) what it did before.
+
+    Raises InvalidSpecError where option and new spec contradict each other.
+    """
+    spec, wanted = base.parsed_spec, given.get("exclude")
+    own = spec.exclude
+    if has_new_spec and own and wanted and own != wanted:
+        raise InvalidSpecError("exclude", "contradicts that of the spec; give one")
+    if wanted is None:  # the option is not given
+        wanted = own or kept
+    elif has_new_spec:
+        wanted = wanted or own
+    return base if wanted == own else replace(base, spec=dump_spec(replace(spec, exclude=wanted)))
 
 
 def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
@@ -135,6 +161,8 @@ def value_of(name: str, definition: Definition) -> Any:
     option, told = OPTIONS[name], definition.parsed_notifications
     if name == "timezone":
         return definition.parsed_spec.timezone
+    if name == "exclude":
+        return list(definition.parsed_spec.exclude)
     if name in _OF_ACTION:
         return loads(definition.action)[name]
     if option.kind is Kind.NOTIFICATIONS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
 from rqsched.spec.duration import in_one_unit
+from rqsched.spec.exclusion import require_exclusions
 from rqsched.spec.spec import Cron, Every, Once, Spec
 from rqsched.spec.words import in_words
 from rqsched.spec.zones import known_timezones
@@ -34,7 +36,8 @@ KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep":
 """The kinds of timing, and what the form calls them."""
 _FIRES = 5
 _LAID_OUT = {
-    "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs", "description", "owner",
+    "exclude", "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs", "description",
+    "owner",
 }  # fmt: skip
 """The options with a place of their own in the form; the others are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
@@ -102,13 +105,17 @@ def update(visit: Visit) -> Response:
 
 def preview(visit: Visit) -> Response:
     """Return what a timing means and when it would fire; the form asks while one types."""
-    given = {name: visit.query(name) for name in ("kind", "timing", "timezone")}
+    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude")}
     try:
-        spec = _spec(visit, given)
+        spec = replace(_spec(visit, given), exclude=require_exclusions(_lines(given["exclude"])))
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
-    fires = list(islice(_fires(spec.anchored_at(visit.now), visit.now), _FIRES))
-    return visit.page("preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone))
+    spec = spec.anchored_at(visit.now)
+    fires = list(islice(_fires(spec, visit.now), _FIRES))
+    return visit.page(
+        "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone),
+        is_excluded=not fires and spec.is_all_excluded_after(visit.now),
+    )  # fmt: skip
 
 
 def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:
@@ -168,7 +175,7 @@ def _shown(schedule: Schedule | None) -> dict[str, str]:
 
 
 def _text(kind: Kind, value: Any) -> str:
-    if value is None or value == {} or value == []:
+    if value is None or value in ({}, [], ()):
         return ""
     if isinstance(value, timedelta):
         return in_one_unit(value)
@@ -178,13 +185,15 @@ def _text(kind: Kind, value: Any) -> str:
         return json.dumps(value)
     if kind is Kind.NAMES:
         return ", ".join(value)
+    if kind is Kind.TEXTS:
+        return "\n".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _timing(spec: Spec) -> dict[str, str]:
     """Return the fields of a spec that the form can show; anything else stays as it is."""
-    keep = {"kind": "keep", "timing": spec.describe(), "timezone": spec.timezone}
-    if len(spec.members) != 1 or spec.start_at or spec.end_at:
+    keep = {"kind": "keep", "timing": replace(spec, exclude=()).describe(), "timezone": spec.timezone}
+    if len(spec.members) != 1 or spec.start_at or spec.end_at:  # what it excludes has a field of its own
         return keep
     member = spec.members[0]
     if isinstance(member, Cron) and member.timezone is None:
@@ -242,6 +251,8 @@ def _read(field: str, kind: Kind, text: str) -> Any:
             return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else text
         case Kind.NAMES:
             return [one.strip() for one in text.split(",") if one.strip()]
+        case Kind.TEXTS:
+            return _lines(text)
         case Kind.LABELS:
             return _labels(text)
         case Kind.ARGUMENTS:
@@ -259,9 +270,13 @@ def _whole(field: str, text: str) -> int:
     return int(text)
 
 
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def _labels(text: str) -> dict[str, str]:
     labels = {}
-    for line in filter(None, (line.strip() for line in text.splitlines())):
+    for line in _lines(text):
         name, separator, value = line.partition(":")
         if not (name and separator):
             raise InvalidInputError("labels", f"{line[:64]!r} is refused; write name:value, one a line")

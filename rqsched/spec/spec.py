@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from rqsched.errors import InvalidDurationError, InvalidSpecError
 from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
+from rqsched.spec.exclusion import ExcludeLike, exclusion_of, require_exclusions
 from rqsched.spec.members import (
     Cron,
     Every,
@@ -59,6 +60,8 @@ class Spec(Timeline):
     """The first instant that may be an occurrence; None is no limit."""
     end_at: datetime | None
     """No occurrence is at or after this instant; None is no limit."""
+    exclude: tuple[str, ...]
+    """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
     """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
@@ -68,13 +71,17 @@ class Spec(Timeline):
         timezone: str | None = None,
         start_at: datetime | None = None,
         end_at: datetime | None = None,
+        exclude: ExcludeLike = (),
     ) -> None:
         object.__setattr__(self, "members", _ordered(members))
         object.__setattr__(self, "names_timezone", timezone is not None)
         object.__setattr__(self, "timezone", "UTC" if timezone is None else timezone)
         object.__setattr__(self, "start_at", None if start_at is None else require_utc(start_at, "start_at"))
         object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
-        require_timezone(self.timezone)
+        object.__setattr__(self, "exclude", require_exclusions(exclude))
+        zone = require_timezone(self.timezone)
+        if self.exclude:
+            object.__setattr__(self, "exclusion", exclusion_of(self.exclude, zone))
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
@@ -105,6 +112,24 @@ class Spec(Timeline):
 
     def _sources_at(self, anchor: datetime) -> tuple[Source, ...]:
         return tuple(source for member in self.members for source in member.sources(anchor, self.timezone))
+
+    def free_after(self, nominal: datetime) -> timedelta | None:
+        """Return how long after an occurrence neither another one nor an excluded stretch begins; None: for ever."""
+        following = self.next_after(nominal)
+        stretch = None if self.exclusion is None else self.exclusion.stretch_after(nominal)
+        ends = [at for at in (following, stretch and stretch.start) if at is not None]
+        return min(ends) - nominal if ends else None
+
+    def excluded_by(self, instant: datetime) -> str | None:
+        """Return the first of `exclude` that takes an instant out; None when none does."""
+        zone = require_timezone(self.timezone)
+        return next((text for text in self.exclude if exclusion_of((text,), zone).holds(instant)), None)
+
+    def is_all_excluded_after(self, instant: datetime) -> bool:
+        """Return whether there are further occurrences, and all of the next ten years are excluded."""
+        if self.exclusion is None or self.next_after(instant) is not None:
+            return False
+        return replace(self, exclude=()).next_after(instant) is not None
 
     @cached_property
     def is_anchored(self) -> bool:
@@ -144,12 +169,15 @@ class Spec(Timeline):
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
         gaps = {gap for c in crons for gap in islice(c.expression.gaps(after, until, c.zone), limit)}
+        if self.exclusion is not None:
+            gaps = {gap for gap in gaps if not self.exclusion.holds(gap.occurrence_at)}
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
 
     def describe(self) -> str:
         """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""
         window = "".join(f" {w} {iso_text(at)}" for w, at in (("from", self.start_at), ("until", self.end_at)) if at)
-        return "; ".join(member.describe(self.timezone) for member in self.members) + window
+        excluded = f" except {', '.join(self.exclude)}" if self.exclude else ""
+        return "; ".join(member.describe(self.timezone) for member in self.members) + window + excluded
 
     @classmethod
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
@@ -187,6 +215,7 @@ class Spec(Timeline):
             "timezone": self.timezone,
             "start_at": self.start_at and iso_text(self.start_at),
             "end_at": self.end_at and iso_text(self.end_at),
+            "exclude": list(self.exclude),
         }
         return {key: value for key, value in form.items() if value}
 
@@ -202,7 +231,7 @@ class Spec(Timeline):
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
-        return cls(members, form.get("timezone") or None, start_at, end_at)
+        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"))
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
@@ -220,7 +249,7 @@ SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLik
 
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
-_SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at")
+_SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude")
 
 
 def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:

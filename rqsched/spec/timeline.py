@@ -7,17 +7,19 @@ window. Sources are endless in both directions and read no clock; every instant 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import merge
-from itertools import groupby, islice, takewhile
+from itertools import chain, groupby, islice, takewhile
+from operator import gt
 from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.cron import CronExpression
+from rqsched.spec.exclusion import Exclusion
 
 _TICK = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -30,6 +32,17 @@ class Count(NamedTuple):
     """Their number, or the cap."""
     is_capped: bool
     """Whether there are more than `total`."""
+
+
+class Excluded(NamedTuple):
+    """Instants of a range that did not happen because they are excluded."""
+
+    number: Count
+    """How many."""
+    first: datetime
+    """The oldest."""
+    last: datetime
+    """The newest."""
 
 
 class Source(Protocol):
@@ -131,6 +144,8 @@ class Timeline(ABC):
     """The first instant that may be yielded."""
     end_at: datetime | None = None
     """No instant at or after this one is yielded."""
+    exclusion: Exclusion | None = None
+    """The local times of which none is yielded; None excludes nothing."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
@@ -159,23 +174,49 @@ class Timeline(ABC):
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)
-        low, high = max(after, self._opens_after), min(until, _just_before(self.end_at or _LAST))
-        counts = [source.count(low, max(low, high)) for source in sources]
+        low, high = self._within(after, until)
+        counts = [source.count(low, high) for source in sources]
+        if self.exclusion is not None:
+            for start, end in self.exclusion.stretches(low, high):
+                inner = (start - _TICK, end - _TICK)
+                counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
         if len(counts) == 1:
             return Count(counts[0], is_capped=False)
         if max(counts) > cap:
             return Count(cap, is_capped=True)
-        found = takewhile(lambda at: at <= until, self._ascending(after, anchor=after))
-        total = sum(1 for _ in islice(found, cap + 1))
-        return Count(min(total, cap), is_capped=total > cap)
+        return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
+
+    def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
+        """Return what in (after, until] is excluded, counted as by `count_between`; None when nothing is."""
+        after, until = require_utc(after, "after"), require_utc(until, "until")
+        if self.exclusion is None:
+            return None
+        sources = self.sources(after)
+        walk, back = partial(_merged, sources), partial(_merged_back, sources)
+        stretches = self.exclusion.stretches(*self._within(after, until))
+        parts = [(start - _TICK, end) for start, end in stretches if next(walk(start - _TICK), end) < end]
+        if not parts:
+            return None
+        if len(sources) == 1:
+            count = Count(sum(sources[0].count(before, end - _TICK) for before, end in parts), is_capped=False)
+        else:
+            named = (takewhile(partial(gt, end), walk(before)) for before, end in parts)
+            count = _counted(chain.from_iterable(named), cap)
+        return Excluded(count, next(walk(parts[0][0])), next(back(parts[-1][1] - _TICK)))
 
     def last_between(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
         """Return the newest `limit` instants in (after, until], oldest first, without walking the older ones."""
         after, until = require_utc(after, "after"), require_utc(until, "until")
-        low, high = max(after, self._opens_after), min(until, _just_before(self.end_at or _LAST))
-        found = _distinct(merge(*(s.descending(high) for s in self.sources(after)), reverse=True))
+        low, high = self._within(after, until)
+        walk = partial(_merged_back, self.sources(after))
+        found = walk(high) if self.exclusion is None else self.exclusion.descending(walk, low, high)
         newest = list(islice(takewhile(lambda at: at > low, found), limit))
         return newest[::-1]
+
+    def _within(self, after: datetime, until: datetime) -> tuple[datetime, datetime]:
+        """Return (after, until] cut at the window; where nothing is left both are the same."""
+        low = max(after, self._opens_after)
+        return low, max(low, min(until, _just_before(self.end_at or _LAST)))
 
     @cached_property
     def _opens_after(self) -> datetime:
@@ -183,10 +224,12 @@ class Timeline(ABC):
 
     def _ascending(self, after: datetime, anchor: datetime) -> Iterator[datetime]:
         sources, after = self.sources(anchor), max(after, self._opens_after)
-        if len(sources) == 1:
+        if self.exclusion is not None:
+            found = self.exclusion.ascending(partial(_merged, sources), after)
+        elif len(sources) == 1:
             found = sources[0].ascending(after)
         else:
-            found = _distinct(merge(*(source.ascending(after) for source in sources)))
+            found = _merged(sources, after)
         end_at = self.end_at
         return found if end_at is None else takewhile(lambda at: at < end_at, found)
 
@@ -207,6 +250,21 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
 
 def _just_before(instant: datetime) -> datetime:
     return instant - _TICK if instant > _FIRST else instant
+
+
+def _merged(sources: Sequence[Source], after: datetime) -> Iterator[datetime]:
+    """Yield the instants of all sources after one, in order, each once."""
+    return _distinct(merge(*(source.ascending(after) for source in sources)))
+
+
+def _merged_back(sources: Sequence[Source], until: datetime) -> Iterator[datetime]:
+    """Yield the instants of all sources up to one, newest first, each once."""
+    return _distinct(merge(*(source.descending(until) for source in sources), reverse=True))
+
+
+def _counted(instants: Iterable[datetime], cap: int) -> Count:
+    total = sum(1 for _ in islice(instants, cap + 1))
+    return Count(min(total, cap), is_capped=total > cap)
 
 
 def _distinct(instants: Iterable[datetime]) -> Iterator[datetime]:

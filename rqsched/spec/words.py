@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from rqsched.spec.cron import ALIASES
+from rqsched.spec.exclusion import Dates, Window, parse_exclusion
 from rqsched.spec.members import Cron, Every, Member
 from rqsched.spec.spec import Spec
 
@@ -20,6 +21,8 @@ _MOST_OF_A_UNIT = 120
 """More of a unit than this are told in larger ones: `90 minutes`, but `1 day 6 hours`."""
 _MOST_TIMES = 4
 """More times of day than this are not listed one by one."""
+_MOST_EXCLUDED = 6
+"""More of what is excluded than this are only counted."""
 _EVERY_DAY = "every day"
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
@@ -28,7 +31,23 @@ def in_words(spec: Spec) -> str:
     """Return a spec as a phrase: `every 30 minutes`, `at 02:00, Monday to Friday, New York time`."""
     phrase = "; ".join(_member(member, spec.timezone) for member in spec.members)
     edges = ((" from", spec.start_at), (" until", spec.end_at))
-    return phrase + "".join(f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in edges if at is not None)
+    window = "".join(f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in edges if at is not None)
+    return phrase + window + _except(spec.exclude)
+
+
+def _except(exclude: Sequence[str]) -> str:
+    """Return what is excluded: `, not on Saturday and Sunday, on 2026-12-25`; many are counted."""
+    shown = [_excluded(parse_exclusion(text)) for text in exclude[:_MOST_EXCLUDED]]
+    more = len(exclude) - len(shown)
+    return f", not {', '.join([*shown, *([f'at {more} more'] if more else [])])}" if exclude else ""
+
+
+def _excluded(one: Dates | Window) -> str:
+    if isinstance(one, Dates):
+        return f"on {one.first}" if one.first == one.last else f"from {one.first} to {one.last}"
+    days = "" if len(one.days) == 7 else f"on {_listed(_spans(one.days, lambda day: _DAYS[(day + 1) % 7]))}"
+    times = "" if one.is_whole_days else "from {} to {}".format(*str(one).rpartition(" ")[2].split("-"))
+    return f"{days} {times}".strip()
 
 
 def zone_in_words(timezone: str) -> str:

@@ -28,7 +28,21 @@ from rqsched.store import fan_out_targets
 from rqsched.store.fan_out_targets import Batch
 from rqsched.store.tables import targets
 from rqsched.workflows import FannedOut
-from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, MakeEnv, all_runs, last, newest, statuses, types
+from tests.support.env import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOON,
+    ONCE,
+    SECOND,
+    Env,
+    MakeEnv,
+    all_runs,
+    last,
+    newest,
+    statuses,
+    types,
+)
 from tests.support.narrow import present
 from tests.support.rows import every_row
 from tests.support.sweeps import max_parallel, named_targets, target_retry, target_timeout
@@ -87,6 +101,12 @@ def catch_up(env: Env, schedule: ScheduleHandle) -> None:
     schedule.pause()
     env.advance(5 * MINUTE)
     assert schedule.resume().next_run_at == env.clock.now()
+
+
+def exclude(env: Env, schedule: ScheduleHandle) -> None:
+    env.tick()
+    assert statuses(schedule) == []
+    assert schedule.refresh().next_run_at == NOON + 30 * MINUTE
 
 
 def jitter(env: Env, schedule: ScheduleHandle) -> None:
@@ -274,6 +294,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
     "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
     "catch_up": ({"catch_up": "once"}, catch_up),
+    "exclude": ({"exclude": "12:00-12:30"}, exclude),
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
     "max_runs": ({"max_runs": 1}, max_runs),
     "on_exhausted": ({"on_exhausted": "delete"}, on_exhausted),

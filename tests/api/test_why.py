@@ -400,3 +400,19 @@ def test_answer_in_the_zone_of_the_schedule(env: Env) -> None:
     schedule = env.create(spec=Cron("0 9 * * *", "Europe/Berlin"))
     told = schedule.why(datetime(2026, 7, 1, 7, tzinfo=UTC))
     assert told.text == "It fires on Wed 01 Jul 2026 at 09:00 CEST."
+
+
+def test_excluded_occurrence_names_what_takes_it_out_and_the_next(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, exclude=["2026-01-16", "Thu 13:00-18:00"])
+    told = schedule.why(NOON + HOUR)
+    assert (told.answer, told.occurrence_at) == (Answer.EXCLUDED, NOON + HOUR)
+    assert told.text == "It is excluded (Thu 13:00-18:00); the next is on Thu 15 Jan 2026 at 18:00 UTC."
+    assert answers(schedule, NOON + 1.5 * HOUR, NOON + 6 * HOUR) == ["no_occurrence", "fires"]
+    assert "(2026-01-16); the next is on Sat 17 Jan" in schedule.why(NOON + DAY).text
+
+
+def test_occurrence_that_was_excluded_then_is_told_so_after_that_is_changed(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY, exclude="Thu 13:00-18:00")
+    any_env.clock.advance(2 * HOUR)
+    schedule.update(exclude=[])
+    assert answers(schedule, NOON + HOUR, NOON + 3 * HOUR) == ["excluded", "fires"]

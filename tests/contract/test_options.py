@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rqsched import RetryPolicy
+from rqsched import RetryPolicy, Spec
 from rqsched.core.model import Definition
 from rqsched.core.option_table import OPTIONS, Options
 from rqsched.testing import ManualClock
@@ -47,6 +47,8 @@ class Sample(NamedTuple):
 
 SAMPLES: dict[str, Sample] = {
     "timezone": Sample("Europe/Berlin", "Europe/Berlin", "--timezone Europe/Berlin", {"timezone": "Europe/Berlin"}),
+    "exclude": Sample(["Sat, Sun", "2026-12-25"], ["2026-12-25", "Sat, Sun"], "--exclude Sun,Sat --exclude 2026-12-25",
+                      {"exclude": "Sat, Sun\r\n2026-12-25"}),
     "args": Sample(["eu", 2], ["eu", 2], '--args ["eu",2]', {"args": '["eu", 2]'}),
     "kwargs": Sample({"a": 1}, {"a": 1}, '--kwargs {"a":1}', {"kwargs": '{"a": 1}'}),
     "overlap": Sample("buffer_all", "buffer_all", "--overlap buffer_all", {"overlap": "buffer_all"}),
@@ -233,3 +235,30 @@ def test_what_the_page_of_options_shows_is_stored_alike_in_each_place(surfaces: 
 
     for way in ("http", "command", "file"):
         assert surfaces.stored(f"by-{way}") == expected, way
+
+
+@pytest.mark.parametrize("way", ["python", "http", "client", "command", "form"])
+def test_a_change_of_the_timing_keeps_what_is_excluded_and_null_takes_it_away(surfaces: Surfaces, way: str) -> None:
+    web, cli = surfaces.web, surfaces.cli
+    handle = web.env.scheduler.create("report", HELLO, "0 2 * * *", timezone="Europe/Berlin", exclude="Sat, Sun")
+    path, form = "/api/v1/schedules/report/", {"workflow": HELLO, "kind": "cron", "timezone": "Europe/Berlin"}
+    changes: dict[str, Callable[[], object]] = {
+        "python": lambda: handle.update(spec="0 3 * * *"),
+        "http": lambda: web("PATCH", path, {"cron": "0 3 * * *"}),
+        "client": lambda: client_of(web).get("report").update(spec=Spec("0 3 * * *", "Europe/Berlin")),
+        "command": lambda: cli("update", "report", "--cron", "0 3 * * *"),
+        "form": lambda: Pages(web).do("/schedules/report/edit", timing="0 3 * * *", exclude="Sat, Sun", **form),
+    }
+    blanks: dict[str, Callable[[], object]] = {
+        "python": lambda: handle.update(exclude=[]),
+        "http": lambda: web("PATCH", path, {"exclude": None}),
+        "client": lambda: client_of(web).get("report").update(exclude=None),
+        "command": lambda: cli("update", "report", "--unset", "exclude"),
+        "form": lambda: Pages(web).do("/schedules/report/edit", timing="0 3 * * *", exclude="", **form),
+    }
+
+    changes[way]()
+    changed = handle.refresh().state.spec
+    assert (changed.primary_cron, changed.timezone, changed.exclude) == ("0 3 * * *", "Europe/Berlin", ("Sat, Sun",))
+    blanks[way]()
+    assert handle.refresh().state.spec.exclude == ()

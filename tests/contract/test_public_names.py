@@ -32,6 +32,8 @@ PUBLIC_NAMES = {
     "DeliveryDescription",
     "Description",
     "Every",
+    "ExcludeLike",
+    "Excluded",
     "FailurePolicy",
     "FanOutPolicy",
     "Gap",

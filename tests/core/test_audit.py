@@ -18,7 +18,7 @@ from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.core.runs_on_request import Trigger, decide_retry_on_request, decide_stop_backfill, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidPayloadError
-from rqsched.spec.spec import Every, Once
+from rqsched.spec.spec import Every, Once, Spec
 from tests.support.decisions import IDENTITY, active, definition, fire, holding, overlapping, run
 from tests.support.env import HOUR, MINUTE, NOON
 
@@ -39,6 +39,7 @@ OURS = {
     "ScheduleBuffered",
     "ScheduleFireFailed",
     "ScheduleMissed",
+    "ScheduleExcluded",
     "ScheduleCompleted",
     "ScheduleDied",
     "ScheduleRecovered",
@@ -89,6 +90,7 @@ def every_event() -> list[Event]:
         fire(holding(hourly, run(1)), run(1)),
         fire(hourly, now=NOON + 3 * HOUR),
         fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),
+        fire(active(Spec(["* * * * *", Every("90s")], exclude="2026-01-16")), now=NOON + 72 * HOUR),
         fire(holding(overlapping("buffer_all"), run(1)), run(1)),
         fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
         fire(active(Once(NOON + HOUR))),

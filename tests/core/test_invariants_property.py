@@ -34,6 +34,7 @@ SPECS: list[SpecLike] = [
     Spec(["*/20 * * * *", Every("9m", offset="4m"), Once(START + timedelta(hours=3))]),
     Spec("*/15 1-4 * * *", "America/New_York"),
     Spec("*/10 * * * *", end_at=END),
+    Spec(["*/4 * * * *", Every("9m")], "America/New_York", exclude=["Sun 01:20-04:10", "05:00-05:30"]),
 ]
 DELAYED = Spec(Every("6m", from_completion=True))
 OPEN = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING, RunStatus.BUFFERED}

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rqsched import Cron, Every, RetryPolicy
+from rqsched import Cron, Every, RetryPolicy, Spec
 from rqsched.chain.backfill import BackfillRange
 from rqsched.dashboard import session
 from rqsched.http import create_app
@@ -558,3 +558,28 @@ def test_a_field_of_more_options_that_is_refused_is_named_and_nothing_is_written
     assert f'name="{field}" value="{value}"' in answer.text
     assert "<details open>" in answer.text
     assert list(pages.env.scheduler.iter()) == []
+
+
+def test_the_preview_leaves_out_what_is_excluded_and_says_so(pages: Pages) -> None:
+    asked = "/preview?kind=cron&timing=0+9+*+*+*&timezone=UTC"
+    assert ">Sat " in pages.get(asked)
+    shown = pages.get(f"{asked}&exclude=Sat,+Sun%0A2026-01-16")
+    assert "not on 2026-01-16, on Saturday and Sunday" in shown
+    assert (">Sat " in shown, shown.count("<li>")) == (False, 5)
+    assert "is not a day of the week" in pages.get(f"{asked}&exclude=Christmas")
+    assert "Every occurrence of the next ten years is excluded" in pages.get(
+        "/preview?kind=cron&timing=0+9+*+*+SAT&timezone=UTC&exclude=Sat"
+    )
+
+
+def test_the_form_keeps_what_is_excluded_when_the_timing_is_edited(pages: Pages) -> None:
+    handle = pages.env.create("report", spec="0 9 * * *", exclude="Sat, Sun")
+    shown = pages.get("/schedules/report/edit")
+    assert ">Sat, Sun</textarea>" in shown
+    assert 'name="timing" value="0 9 * * *"' in shown
+    fields = {"workflow": handle.workflow, "kind": "cron", "timing": "0 8 * * *", "timezone": "UTC"}
+
+    pages.do("/schedules/report/edit", **fields, exclude="Sat, Sun")
+    assert handle.refresh().state.spec == Spec("0 8 * * *", exclude="Sat, Sun")
+    pages.do("/schedules/report/edit", **fields, exclude="")
+    assert handle.refresh().state.spec == Spec("0 8 * * *")

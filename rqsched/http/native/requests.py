@@ -28,6 +28,7 @@ from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.core.results import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
+from rqsched.spec.exclusion import MAX_EXCLUSIONS
 
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_LABELS = 64
@@ -223,6 +224,15 @@ class TimingRequest(RequestBody):
     end_at: Instant | None = Field(default=None, description="No occurrence at or after this instant.")
 
 
+Texts = Annotated[
+    list[Name],
+    Field(max_length=MAX_EXCLUSIONS),
+    BeforeValidator(_listed),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_EXCLUSIONS}]}
+    ),
+]
+"""One text, or several."""
 _REQUESTS: Mapping[str, Any] = {
     "retry": RetryRequest,
     "target_retry": TargetRetryRequest,
@@ -233,6 +243,7 @@ _KINDS: Mapping[Kind, Any] = {
     Kind.CHOICE: Name,
     Kind.LENGTH: Span,
     Kind.NAMES: Annotated[list[Name], Field(max_length=100)],
+    Kind.TEXTS: Texts,
     Kind.ARGUMENTS: list[Any],
     Kind.OBJECT: JsonObject,
     Kind.LABELS: Labels,

@@ -81,7 +81,7 @@ def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
 
 def _is_plain_interval(spec: Spec) -> bool:
     """Return whether `@every` says it: one interval that counts from its registration, for ever."""
-    if len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None:
+    if len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
         return False
     member = spec.members[0]
     return isinstance(member, Every) and member.offset is None and not member.from_completion

@@ -20,8 +20,14 @@ _SPECS: tuple[Callable[[], Any], ...] = (
     lambda: Spec([Every("3m", offset="0s"), Cron("*/5 * * * *")]),
     lambda: Spec([Cron("* * * * *")], end_at=START + timedelta(minutes=20)),
     lambda: Spec([Once(START + timedelta(minutes=4)), Once(START + timedelta(minutes=9))]),
+    lambda: Spec("* * * * *", exclude=[_minutes(3, 8), _minutes(12, 13)]),
 )
 _OVERLAPS = ("skip", "skip", "buffer_one", "buffer_all", "allow_all", "cancel_other", "terminate_other")
+
+
+def _minutes(first: int, end: int) -> str:
+    """These minutes from the start on, of every day."""
+    return "-".join(f"{START + timedelta(minutes=minute):%H:%M}" for minute in (first, end))
 
 
 def declaration(random: Random) -> dict[str, Any]:

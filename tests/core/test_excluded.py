@@ -1,0 +1,159 @@
+"""What decisions make of excluded occurrences: no run, no skip and no miss, and one event for a stretch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from rqsched.core import lifecycle
+from rqsched.core.model import Schedule, ScheduleStatus, dump_spec
+from rqsched.core.occurrences import due_of
+from rqsched.core.policy import MissedPolicy, Policies
+from rqsched.core.repair import decide_replan
+from rqsched.core.schedule_options import define
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.errors import InvalidSpecError
+from rqsched.spec.spec import Cron, Every, Once, Spec
+from tests.support.decisions import IDENTITY, active, definition, event, fire, holding, run, types
+from tests.support.env import DAY, HOUR, MINUTE, NOON
+
+WORKDAYS = Spec("0 9 * * *", exclude="Sat, Sun")
+FRIDAY = NOON + DAY - 3 * HOUR
+MONDAY = FRIDAY + 3 * DAY
+
+
+def on_friday() -> Schedule:
+    """At noon of Friday; its next occurrence is Monday's."""
+    return fire(active(WORKDAYS)).after
+
+
+def test_the_next_time_is_after_the_stretch_and_its_fire_records_it_once() -> None:
+    friday = on_friday()
+    assert (friday.last_run_at, friday.next_run_at) == (FRIDAY, MONDAY)
+
+    change = fire(friday)
+
+    assert types(change) == ["Excluded", "Triggered"]
+    assert event(change, "Excluded") == {
+        "count": 2, "first": (FRIDAY + DAY).isoformat().replace("+00:00", "Z"),
+        "last": (FRIDAY + 2 * DAY).isoformat().replace("+00:00", "Z"),
+    }  # fmt: skip
+    assert (change.after.skipped_count, change.after.missed_count) == (0, 0)
+    assert "Excluded" not in types(fire(change.after))
+
+
+def test_what_was_missed_around_a_stretch_counts_without_what_is_excluded() -> None:
+    change = fire(on_friday(), now=MONDAY + 10 * DAY)
+
+    missed, excluded = event(change, "Missed"), event(change, "Excluded")
+    assert (missed["count"], excluded["count"]) == (8, 4)
+    assert change.after.missed_count == 8
+
+
+def test_what_was_due_before_a_stretch_fires_in_it_when_nothing_lived() -> None:
+    thursday = active(WORKDAYS)
+    change = fire(thursday, now=FRIDAY + DAY)
+    assert [one.occurrence_at for one in change.new_runs] == [FRIDAY]
+
+
+@pytest.mark.parametrize("stop", [lifecycle.decide_pause, lifecycle.decide_delete])
+def test_what_is_excluded_up_to_a_stop_is_recorded_by_it(stop: object) -> None:
+    assert callable(stop)
+    change = stop(on_friday(), now=FRIDAY + 1.5 * DAY)
+    assert event(change, "Excluded")["count"] == 1
+
+
+def test_changing_what_is_excluded_moves_the_next_time_but_not_what_is_due() -> None:
+    friday = on_friday()
+    spoken = define(friday.definition, {"exclude": ["Sat, Sun", "2026-01-19"]})
+    assert lifecycle.decide_update(friday, spoken, now=FRIDAY + HOUR).after.next_run_at == MONDAY + DAY
+
+    late = lifecycle.decide_update(friday, spoken, now=MONDAY + HOUR)
+    assert late.after.next_run_at == MONDAY
+    assert fire(late.after, now=MONDAY + HOUR).new_runs[0].occurrence_at == MONDAY
+
+
+def test_jitter_does_not_delay_into_a_stretch() -> None:
+    for minute in range(60):
+        spec = Spec(f"{minute} 23 * * *", exclude="Sat, Sun")
+        schedule = active(spec, jitter=DAY)
+        nominal = FRIDAY.replace(hour=23, minute=minute)
+        assert nominal <= due_of(schedule, nominal) < FRIDAY.replace(hour=0) + DAY
+
+
+def test_an_interval_from_completion_goes_on_with_its_next_step_after_the_stretch() -> None:
+    schedule = active(Spec(Every("45m", from_completion=True), exclude="Thu 12:50-18:00"))
+    assert schedule.next_run_at == NOON + 45 * MINUTE
+    started = fire(schedule)
+    one = replace(started.new_runs[0], started_at=NOON + 45 * MINUTE)
+
+    change = decide_settle(started.after, [one], one, AttemptResult(AttemptOutcome.SUCCEEDED), now=NOON + 50 * MINUTE)
+
+    assert change.after.next_run_at == NOON + 50 * MINUTE + 7 * 45 * MINUTE
+    assert "Excluded" not in types(change)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [Spec("0 9 * * SAT", exclude="Sat, Sun"), Spec(Once(NOON + DAY), exclude="2026-01-16")],
+    ids=["weekly", "once"],
+)
+def test_a_timing_of_which_nothing_is_left_is_refused_at_create_and_at_update(spec: Spec) -> None:
+    with pytest.raises(InvalidSpecError, match="takes every occurrence") as refused:
+        lifecycle.decide_create(IDENTITY, definition(spec), now=NOON)
+    assert refused.value.field == "exclude"
+    with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+        lifecycle.decide_update(active(), definition(spec), now=NOON)
+    with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+        lifecycle.require_future(spec, NOON)
+
+
+def test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is() -> None:
+    """On 29 February that are workdays: after 2032 none within ten years."""
+    leap = active(Spec("0 9 29 2 *", exclude="Mon-Fri"), now=datetime(2026, 1, 1, tzinfo=NOON.tzinfo))
+    sunday = leap.next_run_at
+    assert sunday is not None
+    assert sunday.date().isoformat() == "2032-02-29"
+
+    waiting = fire(leap).after
+    assert (waiting.status, waiting.next_run_at) == (ScheduleStatus.ACTIVE, None)
+    assert decide_replan(waiting, None, now=sunday + DAY).is_empty
+
+    then = decide_replan(replace(waiting, evaluated_to=sunday + 3653 * DAY), None, now=sunday + 3653 * DAY).after
+    assert then.next_run_at is not None
+    assert then.next_run_at.year == 2048
+
+
+def test_an_update_keeps_what_is_excluded_unless_it_names_it() -> None:
+    before = define(None, {"exclude": "Sat, Sun"}, workflow="report", spec="0 9 * * *")
+
+    def excluded(spec: object = None, **options: object) -> tuple[str, ...]:
+        return define(before, options, spec=spec).parsed_spec.exclude  # type: ignore[arg-type]
+
+    assert before.parsed_spec.exclude == ("Sat, Sun",)
+    assert excluded(jitter=5) == excluded("0 8 * * *") == excluded(timezone="Europe/Berlin") == ("Sat, Sun",)
+    assert excluded(Spec(Cron("0 8 * * *"), "Europe/Berlin")) == ("Sat, Sun",)
+    assert excluded(Spec("0 8 * * *", exclude="Fri")) == excluded(exclude=["Fri"]) == ("Fri",)
+    assert excluded("0 8 * * *", exclude=["Fri"]) == ("Fri",)
+    assert excluded(exclude=()) == excluded(exclude=None) == excluded("0 8 * * *", exclude=[]) == ()
+
+
+def test_an_option_that_contradicts_its_spec_is_refused() -> None:
+    spec = Spec("0 9 * * *", exclude="Sat, Sun")
+    assert define(None, {"exclude": "Sun,Sat"}, spec=spec).spec == dump_spec(spec)
+    with pytest.raises(InvalidSpecError, match="contradicts that of the spec"):
+        define(None, {"exclude": "Fri"}, spec=spec)
+
+
+def test_the_spec_of_a_schedule_without_exclusions_is_stored_as_before() -> None:
+    assert "exclude" not in definition().spec
+    assert active().spec.exclusion is None
+
+
+def test_a_skipping_policy_counts_no_excluded_occurrence() -> None:
+    skipping = fire(active(WORKDAYS, policies=Policies(missed=MissedPolicy.SKIP))).after
+    change = fire(holding(skipping, run(1)), run(1), now=MONDAY + timedelta(minutes=10))
+    assert types(change) == ["Excluded", "Missed"] or types(change) == ["Excluded", "TriggerSkipped"]
+    assert change.after.missed_count + change.after.skipped_count == 1
