@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -110,6 +111,24 @@ def test_other_test_databases_are_isolated_too(project: Project, redis: Redis, c
     assert "OK" in project.manage("test", "visits", "--noinput")
 
     assert redis.keys("*") == []
+
+
+def test_tests_reach_no_server_that_a_file_or_a_credential_names(
+    project: Project, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    project.settings |= {"DATABASES": {"default": CASES["a SQLite in memory"]}, "TEST_RUNNER": RUNNER}
+    project.write("visits/tests.py", TESTS)
+    (file := tmp_path / "of-redis").write_text(redis_url)
+    (folder := tmp_path / "credentials").mkdir()
+    (folder / "RQSCHED_DATABASE_URL").write_text(f"sqlite:///{tmp_path}/development.db")
+
+    told = project.manage(
+        "test", "visits", "--noinput", RQSCHED_REDIS_URL_FILE=str(file), CREDENTIALS_DIRECTORY=str(folder)
+    )
+
+    assert "OK" in told
+    assert redis.keys("*") == []
+    assert not (tmp_path / "development.db").exists()
 
 
 def test_what_a_killed_test_run_left_is_removed_by_the_next(project: Project) -> None:
