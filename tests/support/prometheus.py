@@ -24,7 +24,7 @@ PROMETHEUS, PROMTOOL = (shutil.which(name, path=_PATH) for name in ("prometheus"
 
 
 class Prometheus(NamedTuple):
-    """A server that scrapes one target five times a second."""
+    """A server that scrapes one target every second."""
 
     url: str
     """Where it is asked."""
@@ -42,7 +42,7 @@ def prometheus(target: str, folder: Path) -> Iterator[Prometheus]:
     """A Prometheus that scrapes the `/metrics` of a server, as the job rqsched."""
     assert PROMETHEUS is not None
     jobs = [{"job_name": "rqsched", "static_configs": [{"targets": [target.removeprefix("http://")]}]}]
-    config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"}, "scrape_configs": jobs}
+    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
     port = free_port()
     command = [
