@@ -1,35 +1,51 @@
-"""One operation on many schedules: those that match a filter, each in a transaction of its own, with a dry run."""
+"""One operation on many schedules: those that match a filter, each in a transaction of its own, with a dry run.
+
+The set is fixed first, then worked off in batches: nothing is done to what matches later, nor to what matches no more
+when its turn comes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Unpack
 
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.runtime import Runtime
-from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
+from rqsched.core.chunks import chunks
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.results import BulkRow
-from rqsched.errors import ConflictError, InvalidInputError, InvalidLimitError, NotFoundError
+from rqsched.errors import (
+    ConflictError,
+    InvalidInputError,
+    InvalidLimitError,
+    InvalidSpecError,
+    NotFoundError,
+    QuotaExceededError,
+)
 from rqsched.store import schedule_queries
+from rqsched.store.schedule_queries import Filters
 
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active"}
-"""What can be done to many schedules, and the status of those it is done to when a filter names none."""
-_MOST = 100_000
+"""What `Scheduler.bulk` does to many schedules, and the status of those it is done to when a filter names none."""
+MOST = 100_000
+"""The most schedules of one bulk operation, whatever the caller raises."""
+BATCH = 50
+"""Schedules that are looked at together before they are changed one by one."""
 
 
 class Bulk(NamedTuple):
     """What is done to each schedule."""
 
     operation: str
-    """`pause`, `resume` or `trigger`."""
+    """`pause`, `resume` or `trigger`; of the dashboard `restart` and `delete`, too."""
     reason: str | None = None
-    """Why, for the audit events of a pause; None says nothing."""
+    """Why, for the audit events of a pause or a delete; None says nothing."""
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     catch_up: CatchUp | None = None
@@ -40,39 +56,59 @@ class Bulk(NamedTuple):
     """With the same key a trigger starts a run of each schedule once, however often it is sent."""
     context: CommandContext | None = None
     """Who asks, for the audit events."""
+    force: bool = False
+    """Whether a trigger starts runs of paused schedules, too."""
 
     def apply(self, handle: ScheduleHandle) -> BulkRow:
         """Do it to one schedule, which may have changed since it was found."""
+        row = partial(BulkRow, handle.schedule_id)
         try:
-            if self.operation == "pause":
-                handle.pause(self.note, reason=self.reason, context=self.context)
-                return BulkRow(handle.schedule_id, "paused")
-            if self.operation == "resume":
-                handle.resume(self.catch_up, note=self.note, context=self.context)
-                return BulkRow(handle.schedule_id, "resumed")
-            result = handle.trigger(self.overlap, idempotency_key=self.idempotency_key, context=self.context)
-        except (ConflictError, NotFoundError) as error:
-            return BulkRow(handle.schedule_id, "skipped", str(error))
-        if not result:
-            return BulkRow(handle.schedule_id, "skipped", result.reason)
-        return BulkRow(handle.schedule_id, result.outcome)
+            match self.operation:
+                case "pause":
+                    handle.pause(self.note, reason=self.reason, context=self.context)
+                    return row("paused")
+                case "resume":
+                    handle.resume(self.catch_up, note=self.note, context=self.context)
+                    return row("resumed")
+                case "restart":
+                    handle.restart(note=self.note, context=self.context)
+                    return row("restarted")
+                case "delete":
+                    handle.delete(reason=self.reason, context=self.context)
+                    return row("deleted")
+            result = handle.trigger(
+                self.overlap, force=self.force, idempotency_key=self.idempotency_key, context=self.context
+            )
+        except (ConflictError, NotFoundError, QuotaExceededError, InvalidSpecError) as error:
+            return row("skipped", str(error))
+        return row(result.outcome) if result else row("skipped", result.reason)
 
 
-class Listing(Protocol):
-    """What holds the schedules: a Scheduler."""
+def fix(runtime: Runtime, filters: Filters, bound: int) -> dict[str, str]:
+    """Find the schedules that match now: their ids by uid, in the order in which they were created.
 
-    settings: Settings
-    """Where the default namespace is."""
-    runtime: Runtime
-    """Where they are counted."""
+    Raises InvalidLimitError when there are more than `bound`.
+    """
+    found = runtime.database.read(partial(schedule_queries.matching, filters=filters, limit=bound + 1))
+    if len(found) > bound:
+        count = runtime.database.read(partial(schedule_queries.count_schedules, filters=filters))
+        raise InvalidLimitError("bound", f"{count} schedules match, more than {bound}; name fewer, or raise it")
+    return found
 
-    def iter(self, *, namespace: str | None, **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
-        """Read all that match."""
-        ...
+
+def carry_out(runtime: Runtime, bulk: Bulk, fixed: Mapping[str, str], filters: Filters) -> Iterator[BulkRow]:
+    """Do it to the schedules of a fixed set that still match; yields a row for each, in the set's order."""
+    for batch in chunks([*fixed], BATCH):
+        found = runtime.database.read(partial(schedule_queries.find_matching, uids=batch, filters=filters))
+        for uid in batch:
+            if uid in found:
+                yield bulk.apply(ScheduleHandle(runtime, found[uid]))
+            else:
+                yield BulkRow(fixed[uid], "skipped", "it does not match any more")
 
 
 def run_bulk(
-    scheduler: Listing,
+    runtime: Runtime,
     bulk: Bulk,
     *,
     dry_run: bool,
@@ -86,22 +122,17 @@ def run_bulk(
         raise InvalidInputError("operation", f"{bulk.operation!r} is not one of {', '.join(OPERATIONS)}")
     require_note(bulk.reason, "reason")
     require_note(bulk.note)
-    if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= _MOST:
-        raise InvalidLimitError("bound", f"must be a whole number from 1 to {_MOST}")
+    if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= MOST:
+        raise InvalidLimitError("bound", f"must be a whole number from 1 to {MOST}")
     if not filters.get("status"):
         filters["status"] = OPERATIONS[bulk.operation]
-    where = namespace or scheduler.settings.namespace
-    wanted = to_filters(where, **filters)
-    count = scheduler.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
-    if count > bound:
-        raise InvalidLimitError("bound", f"{count} schedules match, more than {bound}; name fewer, or raise it")
-    # All are found before any is changed: what is paused matches no more.
-    found = list(scheduler.iter(namespace=where, **filters))[:bound]
+    wanted = to_filters(namespace or runtime.settings.namespace, **filters)
+    fixed = fix(runtime, wanted, bound)
     if dry_run:
-        return [BulkRow(handle.schedule_id, f"would_{bulk.operation}") for handle in found]
+        return [BulkRow(schedule_id, f"would_{bulk.operation}") for schedule_id in fixed.values()]
     rows = []
-    for handle in found:
-        rows.append(row := bulk.apply(handle))
+    for row in carry_out(runtime, bulk, fixed, wanted):
+        rows.append(row)
         if progress is not None:
             progress(row)
     return rows
@@ -144,4 +175,6 @@ class BulkOperations:
             idempotency_key,
             context,
         )
-        return run_bulk(self, wanted, dry_run=dry_run, bound=bound, progress=progress, namespace=namespace, **filters)
+        return run_bulk(
+            self.runtime, wanted, dry_run=dry_run, bound=bound, progress=progress, namespace=namespace, **filters
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote
@@ -13,8 +13,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
-from rqsched.core.model import Schedule
-from rqsched.core.policy import CatchUp, OverlapPolicy
+from rqsched.core.policy import OverlapPolicy
 from rqsched.core.reasons import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
@@ -24,8 +23,6 @@ from rqsched.http.dependencies import require_role
 from rqsched.http.errors import ForbiddenError
 from rqsched.store import changes
 
-MOST = 500
-"""The most schedules that one bulk action changes."""
 _MOST_DAYS = 30
 
 
@@ -124,8 +121,6 @@ ACTIONS: dict[str, Action] = {
     )
 }  # fmt: skip
 """The operations by name, in the order of the buttons."""
-BULK = ("trigger", "pause", "resume", "restart", "delete")
-"""Those that are offered for several schedules at once."""
 
 
 def offered(visit: Visit, status: str) -> list[Action]:
@@ -133,61 +128,51 @@ def offered(visit: Visit, status: str) -> list[Action]:
     return [one for one in ACTIONS.values() if status in one.statuses and visit.principal.role >= one.role]
 
 
+def offered_for_several(visit: Visit) -> list[Action]:
+    """Return what the viewer may do to several schedules at once: a backfill is of one."""
+    return [one for one in ACTIONS.values() if one.name != "backfill" and visit.principal.role >= one.role]
+
+
 def confirm(visit: Visit) -> Response:
     """Ask whether to do it, with what can be chosen about it."""
-    action = _named(visit.query("action"))
+    action = named(visit.query("action"))
     require_role(visit.principal, action.role)
-    handle = visit.schedule()
-    return _question(visit, action, [handle], handle.state)
+    return _question(visit, action, visit.schedule())
 
 
-def _question(
-    visit: Visit, action: Action, handles: Sequence[ScheduleHandle | str], schedule: Schedule | None = None
+def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = "", status: int = 200) -> Response:
+    """Ask, with what was typed already and what is said about it."""
+    path = f"/schedules/{handle.schedule_id}"
+    return ask(
+        visit, action, action.question.replace("{id}", handle.schedule_id), f"{path}/do", back=visit.url(path),
+        status=status, schedule=handle.state, said=said,
+    )  # fmt: skip
+
+
+def ask(
+    visit: Visit, action: Action, question: str, path: str, *, back: str, status: int = 200, **values: object
 ) -> Response:
+    """Ask a question, with what can be chosen about the action; the answer is sent to `path`."""
+    given = {"schedule": None, "said": "", "about": "", "counted_at": None, "kept": {}, "chosen": (), **values}
     return visit.page(
-        "confirm.html", action=action, schedule=schedule, handles=list(handles), overlaps=list(OverlapPolicy),
-        catch_ups=list(CatchUp), count=len(handles),
+        "confirm.html", status, action=action, question=question, path=path, back=back, overlaps=list(OverlapPolicy),
+        **given,
     )  # fmt: skip
 
 
 def act_on_schedule(visit: Visit) -> Response:
-    """Do one operation on one schedule, and return to where the viewer came from."""
-    action = _named(visit.form.get("action", ""))
+    """Do one operation on one schedule, and show its page; a backfill that is counted or refused keeps its form."""
+    action = named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
-    handle = visit.schedule()
+    handle, status = visit.schedule(), 200
     try:
         message = action.do(visit, handle)
     except RqschedError as error:
-        message = f"Not done: {error}"
+        message, status = f"Not done: {error}", error.http_status
+    if action.name == "backfill" and (status != 200 or "dry_run" in visit.form):
+        return _question(visit, action, handle, message, status)
     path = "/schedules" if handle.status == "deleted" else f"/schedules/{handle.schedule_id}"
     return visit.done(message, path)
-
-
-def bulk(visit: Visit) -> Response:
-    """Do one operation on the chosen schedules; asks first, with their number."""
-    action = _named(visit.form.get("action", ""))
-    require_role(visit.principal, action.role)
-    chosen = visit.chosen[: MOST + 1]
-    if not chosen or action.name not in BULK:
-        return visit.done("Choose schedules first.", "/schedules")
-    if len(chosen) > MOST:
-        raise InvalidInputError("id", f"more than {MOST} schedules were chosen; narrow the list")
-    if "confirmed" not in visit.form:
-        return _question(visit, action, chosen)
-    return visit.done(_do_all(visit, action, chosen), "/schedules")
-
-
-def _do_all(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
-    done, problems = 0, list[str]()
-    for schedule_id in chosen:
-        try:
-            action.do(visit, visit.scheduler.get(schedule_id, namespace=visit.namespace))
-            done += 1
-        except RqschedError as error:
-            problems.append(f"{schedule_id}: {error}")
-    more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-    refused = f" Not done: {'; '.join(problems[:3])}{more}" if problems else ""
-    return f"{action.label}: {done} of {len(chosen)} done.{refused}"
 
 
 def confirm_retry_failed(visit: Visit) -> Response:
@@ -273,7 +258,8 @@ def act_on_run(visit: Visit) -> Response:
     return visit.done(message, f"/runs/{run.uid}")
 
 
-def _named(name: str) -> Action:
+def named(name: str) -> Action:
+    """Find an action by the name that forms call it by; raises InvalidInputError."""
     if name not in ACTIONS:
         raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(ACTIONS)}")
     return ACTIONS[name]

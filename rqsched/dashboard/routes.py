@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, audit, editor, session, system, timeline
+from rqsched.dashboard import actions, audit, bulk, editor, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
@@ -55,7 +55,9 @@ def routes() -> list[Route]:
         _page("/preview", editor.preview, Role.ADMIN),
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
-        _form("/bulk", actions.bulk),
+        _form("/bulk", bulk.ask),
+        _page("/bulk/{uid}", bulk.show),
+        _form("/bulk/{uid}", bulk.act),
         _page("/release", actions.confirm_release, Role.ADMIN),
         _form("/release", actions.release, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
+from rqsched.api import bulk_actions
+from rqsched.api.bulk_actions import BulkAction
 from rqsched.chain import health
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import LastOutcome, ScheduleStatus
+from rqsched.dashboard.actions import offered_for_several
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import event_queries, run_queries, schedule_queries
@@ -31,6 +35,8 @@ OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
 """How the newest run may have ended."""
 PROBLEMS = ("late", "failing", "overdue")
 """What may be wrong with a schedule that is neither paused nor ended: see `health`."""
+FILTERS = ("q", "status", "outcome", "problem", "workflow", "label")
+"""The fields by which a list is filtered."""
 
 
 def show(visit: Visit) -> Response:
@@ -39,22 +45,26 @@ def show(visit: Visit) -> Response:
     if order not in ORDERS:
         raise InvalidInputError("sort", f"{order!r} is not an order; write id, next or newest")
 
-    def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord]]:
+    def read(
+        connection: Connection,
+    ) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord], list[BulkAction]]:
         page = read_page(visit, connection, order, PAGE)
         strips = run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
         resting = [one.uid for one in page.items if not one.is_active]
-        return page, strips, event_queries.newest_stops(connection, resting, _AMONG)
+        stops = event_queries.newest_stops(connection, resting, _AMONG)
+        return page, strips, stops, bulk_actions.unfinished(connection, visit.namespace, visit.now)
 
-    page, strips, stops = visit.read(read)
+    page, strips, stops, unfinished = visit.read(read)
     return visit.page(
         "schedules.html", schedules=page.items, strips=strips, stops=stops, order=order, orders=list(ORDERS),
-        statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, **around(visit, page),
+        statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, unfinished=unfinished, kept=kept_of(visit),
+        actions=offered_for_several(visit), **around(visit, page),
     )  # fmt: skip
 
 
 def read_page(visit: Visit, connection: Connection, order: str, limit: int) -> Found:
     """Read a page of the schedules that the page's address asks for; raises InvalidInputError."""
-    filters, after, sort = filters_of(visit), _position(order, visit.query("after")), ORDERS[order]
+    filters, after, sort = filters_of(visit, kept_of(visit)), _position(order, visit.query("after")), ORDERS[order]
     return schedule_queries.search_schedules(connection, filters, sort=sort, after=after, limit=limit)
 
 
@@ -64,7 +74,7 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
     if page.following is not None:
         at, uid = page.following
         following = f"{uid}~{at if isinstance(at, str) else at.isoformat()}"
-    is_filtered = any(visit.query(name) for name in ("q", "status", "outcome", "workflow", "label", "problem"))
+    is_filtered = any(visit.query(name) for name in FILTERS)
     return {
         "following": following,
         "is_cut": page.is_cut,
@@ -73,9 +83,18 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
     }
 
 
-def filters_of(visit: Visit) -> Filters:
-    """Read the filters from the page's address; raises InvalidInputError."""
-    status, outcome, label = visit.query("status"), visit.query("outcome"), visit.query("label")
+def kept_of(visit: Visit) -> dict[str, str]:
+    """Return what an action on several schedules leaves of the list as it is: a form carries it, or a page's address.
+
+    Each is a text; what is not given is left out.
+    """
+    names = (*FILTERS, "sort", "after")
+    return {name: value for name in names if (value := visit.form.get(name, "").strip() or visit.query(name))}
+
+
+def filters_of(visit: Visit, fields: Mapping[str, str]) -> Filters:
+    """Read the filters of a list from its fields; raises InvalidInputError."""
+    status, outcome, label, problem = (fields.get(name, "") for name in ("status", "outcome", "label", "problem"))
     if status and status not in STATUSES:
         raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
     if outcome and outcome not in OUTCOMES:
@@ -83,7 +102,6 @@ def filters_of(visit: Visit) -> Filters:
     name, separator, value = label.partition(":")
     if label and not (name and separator):
         raise InvalidInputError("label", f"{label!r} is refused; write name:value")
-    problem = visit.query("problem")
     if problem and problem not in PROBLEMS:
         raise InvalidInputError("problem", f"{problem!r} is not one of {', '.join(PROBLEMS)}")
     late_until = health.late_until(visit.scheduler.runtime) + timedelta(microseconds=1)  # which is late, too
@@ -91,9 +109,9 @@ def filters_of(visit: Visit) -> Filters:
         namespace=visit.namespace,
         statuses=(status,) if status else (ScheduleStatus.ACTIVE.value,) if problem == "late" else (),
         outcomes=(outcome,) if outcome else (),
-        workflow=visit.query("workflow") or None,
+        workflow=fields.get("workflow") or None,
         labels={name: value} if label else {},
-        text=visit.query("q") or None,
+        text=fields.get("q") or None,
         overdue=True if problem == "overdue" else None,
         failing=problem == "failing",
         next_until=late_until if problem == "late" else None,

@@ -35,6 +35,12 @@ def find_value(connection: Connection, name: str) -> str | None:
     return connection.execute(statement).scalar_one_or_none()
 
 
+def lock_value(connection: Connection, name: str) -> str | None:
+    """Return the value of a name, and keep others from changing it until the transaction ends."""
+    statement = sa.select(database_metadata.c.value).where(database_metadata.c.name == name).with_for_update()
+    return connection.execute(statement).scalar_one_or_none()
+
+
 def claim_value(connection: Connection, name: str, value: str) -> str:
     """Set a value unless the name has one; returns the value it has then."""
     statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
@@ -59,8 +65,7 @@ def drop_hold(connection: Connection, uids: Sequence[str], *, text: str | None =
 def _lock_released(connection: Connection) -> list[str]:
     """Read the uids of released holds; others who set or release one wait until the transaction ends."""
     claim_value(connection, _RELEASED, "")
-    statement = sa.select(database_metadata.c.value).where(database_metadata.c.name == _RELEASED)
-    return str(connection.execute(statement.with_for_update()).scalar_one()).split()
+    return (lock_value(connection, _RELEASED) or "").split()
 
 
 def set_value(connection: Connection, name: str, value: str) -> None:

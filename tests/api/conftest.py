@@ -33,6 +33,8 @@ def _empty(connection: sa.Connection) -> None:
     for table in reversed(metadata.sorted_tables):
         if table.name != "rqsched_facts":
             connection.execute(sa.delete(table))
+        else:  # which names the database, too
+            connection.execute(sa.delete(table).where(table.c.name.startswith("bulk")))
 
 
 @pytest.fixture

@@ -70,11 +70,11 @@ def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
     end = env.clock.now()
     span = {"start": (end - 5 * DAY).isoformat(), "end": (end - 2 * DAY).isoformat()}
     act = "/schedules/daily/do"
-    assert "3 occurrence(s)" in pages.do(act, action="backfill", dry_run="yes", **span)
+    assert "3 occurrence(s)" in pages.send(act, action="backfill", dry_run="yes", **span).text
     assert handle.runs().items == []
     assert "3 started" in pages.do(act, action="backfill", **span)
     assert len(handle.runs().items) == 3
-    assert "is not a time" in pages.do(act, action="backfill", start="x", end="y")
+    assert "is not a time" in pages.send(act, action="backfill", start="x", end="y").text
 
 
 def test_several_schedules_are_changed_at_once_after_a_question_with_their_number(pages: Pages) -> None:

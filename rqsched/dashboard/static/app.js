@@ -161,7 +161,7 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit]")) event.target.form.submit();
   if (event.target.matches("[data-all]")) every("input[name=id]", (box) => { box.checked = event.target.checked; });
   const chosen = document.querySelectorAll("input[name=id]:checked").length;
-  every("[data-chosen]", (text) => { text.textContent = chosen ? `${chosen} chosen` : "Choose schedules to act on them"; });
+  every("[data-chosen]", (text) => { text.textContent = document.querySelector("[data-all-matching]:checked") ? "All that match" : chosen ? `${chosen} chosen` : "Choose schedules to act on them"; });
 });
 
 // The timeline and lists by keyboard.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 
 import rqsched
 from rqsched import Every, RetryPolicy
+from rqsched.api.bulk import BATCH
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.audit import CommandContext
+from rqsched.dashboard.schedules import PAGE
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.env import block
@@ -234,6 +237,8 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
             page.locator(f"dialog [name={name}]").fill(value)
         page.locator("dialog").get_by_role("button", name="Count only").click()
         expect(page.get_by_role("status")).to_contain_text("occurrence(s) lie in that range. Nothing was started.")
+        for name, value in fields.items():
+            expect(page.locator(f"[name={name}]")).to_have_value(value)
         started = schedule.iter_backfill(BackfillRange(span["start"], span["end"]))
         next(started)  # the process that did more of it is gone
         page.goto("/schedules/hourly")
@@ -247,6 +252,75 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         expect(page.locator("[data-live=backfills]")).to_contain_text("had run before")
         page.goto("/schedules?outcome=failed")
         expect(page.get_by_text("No schedule matches.")).to_be_visible()
+
+
+def require_accessible(page: Page, what: str) -> None:
+    """Look at a page in light, dark and at a phone's width: axe finds nothing, and all fits the screen."""
+    for mode, rules in MODES.items():
+        page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+        page.set_viewport_size(PHONE if mode == "phone" else DESKTOP)
+        found = Axe().run(page, options=rules)
+        assert found.violations_count == 0, f"{what}, {mode}: {found.generate_report()}"
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), f"{what}, {mode}, is too wide"
+        assert mode != "phone" or page.evaluate(SCROLLS_SIDEWAYS) == [], what
+    page.set_viewport_size(DESKTOP)
+
+
+def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any_pages: LivePages) -> None:
+    live, many = any_pages.live, PAGE + 10
+    model = live.note_every("model", "0 2 * * *", labels={"team": "billing"})
+    copy_schedule(live.scheduler.runtime, model, many - 1)
+    live.note_every("other", "0 2 * * *", labels={"team": "sales"})
+    with any_pages.viewer(browser) as page:
+        page.goto("/schedules?label=team:billing&sort=newest")
+        expect(page.get_by_role("row")).to_have_count(PAGE + 1)
+        page.get_by_label("all that match").check()
+        expect(page.locator("[data-chosen]")).to_have_text("All that match")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("#confirm")).to_contain_text(f"Pause: all {many} schedules that match?")
+        require_accessible(page, "the question")
+        page.get_by_label("Reason, for the history").fill("the bank is away")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("[data-live=bulk]")).to_contain_text("Done.")
+        expect(page.locator("[data-live=bulk]")).to_contain_text(f"{many} paused.")
+        require_accessible(page, "what was done")
+        page.get_by_role("link", name="Schedules", exact=True).last.click()
+        expect(page.locator("[name=label]").first).to_have_value("team:billing")
+        page.get_by_label("Choose copy-").first.check()
+        page.get_by_role("button", name="Resume").click()
+        page.locator("#confirm").get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("status")).to_contain_text("1 of 1 done")
+        expect(page.locator("[name=label]").first).to_have_value("team:billing")
+        assert {"label=team%3Abilling", "sort=newest"} <= {*page.url.partition("?")[2].split("&")}
+    statuses = Counter(one.status for one in live.scheduler.iter())
+    assert statuses == {"paused": many - 1, "active": 2}
+    assert told(model.uid, live)["SchedulePaused"] == ("local", "the bank is away")
+
+
+def test_bulk_action_whose_web_process_is_killed_is_continued_in_another_one(
+    browser: Browser, pages: LivePages
+) -> None:
+    live, many = pages.live, 20 * BATCH
+    copy_schedule(live.scheduler.runtime, live.note_every("model", "0 2 * * *"), many - 1)
+    with pages.viewer(browser, is_complaint=lambda text: "ERR_" not in text) as page:
+        page.goto("/schedules")
+        page.get_by_label("all that match").check()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Pause").click()
+        progress = page.locator("[data-live=bulk]")
+        wait_until(lambda: live.scheduler.count(status="paused") > 0, what="the first one")
+        pages.server.kill_tree()
+        live.start(rqsched_command("web", "--port", pages.base.rpartition(":")[2]))
+        expect(progress).to_contain_text("Interrupted")
+        require_accessible(page, "an interrupted action")
+        page.get_by_role("button", name="Continue with the other").click()
+        page.get_by_role("button", name="Stop").click()
+        expect(progress).to_contain_text("Stopped by local")
+        page.get_by_role("link", name="Schedules", exact=True).last.click()
+        page.get_by_role("link", name=f"of {many} schedules").click()
+        page.get_by_role("button", name="Continue with the other").click()
+        expect(progress).to_contain_text("Done.")
+    assert {one.status for one in live.scheduler.iter()} == {"paused"}
 
 
 def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser: Browser, pages: LivePages) -> None:
@@ -283,14 +357,7 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
         ]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
-            for mode, rules in MODES.items():
-                page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
-                page.set_viewport_size(PHONE if mode == "phone" else DESKTOP)
-                found = Axe().run(page, options=rules)
-                assert found.violations_count == 0, f"{path}, {mode}: {found.generate_report()}"
-                is_narrow = page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-                assert is_narrow, f"{path}, {mode}, is too wide"
-                assert mode != "phone" or page.evaluate(SCROLLS_SIDEWAYS) == [], path
+            require_accessible(page, path)
 
 
 def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Browser, any_pages: LivePages) -> None:

@@ -1,0 +1,218 @@
+"""Bulk operations that last: the set that was counted is what is done; stopped, continued and never doubled."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from rqsched.api import bulk_actions
+from rqsched.api.bulk import BATCH, MOST, Bulk, fix
+from rqsched.api.bulk_actions import KEPT, MOST_COUNTED, SILENT, BulkAction
+from rqsched.core.audit import CommandContext
+from rqsched.errors import ConflictError, NotFoundError
+from rqsched.store import metadata, schedule_queries
+from rqsched.store.schedule_queries import Filters
+from tests.support.env import SECOND, Env, events
+from tests.support.plans import plan
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.every_database
+ADA = CommandContext(principal="ada", source="dashboard", reason="the bank is away")
+BOB = CommandContext(principal="bob", source="dashboard")
+BILLING = Filters(namespace="default", statuses=("active",), labels={"team": "billing"})
+
+
+def create(env: Env, count: int, team: str = "billing") -> list[str]:
+    ids = [f"{team}-{number:03}" for number in range(count)]
+    for schedule_id in ids:
+        env.scheduler.create(schedule_id, "note", "1h", labels={"team": team})
+    return ids
+
+
+def count(env: Env, operation: str = "pause") -> BulkAction:
+    runtime = env.runtime
+    return bulk_actions.count(runtime, operation, "default", fix(runtime, BILLING, MOST), {"label": "team:billing"})
+
+
+def find(env: Env, uid: str) -> BulkAction:
+    return bulk_actions.find(env.runtime, "default", uid)
+
+
+def begin(env: Env, known: BulkAction, context: CommandContext = ADA) -> BulkAction:
+    return bulk_actions.begin(env.runtime, known, BILLING, Bulk(known.operation, context=context))
+
+
+def carry_out(env: Env, known: BulkAction, context: CommandContext = ADA) -> BulkAction:
+    """Begin or continue, and wait until it has ended or was stopped."""
+    begin(env, known, context)
+    wait_until(lambda: find(env, known.uid).status != "running", what="the end of the bulk action")
+    return find(env, known.uid)
+
+
+def unfinished(env: Env) -> list[BulkAction]:
+    return env.runtime.database.read(lambda c: bulk_actions.unfinished(c, "default", env.clock.now()))
+
+
+def stop_at_first_change(env: Env, known: BulkAction) -> None:
+    """Stop it as somebody does who sees its first change."""
+
+    def told(*_: object) -> None:
+        env.runtime.subscribers.remove(told)
+        bulk_actions.stop(env.runtime, known, "bob")
+
+    env.runtime.subscribers.append(told)
+
+
+def run_counts(env: Env) -> list[int]:
+    return [one.run_count for one in env.scheduler.iter()]
+
+
+def test_what_was_counted_is_what_is_done(any_env: Env) -> None:
+    ids = create(any_env, 4)
+    other = any_env.scheduler.create("other", "note", "1h", labels={"team": "sales"})
+    counted = count(any_env)
+    assert (counted.status, counted.total) == ("counted", 4)
+
+    other.update(labels=BILLING.labels)
+    any_env.scheduler.create("later", "note", "1h", labels=BILLING.labels)
+    any_env.scheduler.get(ids[0]).update(labels={"team": "sales"})
+    any_env.scheduler.get(ids[1]).pause()
+    any_env.scheduler.get(ids[2]).delete()
+    any_env.scheduler.create(ids[2], "note", "1h", labels=BILLING.labels)
+    done = carry_out(any_env, counted)
+
+    assert (done.status, done.counts) == ("done", {"skipped": 3, "paused": 1})
+    reason = "it does not match any more"
+    assert sorted(done.skipped) == [[schedule_id, reason] for schedule_id in ids[:3]]
+    paused = {one.schedule_id for one in any_env.scheduler.iter(status="paused")}
+    assert paused == {ids[1], ids[3]}
+    payload = events(any_env.scheduler.get(ids[3]), "SchedulePaused")[0].payload
+    assert (payload["reason"], payload["command_context"]["principal"]) == ("the bank is away", "ada")
+
+
+def test_stopped_in_the_middle_it_is_continued_by_somebody_else_and_nothing_runs_twice(any_env: Env) -> None:
+    create(any_env, 2 * BATCH + 3)
+    counted = count(any_env, "trigger")
+    stop_at_first_change(any_env, counted)
+    stopped = carry_out(any_env, counted)
+    assert (stopped.status, stopped.position, stopped.counts) == ("stopped", BATCH, {"triggered": BATCH})
+    assert stopped.stopped_by == "bob"
+    assert sum(run_counts(any_env)) == BATCH
+
+    done = carry_out(any_env, counted, BOB)
+
+    assert (done.status, done.counts) == ("done", {"triggered": 2 * BATCH + 3})
+    assert run_counts(any_env) == [1] * (2 * BATCH + 3)
+    assert (done.context["principal"], done.context["reason"]) == ("bob", "the bank is away")
+    assert begin(any_env, counted) == done  # what is done stays done
+    assert metadata_of(any_env, "bulkset:") == {}
+
+
+def metadata_of(env: Env, prefix: str) -> dict[str, str]:
+    return env.runtime.database.read(lambda connection: metadata.values_under(connection, prefix))
+
+
+def test_process_that_dies_leaves_it_interrupted_and_the_batch_without_a_record_is_not_done_twice(any_env: Env) -> None:
+    create(any_env, BATCH + 2)
+    counted = count(any_env, "trigger")
+    stop_at_first_change(any_env, counted)
+    stopped = carry_out(any_env, counted)
+    dead = replace(stopped, status="running", worker="gone", position=0, counts={})
+    any_env.runtime.database.transact(
+        lambda connection: metadata.set_value(connection, f"bulk:{dead.uid}", dead.dumps())
+    )
+    assert begin(any_env, dead) == dead  # perhaps it still works
+
+    any_env.clock.advance(SILENT + SECOND)
+
+    assert find(any_env, dead.uid).is_interrupted(any_env.clock.now())
+    assert [one.uid for one in unfinished(any_env)] == [dead.uid]
+    assert carry_out(any_env, dead).counts == {"triggered": BATCH + 2}
+    assert run_counts(any_env) == [1] * (BATCH + 2)
+    assert unfinished(any_env) == []
+
+
+def test_process_that_was_replaced_ends_with_its_batch_and_writes_no_progress(any_env: Env) -> None:
+    create(any_env, 2 * BATCH)
+    counted = count(any_env)
+    taken = list[BulkAction]()
+
+    def told(*_: object) -> None:  # the process hangs in its first batch, and somebody continues in another one
+        any_env.runtime.subscribers.remove(told)
+        held = find(any_env, counted.uid)
+        taken.append(replace(held, worker="another", begun_from=0))
+        any_env.runtime.database.transact(lambda c: metadata.set_value(c, f"bulk:{held.uid}", taken[0].dumps()))
+
+    any_env.runtime.subscribers.append(told)
+    begin(any_env, counted)
+    wait_until(lambda: f"bulk-{counted.uid}" not in {one.name for one in threading.enumerate()}, what="its end")
+    assert find(any_env, counted.uid) == taken[0]
+    assert len([*any_env.scheduler.iter(status="paused")]) == BATCH
+
+
+def test_two_who_begin_at_once_begin_it_once(any_env: Env) -> None:
+    create(any_env, BATCH + 1)
+    counted = count(any_env, "trigger")
+    with ThreadPoolExecutor(2) as both:
+        begun = list(both.map(partial(begin, any_env, counted), (ADA, BOB)))
+    assert len({one.worker for one in begun}) == 1
+    wait_until(lambda: find(any_env, counted.uid).status == "done", what="its end")
+    assert run_counts(any_env) == [1] * (BATCH + 1)
+
+
+def test_schedule_that_refuses_is_skipped_with_its_reason_and_the_others_are_done(any_env: Env) -> None:
+    ids = create(any_env, 3)
+    any_env.scheduler.get(ids[1]).trigger()
+    done = carry_out(any_env, count(any_env, "trigger"))
+    assert done.counts == {"triggered": 2, "skipped": 1}
+    ((skipped, reason),) = done.skipped
+    assert skipped == ids[1]
+    assert reason
+
+
+def test_process_carries_out_a_few_and_refuses_more(any_env: Env) -> None:
+    create(any_env, 1)
+    counted = count(any_env)
+    with ExitStack() as stack:
+        for _ in range(bulk_actions.AT_ONCE):
+            stack.enter_context(bulk_actions.SLOTS)
+        with pytest.raises(ConflictError, match="has ended"):
+            begin(any_env, counted)
+    assert carry_out(any_env, counted).status == "done"
+
+
+def test_it_is_known_in_its_namespace_and_for_hours(any_env: Env) -> None:
+    create(any_env, 3)
+    old = carry_out(any_env, count(any_env, "trigger"))
+    for namespace, uid in (("another", old.uid), ("default", "no-uid"), ("default", "0" * 26)):
+        with pytest.raises(NotFoundError):
+            bulk_actions.find(any_env.runtime, namespace, uid)
+    abandoned = count(any_env)
+    any_env.clock.advance(KEPT + SECOND)
+    for uid in (old.uid, abandoned.uid):
+        with pytest.raises(NotFoundError, match="new count"):
+            find(any_env, uid)
+    with pytest.raises(NotFoundError):
+        begin(any_env, abandoned)
+    fresh = count(any_env)
+    assert sorted(metadata_of(any_env, "bulk")) == [f"bulk:{fresh.uid}", f"bulkset:{fresh.uid}"]
+
+
+def test_those_that_are_only_counted_are_bounded(any_env: Env) -> None:
+    create(any_env, 1)
+    counted = list[BulkAction]()
+    for _ in range(MOST_COUNTED + 2):
+        counted.append(count(any_env))
+        any_env.clock.advance(SECOND)
+    assert sorted(metadata_of(any_env, "bulkset:")) == [f"bulkset:{one.uid}" for one in counted[2:]]
+
+
+def test_members_of_a_set_are_looked_up_by_their_uids_where_no_statistics_say_so(env: Env) -> None:
+    uids = [env.scheduler.get(schedule_id).uid for schedule_id in create(env, 3)]
+    found = plan(env.runtime.database, lambda connection: schedule_queries.find_matching(connection, uids, BILLING))
+    assert "SEARCH rqsched_schedules USING INDEX sqlite_autoindex_rqsched_schedules_1 (uid=?)" in found
