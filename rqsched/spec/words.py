@@ -36,10 +36,10 @@ def in_words(spec: Spec) -> str:
 
 
 def _except(exclude: Sequence[str]) -> str:
-    """Return what is excluded: `, not on Saturday and Sunday, on 2026-12-25`; many are counted."""
+    """Return what is excluded: `, not on 2026-12-25, nor on Saturday and Sunday`; many are counted."""
     shown = [_excluded(parse_exclusion(text)) for text in exclude[:_MOST_EXCLUDED]]
     more = len(exclude) - len(shown)
-    return f", not {', '.join([*shown, *([f'at {more} more'] if more else [])])}" if exclude else ""
+    return f", not {', nor '.join([*shown, *([f'at {more} more'] if more else [])])}" if exclude else ""
 
 
 def _excluded(one: Dates | Window) -> str:

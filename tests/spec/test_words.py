@@ -69,13 +69,13 @@ def test_an_alias_is_told_as_what_it_stands_for(alias: str) -> None:
         ),
         (
             Spec("@daily", exclude=["Sat, Sun", "2026-12-25", "2026-12-30/2027-01-02", "Mon-Thu 22:00-06:00"]),
-            "at 00:00, every day, UTC, not on 2026-12-25, from 2026-12-30 to 2027-01-02, on Monday to Thursday from "
-            "22:00 to 06:00, on Saturday and Sunday",
+            "at 00:00, every day, UTC, not on 2026-12-25, nor from 2026-12-30 to 2027-01-02, nor on Monday to Thursday "
+            "from 22:00 to 06:00, nor on Saturday and Sunday",
         ),
         (
             Spec("@daily", exclude=["12:00-13:00", *(f"2026-0{month}-01" for month in range(1, 9))]),
-            "at 00:00, every day, UTC, not from 12:00 to 13:00, on 2026-01-01, on 2026-02-01, on 2026-03-01, on "
-            "2026-04-01, on 2026-05-01, at 3 more",
+            "at 00:00, every day, UTC, not from 12:00 to 13:00, nor on 2026-01-01, nor on 2026-02-01, nor on "
+            "2026-03-01, nor on 2026-04-01, nor on 2026-05-01, nor at 3 more",
         ),
     ],
 )

@@ -13,6 +13,7 @@ _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
 _COMING = "tests/coming_over/test_"
+_EXCLUSION = "tests/spec/test_exclusion.py::"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
@@ -1177,6 +1178,46 @@ COMING_OVER = (
 )
 """What another scheduler has fires there or here, never at both."""
 
+EXCLUSIONS = (
+    _edit(
+        "what begins with the end of a stretch is excluded, too",
+        "spec/exclusion.py",
+        "found = walk(stretch.end - _TICK)",
+        "found = walk(stretch.end)",
+        _EXCLUSION + "test_a_year_of_minutes_is_jumped_over_and_counted_without_a_step",
+        _EXCLUSION + "test_what_is_left_is_every_instant_whose_local_time_is_not_excluded[America/Havana-2025-11-02]",
+    ),
+    _edit(
+        "a stretch does not end with the offset of the clock",
+        "spec/exclusion.py",
+        "max(found.start, span.local_start), min(found.end, span.local_end)",
+        "max(found.start, span.local_start), found.end",
+        _EXCLUSION + "test_what_is_left_is_every_instant_whose_local_time_is_not_excluded[America/New_York-2026-03-08]",
+    ),
+    _edit(
+        "what is excluded counts as missed",
+        "spec/timeline.py",
+        "            for start, end in self.exclusion.stretches(low, high):\n",
+        "            for start, end in ():\n",
+        "tests/core/test_excluded.py::test_what_was_missed_around_a_stretch_counts_without_what_is_excluded",
+    ),
+    _edit(
+        "jitter carries into a stretch",
+        "core/occurrences.py",
+        "jitter, schedule.spec.free_after(nominal))",
+        "jitter, None)",
+        "tests/core/test_excluded.py::test_jitter_does_not_delay_into_a_stretch",
+    ),
+    _edit(
+        "a schedule ends when ten years of it are excluded",
+        "core/schedule_endings.py",
+        "if not schedule.spec.is_all_excluded_after(builder.now):",
+        "if True:",
+        "tests/core/test_excluded.py::test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is",
+    ),
+)
+"""What is excluded never fires, and nothing else is lost with it."""
+
 MUTATIONS = (
     *FENCES,
     *ORDER,
@@ -1188,4 +1229,5 @@ MUTATIONS = (
     *RETRIES_ON_REQUEST,
     *FAN_OUT,
     *COMING_OVER,
+    *EXCLUSIONS,
 )
