@@ -80,7 +80,8 @@ class Dispatcher:
                         self._heartbeat.stop()  # it counts as none
                     self._pause()
                     continue
-                self._heartbeat.send()
+                if not self._runtime.hold.is_own:  # one that is held by its own settings counts as none
+                    self._heartbeat.send()
                 fired = self.run_once()
                 if fired < self._batch:
                     self._use_spare_time(is_idle=not fired)

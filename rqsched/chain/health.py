@@ -392,7 +392,12 @@ def _connections(scope: _Scope) -> Finding:
     return Finding(Level.OK, ", ".join(others) or "none")
 
 
-@_check("dispatchers", "schema redis", "Start `rqsched worker`, or `rq worker -c rqsched.preload`.")
+@_check(
+    "dispatchers",
+    "schema redis",
+    "Start `rqsched worker`, or `rq worker -c rqsched.preload`. Where one runs, `rqsched ping` on its machine says "
+    "what it waits for.",
+)
 def _dispatchers(scope: _Scope) -> Finding:
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)

@@ -15,6 +15,11 @@ from rqsched.processes.vital_signs import RUN_DIR, Answer, ask_all, run_folder
 app = typer.Typer(add_completion=False)
 
 _DEAD = 1
+_BEGINS_NOTHING = {
+    "waits_for_writes": "waits for a database that takes writes: the one it has is a standby, or read-only",
+    "is_held": "begins nothing: it was started with RQSCHED_HOLD or --hold",
+}
+"""Why a process that lives does nothing, by what a child of it shows."""
 
 
 @app.command()
@@ -31,7 +36,7 @@ def ping(
 
     Those that this user runs are asked, an `rq worker` with a dispatcher too: in a container, the one in it. Exit code
     1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives, and
-    the line says so where its database is a standby.
+    the line says so where its database is a standby, or where it is held by its own settings.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:
@@ -68,6 +73,5 @@ def _line(answer: Answer, timeout: float) -> str:
         return f"{answer.name} does not answer within {timeout:g} s"
     children = ", ".join(f"{one['role']} {one['pid']}" for one in answer.state["children"])
     mood = "is about to end" if answer.state["is_stopping"] else "is alive" if _is_ready(answer) else "starts"
-    waits = any(one.get("waits_for_writes") for one in answer.state["children"])
-    waiting = "; waits for a database that takes writes: the one it has is a standby, or read-only" if waits else ""
-    return f"{answer.name} {mood} ({children}){waiting}"
+    told = [text for name, text in _BEGINS_NOTHING.items() if any(one.get(name) for one in answer.state["children"])]
+    return "; ".join([f"{answer.name} {mood} ({children})", *told])

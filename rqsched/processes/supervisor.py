@@ -54,8 +54,12 @@ RENEW = 4
 """The exit status of a child that asks for a successor at once."""
 
 
+_WAITS_FOR_WRITES, _IS_HELD = 1, 2
+"""What a turn may note, as bits."""
+
+
 class Progress:
-    """Shows another process that a loop turns, and whether it waits: two numbers in memory that a fork shares."""
+    """Shows another process that a loop turns, and why it begins nothing: two numbers in memory that a fork shares."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 16)
@@ -68,11 +72,21 @@ class Progress:
     @property
     def waits_for_writes(self) -> bool:
         """Whether the loop waits for a database that takes writes."""
-        return bool(struct.unpack_from("Q", self._memory, 8)[0])
+        return bool(self._noted & _WAITS_FOR_WRITES)
 
-    def turn(self, *, waits_for_writes: bool = False) -> None:
+    @property
+    def is_held(self) -> bool:
+        """Whether the process of the loop begins nothing by its own settings."""
+        return bool(self._noted & _IS_HELD)
+
+    def turn(self, *, waits_for_writes: bool = False, is_held: bool = False) -> None:
         """Count one turn more, and note whether it was one of waiting."""
-        struct.pack_into("QQ", self._memory, 0, self.turns + 1, waits_for_writes)
+        noted = _WAITS_FOR_WRITES * waits_for_writes | _IS_HELD * is_held
+        struct.pack_into("QQ", self._memory, 0, self.turns + 1, noted)
+
+    @property
+    def _noted(self) -> int:
+        return int(struct.unpack_from("Q", self._memory, 8)[0])
 
 
 class Watch:
@@ -134,6 +148,8 @@ class Child:
     """Whether its loop has turned since it was started."""
     waits_for_writes: bool = False
     """Whether it waits for a database that takes writes."""
+    is_held: bool = False
+    """Whether it begins nothing by its own settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +191,7 @@ class Supervisor:
     def children(self) -> list[Child]:
         """The children that were started."""
         return [
-            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes)
+            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes, k.is_held)
             for k in self._keepers
             if k.process and k.process.pid
         ]
@@ -291,6 +307,10 @@ class _ChildKeeper:
     @property
     def waits_for_writes(self) -> bool:
         return self.is_running and self._progress.waits_for_writes
+
+    @property
+    def is_held(self) -> bool:
+        return self.is_running and self._progress.is_held
 
     def keep(self) -> None:
         """Start the child when it is due; note when it has ended, and kill it when it stands still."""

@@ -338,7 +338,11 @@ def _dispatcher_role(*, recover: bool) -> ChildRole:
 
 def _run_dispatcher(progress: Progress, *, recover: bool) -> None:
     runtime = open_runtime()
-    dispatch(runtime, recover=recover, on_turn=lambda: progress.turn(waits_for_writes=runtime.write_gate.is_closed))
+
+    def turn() -> None:
+        progress.turn(waits_for_writes=runtime.write_gate.is_closed, is_held=runtime.hold.is_own)
+
+    dispatch(runtime, recover=recover, on_turn=turn)
 
 
 def _forking_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:

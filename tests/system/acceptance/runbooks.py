@@ -8,9 +8,9 @@ is the reader's own, after `export NAME=`, is that of the installation.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +24,21 @@ PAGE = REPOSITORY / "docs" / "runbooks.md"
 _LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run", "history"}
 _SAY_IT_BY_STATUS = {"doctor", "ping"}
 """Commands that end with 1 where something is wrong, which is what they are asked."""
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def sections() -> dict[str, list[Snippet]]:
     """The steps below each heading that has some."""
-    _, *parts = _HEADING.split(PAGE.read_text())
-    texts = zip(parts[::2], parts[1::2], strict=True)
-    found = {title: [one for one in snippets_of(text) if one.language == "console"] for title, text in texts}
-    return {title: steps for title, steps in found.items() if steps}
+    text, title, is_code = PAGE.read_text(), "", False
+    steps = {one.line: one for one in snippets_of(text) if one.language == "console"}
+    found = defaultdict[str, list[Snippet]](list)
+    for number, line in enumerate(text.splitlines(), 1):
+        if number in steps:
+            found[title].append(steps[number])
+        if line.startswith("```"):
+            is_code = not is_code
+        elif line.startswith("#") and not is_code:
+            title = line.lstrip("# ")
+    return dict(found)
 
 
 @dataclass

@@ -9,30 +9,33 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rqsched import Every
-from rqsched.core.audit import MISSED
+from rqsched import Every, RetryPolicy, Spec
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.core.audit import MISSED, CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.transport import telemetry
 from tests.support.env import SECOND
 from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer, ValkeyServer, valkey
+from tests.system.acceptance.chores import FAIL, HOLD
 from tests.system.acceptance.live import LiveEnv, MakeLive
 from tests.system.acceptance.runbooks import Runbook, sections, tools
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1"}
+OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
 """Passes that are not waited for; the page says how long they take where nothing is set."""
 
 
 def test_each_runbook_is_followed_here() -> None:
     followed = re.findall(r'Runbook\(\w+, "([^"]+)"', Path(__file__).read_text())
 
-    assert sorted({*followed}) == sorted(sections())
+    assert sorted({*followed, *ONE_SCHEDULE}) == sorted(sections())
 
 
 def test_doctor_is_asked_first(live: LiveEnv) -> None:
@@ -200,3 +203,115 @@ def test_postgresql_is_restored(
 def plain(url: str) -> str:
     """A URL as libpq's own tools read it."""
     return url.replace("+psycopg", "")
+
+
+def test_why_is_asked_of_one_schedule(live: LiveEnv) -> None:
+    live.start_worker()
+    nightly = live.note_every("nightly", Every(SECOND))
+    live.wait_for_successes(nightly)
+    with Runbook(live, "Nothing fires") as book:
+        book.step()
+
+
+@pytest.fixture
+def silent(live: LiveEnv) -> LiveEnv:
+    """An installation with a schedule that is due, and nobody who fires it."""
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
+    live.note_every("nightly", Every(SECOND))
+    return live
+
+
+def test_no_process_fires(silent: LiveEnv) -> None:
+    with Runbook(silent, "No process fires") as book:
+        book.step(3)
+
+
+def test_a_worker_is_held_by_its_settings(silent: LiveEnv) -> None:
+    silent.start_worker("--hold")
+    with Runbook(silent, "A worker is held by its settings") as book:
+        book.step()
+
+
+def test_links_are_missing_in_redis(live: LiveEnv) -> None:
+    live.note_every("nightly", Every("10s"))
+    live.redis.flushdb()
+    with Runbook(live, "Links are missing in Redis") as book:
+        book.step(3)
+
+
+def test_everything_is_held(silent: LiveEnv) -> None:
+    silent.start_worker()
+    silent.scheduler.hold("the mail server sends twice", context=CommandContext(principal="ada"))
+    with Runbook(silent, "Everything is held") as book:
+        book.step(3)
+
+
+def test_redis_is_full(losing: LiveEnv) -> None:
+    losing.environment["PATH"] = tools(losing.folder / "tools")
+    losing.redis.config_set("maxmemory", "1mb")
+    with Runbook(losing, "Redis is full") as book:
+        book.step(3)
+    losing.wait_for_successes(losing.scheduler.get("nightly"))
+
+
+def test_it_fires_and_nothing_runs(live: LiveEnv) -> None:
+    live.environment |= OFTEN
+    live.note_every("nightly", Every(SECOND), queue="reports")
+    live.start_worker()
+    with Runbook(live, "It fires, and nothing runs") as book:
+        book.step(3)
+
+
+def test_one_schedule_does_not_fire(live: LiveEnv) -> None:
+    """Each cause in turn, with the same id."""
+    live.environment["RQSCHED_ENV"] = "staging"
+    live.start_worker()
+    for title, make in ONE_SCHEDULE.items():
+        nightly = make(live)
+        with Runbook(live, title) as book:
+            book.step(len(sections()[title]))
+        nightly.refresh().delete()
+
+
+def paused(live: LiveEnv) -> ScheduleHandle:
+    nightly = live.note_every("nightly", Every(SECOND))
+    nightly.pause(reason="the report is wrong", context=CommandContext(principal="ada"))
+    return nightly
+
+
+def dead(live: LiveEnv) -> ScheduleHandle:
+    policy = RetryPolicy(max_retries=0, then="dead")
+    nightly = live.scheduler.create("nightly", FAIL, Every(SECOND), kwargs={"log": str(live.log)}, retry=policy)
+    wait_until(lambda: nightly.refresh().status == "dead", timeout=60, what="its end")
+    return nightly
+
+
+def over(live: LiveEnv) -> ScheduleHandle:
+    nightly = live.note_every("nightly", Every(SECOND), max_runs=1)
+    wait_until(lambda: nightly.refresh().status == "done", timeout=60, what="its end")
+    return nightly
+
+
+def skipped_here(live: LiveEnv) -> ScheduleHandle:
+    return live.note_every("nightly", Every(SECOND), environments=["production"])
+
+
+def skipped_behind_a_run(live: LiveEnv) -> ScheduleHandle:
+    kwargs = {"log": str(live.log), "gate": str(live.gate)}
+    return live.scheduler.create("nightly", HOLD, Every(SECOND), kwargs=kwargs)
+
+
+ONE_SCHEDULE = {
+    "It is paused": paused,
+    "It is dead": dead,
+    "It is over": over,
+    "It is skipped here": skipped_here,
+    "It is skipped behind a run": skipped_behind_a_run,
+}
+
+
+def test_it_is_outside_its_window(live: LiveEnv) -> None:
+    now = live.scheduler.runtime.now()
+    live.note_every("nightly", Spec(Every("1h"), start_at=now + timedelta(days=1)))
+    with Runbook(live, "It is outside its window", {"MISSED": iso_utc(now + timedelta(hours=1))}) as book:
+        book.step()
