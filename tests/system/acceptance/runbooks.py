@@ -71,7 +71,7 @@ class Runbook:
             self.live.environment[exported[1]] = self.values[exported[1]]
         elif command.endswith(" &"):
             self._start(command.removesuffix(" &"))
-        elif command.startswith("rqsched "):
+        elif command.startswith("rqsched ") and " | " not in command:
             self._ask(command, expected)
         else:
             self._check(command, expected, *self._run(command))

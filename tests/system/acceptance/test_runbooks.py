@@ -21,9 +21,11 @@ from rqsched.core.audit import MISSED, CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.transport import telemetry
 from tests.support.env import SECOND
-from tests.support.processes import wait_until
-from tests.support.servers import PostgresServer, ValkeyServer, valkey
-from tests.system.acceptance.chores import FAIL, HOLD
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
+from tests.support.processes import rqsched_command, run_to_end, wait_until
+from tests.support.servers import PostgresServer, ValkeyServer, standby_of, valkey
+from tests.system.acceptance.chores import FAIL, HOLD, INVOICE_SYNC
 from tests.system.acceptance.live import LiveEnv, MakeLive
 from tests.system.acceptance.runbooks import Runbook, sections, tools
 
@@ -315,3 +317,150 @@ def test_it_is_outside_its_window(live: LiveEnv) -> None:
     live.note_every("nightly", Spec(Every("1h"), start_at=now + timedelta(days=1)))
     with Runbook(live, "It is outside its window", {"MISSED": iso_utc(now + timedelta(hours=1))}) as book:
         book.step()
+
+
+def test_a_run_was_tried_again(live: LiveEnv) -> None:
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
+    run = live.hold_now("nightly", retry=RetryPolicy(max_retries=1, base=SECOND))
+    live.start_worker()
+    live.executor_of(run).kill()
+    live.open_gate()
+
+    with Runbook(live, "A run was tried again", {"RUN": run.uid}) as book:
+        book.step(2)
+
+    assert [one.attempt for one in live.executions()] == [1, 2]
+    assert present(live.scheduler.get("nightly").state.policies.retry).max_retries == 0
+
+
+def test_somebody_started_it(live: LiveEnv) -> None:
+    live.environment["PATH"] = tools(live.folder / "tools")
+    live.start_worker()
+    nightly = live.note_every("nightly", Every(SECOND))
+    live.wait_for_successes(nightly)
+    nightly.pause()
+    nightly.trigger(force=True, context=CommandContext(principal="ada"))
+
+    with Runbook(live, "Somebody started it") as book:
+        book.step()
+
+
+def test_two_schedules_do_the_same(live: LiveEnv) -> None:
+    live.environment["PATH"] = tools(live.folder / "tools")
+    for schedule_id in ("nightly", "nightly-2"):
+        live.scheduler.create(schedule_id, INVOICE_SYNC, Every("1h"), context=CommandContext(principal="app"))
+
+    with Runbook(live, "Two schedules do the same") as book:
+        book.step(2)
+
+    assert [one.schedule_id for one in live.scheduler.list().items] == ["nightly"]
+
+
+def test_two_installations_on_one_redis(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> None:
+    first = make_live(sqlite_url)
+    first.start_worker()
+    first.wait_for_successes(first.note_every("nightly", Every(SECOND)))
+    run = first.scheduler.get("nightly").runs().items[0]
+    second = make_live(f"sqlite:///{tmp_path / 'second.db'}")
+    second.environment["PATH"] = tools(tmp_path / "tools")
+    assert run_to_end(rqsched_command("db", "upgrade"), second.environment).returncode == 0
+
+    with Runbook(second, "Another database fires it, too", {"RUN": run.uid}) as book:
+        book.step()
+    queues = {"RQSCHED_CONTROL_QUEUE": "rqsched-2", "RQSCHED_DEFAULT_QUEUE": "second"}
+    with Runbook(second, "Two installations on one Redis", queues) as book:
+        book.step(3)
+
+
+def test_two_installations_share_a_queue_of_runs(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> None:
+    first, second = make_live(sqlite_url), make_live(f"sqlite:///{tmp_path / 'second.db'}")
+    assert run_to_end(rqsched_command("db", "upgrade"), second.environment).returncode == 0
+    second.environment["RQSCHED_CONTROL_QUEUE"] = "rqsched-2"
+    second.start_worker()
+    first.run_now("nightly")
+
+    with Runbook(first, "Two installations share a queue of runs") as book:
+        book.step()
+
+
+@pytest.mark.postgres
+def test_a_copy_beside_its_original(make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str) -> None:
+    live = make_live(own_postgres_url)
+    live.note_every("nightly", Every(SECOND))
+    live.scheduler.recover()
+    live.scheduler.runtime.database.close()
+    clone = own_postgres.create_database(template=own_postgres_url.rpartition("/")[2])
+    live.start_worker()
+    live.wait_for_successes(live.scheduler.get("nightly"))
+    copy = make_live(clone)
+    copy.environment["PATH"] = tools(copy.folder / "tools")
+
+    queues = {"RQSCHED_CONTROL_QUEUE": "rqsched-copy", "RQSCHED_DEFAULT_QUEUE": "copy"}
+    with Runbook(copy, "A copy beside its original", queues) as book:
+        book.step(3)
+
+    live.wait_for_successes(live.scheduler.get("nightly"))
+
+
+@pytest.fixture
+def standby(own_postgres: PostgresServer, own_postgres_url: str) -> Iterator[PostgresServer]:
+    """A replica of `own_postgres`, with the tables of `own_postgres_url`."""
+    with standby_of(own_postgres) as server:
+        yield server
+
+
+@pytest.fixture
+def replicated(make_live: MakeLive, own_postgres_url: str, standby: PostgresServer) -> LiveEnv:
+    """An installation with both servers in its URL, and a schedule that fires."""
+    first, name = plain(own_postgres_url).rpartition("@")[2].split("/")
+    live = make_live(f"postgresql://postgres@{first},127.0.0.1:{standby.port}/{name}?target_session_attrs=read-write")
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools", standby.binaries)}
+    live.environment["STANDBY"] = plain(standby.url("postgres"))
+    live.start_worker()
+    live.wait_for_successes(live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0)))
+    return live
+
+
+@pytest.mark.postgres
+def test_postgresql_fails_over_with_a_synchronous_standby(replicated: LiveEnv, own_postgres: PostgresServer) -> None:
+    own_postgres.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    own_postgres.execute("SELECT pg_reload_conf()")
+    replicated.wait_for_successes(replicated.scheduler.get("nightly"))
+
+    with Runbook(replicated, "PostgreSQL fails over") as book:
+        book.step()
+        own_postgres.kill()
+        book.step(3)
+
+    replicated.wait_for_successes(replicated.scheduler.get("nightly"))
+    replicated.check()
+
+
+@pytest.mark.postgres
+def test_postgresql_fails_over_with_an_asynchronous_standby_and_comes_back(
+    replicated: LiveEnv,
+    make_live: MakeLive,
+    own_postgres: PostgresServer,
+    own_postgres_url: str,
+    standby: PostgresServer,
+) -> None:
+    """The standby hears nothing for some passes; what it lacks is executed again, and the old primary fires nothing."""
+    nightly = replicated.scheduler.get("nightly")
+    with Runbook(replicated, "PostgreSQL fails over") as book:
+        book.step()
+        standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        standby.execute("SELECT pg_reload_conf()")
+        wait_for_passes(replicated, 2)
+        own_postgres.kill()
+        book.step(3)
+
+    replicated.wait_for_successes(nightly)
+    with Runbook(replicated, "SQL went back") as book:
+        book.step(2)
+    replicated.started[-1].terminate()  # of two that take writes it would reach the first
+    own_postgres.start()
+    replicated.environment["RQSCHED_DATABASE_URL"] = plain(own_postgres_url)
+    new = plain(standby.url(own_postgres_url.rpartition("/")[2]))
+    with Runbook(replicated, "The old primary came back", {"RQSCHED_DATABASE_URL": new}) as book:
+        book.step(2)
+    check_invariants(make_live(new).scheduler.runtime)
