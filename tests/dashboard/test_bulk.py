@@ -80,7 +80,7 @@ def test_what_is_stopped_shows_how_far_it_came_on_its_page_and_in_the_list_and_i
     pages.env.scheduler.runtime.subscribers.append(stop)
     pages.send(path, action="pause")
     stopped = read_until(pages, address, "<strong>Stopped</strong>")
-    assert f"by <bdi>local</bdi> behind {BATCH} of {2 * BATCH}" in stopped
+    assert f"by <bdi>local</bdi> after {BATCH} of {2 * BATCH}" in stopped
     assert f"{BATCH} paused" in stopped
     listed = pages.get("/schedules")
     assert f"Pause: {BATCH} of {2 * BATCH} schedules</a>, stopped" in listed
@@ -104,7 +104,7 @@ def test_without_scripts_progress_is_a_page_that_loads_itself_again(pages: Pages
     finally:
         may_go_on.set()
     assert again in shown
-    assert "0 of 1 are behind it." in shown
+    assert "0 of 1 so far." in shown
     assert "Nothing is done yet." in shown
     assert again not in read_until(pages, address, "<strong>Done.</strong>")
 
@@ -118,11 +118,11 @@ def test_what_its_process_left_is_continued(pages: Pages) -> None:
     counted = bulk_actions.find(runtime, "default", uid)
     left = replace(counted, status="running", begun_at=counted.created_at, context={"principal": "ada"})
     env.runtime.database.transact(lambda connection: metadata.set_value(connection, f"bulk:{uid}", left.dumps()))
-    assert "are behind it" in pages.get(address)
+    assert "0 of 2 so far." in pages.get(address)
     env.advance(2 * bulk_actions.SILENT)
     assert "schedules</a>, interrupted" in pages.get("/schedules")
     shown = pages.get(address)
-    assert "<strong>Interrupted</strong> behind 0 of 2" in shown
+    assert "<strong>Interrupted</strong> after 0 of 2" in shown
     assert "Begun by <bdi>ada</bdi>" in shown
     pages.do(urlsplit(address).path, action="continue")
     assert "2 paused" in read_until(pages, address, "<strong>Done.</strong>")
