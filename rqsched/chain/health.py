@@ -508,6 +508,14 @@ def _blocked(scope: _Scope) -> Finding:
     return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
 
 
+@_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
+def _excluded(scope: _Scope) -> Finding:
+    now = scope.runtime.now()
+    found = scope.read(lambda connection: schedule_queries.all_excluded(connection, scope.namespace, now, _MOST))
+    fine = "no schedule excludes all its occurrences"
+    return _of(found, len(found), fine, "all occurrences of the next ten years are excluded")
+
+
 @_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.hold.is_on:

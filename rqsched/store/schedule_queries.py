@@ -648,6 +648,15 @@ def limited_to_environments(connection: Connection, namespace: str | None, limit
     return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
 
 
+def all_excluded(connection: Connection, namespace: str | None, now: datetime, limit: int) -> list[Schedule]:
+    """Read active schedules of a namespace, or of all, whose occurrences of ten years from now on are all excluded."""
+    excludes = schedules.c.spec.contains('"exclude":', autoescape=True)
+    is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
+    found = (to_schedule(row) for row in connection.execute(statement.limit(limit)))
+    return [schedule for schedule in found if schedule.spec.is_all_excluded_after(now)]
+
+
 def namespaces(connection: Connection, most: int) -> list[str]:
     """Return the namespaces that hold schedules, in order; each costs one step in an index, however many it holds."""
     found: list[str] = []

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from redis import Redis
 from rq import Queue, Worker
 
 import rqsched
-from rqsched import Every, RetryPolicy, embedded
+from rqsched import Every, RetryPolicy, Spec, embedded
 from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
+from rqsched.core.model import dump_spec
 from rqsched.machines import MachineScheduler
+from rqsched.store.tables import schedules
 from rqsched.transport import redis_keys, telemetry
 from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
 from rqsched.transport.transport import Arm, Transport, job_id_of
@@ -60,6 +63,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "workers",
             "foreign workers",
             "blocked",
+            "excluded",
             "late",
             "long",
             "dead",
@@ -132,6 +136,26 @@ def test_schedules_of_another_environment_are_found(cli: Cli, environments: list
         show_dispatcher(cli, f"host:{number}", f"0.1.0 {environment}")
     found = cli.findings(0)["environments"]
     assert (found["level"], found["detail"]) == (level, detail)
+
+
+def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(served: Cli) -> None:
+    """It can only come to that by and by: a timing that begins so is refused."""
+    served.scheduler.create("a", HELLO, "0 9 * * SAT", exclude="Sun")
+    rest = served.scheduler.create("rest", HELLO, "0 9 * * SAT")
+    assert served.findings(0)["excluded"]["level"] == "ok"
+    gone = {"spec": dump_spec(Spec("0 9 * * SAT", exclude="Sat")), "next_run_at": None, "due_at": None}
+    change = sa.update(schedules).where(schedules.c.uid == rest.uid).values(**gone)
+    served.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
+    recover(served.scheduler.runtime)
+
+    found = served.findings(0)["excluded"]
+    assert (found["level"], found["detail"]) == (
+        "warning",
+        "all occurrences of the next ten years are excluded: default/rest",
+    )
+    assert rest.refresh().status == "active"
+    told = rest.why()
+    assert (told.answer, told.text) == ("excluded", "All its occurrences of the next ten years are excluded.")
 
 
 def test_dispatchers_of_a_release_that_does_not_say_where_they_are_say_nothing_of_environments(cli: Cli) -> None:
