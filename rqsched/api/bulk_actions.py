@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -117,10 +117,11 @@ class BulkAction:
 
     @classmethod
     def loads(cls, text: str) -> BulkAction:
-        """Read it from its row."""
+        """Read it from its row; what a newer release added is ignored."""
         stored = json.loads(text)
+        known = {one.name: stored[one.name] for one in fields(cls) if one.name in stored}
         times = ("created_at", "updated_at", "begun_at")
-        return cls(**stored | {name: datetime.fromisoformat(stored[name]) for name in times if stored[name]})
+        return cls(**known | {name: datetime.fromisoformat(stored[name]) for name in times if stored[name]})
 
 
 def count(

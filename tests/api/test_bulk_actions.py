@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -201,6 +202,14 @@ def test_it_is_known_in_its_namespace_and_for_hours(any_env: Env) -> None:
         begin(any_env, abandoned)
     fresh = count(any_env)
     assert sorted(metadata_of(any_env, "bulk")) == [f"bulk:{fresh.uid}", f"bulkset:{fresh.uid}"]
+
+
+def test_row_of_a_newer_release_is_read_without_what_it_added(any_env: Env) -> None:
+    create(any_env, 1)
+    counted = count(any_env)
+    newer = json.dumps({**json.loads(counted.dumps()), "since_then": 1})
+    any_env.runtime.database.transact(lambda c: metadata.set_value(c, f"bulk:{counted.uid}", newer))
+    assert find(any_env, counted.uid) == counted
 
 
 def test_those_that_are_only_counted_are_bounded(any_env: Env) -> None:

@@ -11,6 +11,7 @@ _CHAIN = "tests/chain/test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
+_BULK = "tests/api/test_bulk_actions.py::test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
 _COMING = "tests/coming_over/test_"
 _EXCLUSION = "tests/spec/test_exclusion.py::"
@@ -152,6 +153,27 @@ FENCES = (
         "    if uid not in _lock_released(connection):\n",
         "    if True:\n",
         _CHAIN + "hold.py::test_a_released_hold_is_not_copied_back_by_a_pass_that_had_read_it[sqlite]",
+    ),
+    _edit(
+        "a bulk action is begun again while it is carried out",
+        "api/bulk_actions.py",
+        '        if is_carried_out or held.status == "done":\n',
+        '        if held.status == "done":\n',
+        _BULK + "process_that_dies_leaves_it_interrupted_and_the_batch_without_a_record_is_not_done_twice[sqlite]",
+    ),
+    _edit(
+        "a bulk action that is continued elsewhere records its progress",
+        "api/bulk_actions.py",
+        "    if held.worker != moved.worker:\n",
+        "    if False:\n",
+        _BULK + "process_that_was_replaced_ends_with_its_batch_and_writes_no_progress[sqlite]",
+    ),
+    _edit(
+        "the triggers of a bulk action have no key",
+        "api/bulk_actions.py",
+        'idempotency_key=f"bulk-{action.uid}"',
+        "idempotency_key=None",
+        _BULK + "process_that_dies_leaves_it_interrupted_and_the_batch_without_a_record_is_not_done_twice[sqlite]",
     ),
     _edit(
         "an end does not compare the token",
