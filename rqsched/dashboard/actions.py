@@ -46,6 +46,8 @@ class Action:
     """Does it; returns what was done, for the viewer."""
     is_danger: bool = False
     """Whether its button warns."""
+    key: str | None = None
+    """The key that asks for it on a row of the list; None without one."""
 
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
@@ -97,18 +99,19 @@ ACTIONS: dict[str, Action] = {
     for action in (
         Action(
             "trigger", "Run now", "Run {id} now?", "One run is started at once; the schedule's own times do not move.",
-            Role.OPERATE, frozenset({"active", "paused"}), _trigger,
+            Role.OPERATE, frozenset({"active", "paused"}), _trigger, key="r",
         ),
         Action(
             "pause", "Pause", "Pause {id}?", "It stops firing. Runs and their retries continue.",
-            Role.OPERATE, frozenset({"active"}), _pause,
+            Role.OPERATE, frozenset({"active"}), _pause, key="p",
         ),
         Action(
-            "resume", "Resume", "Resume {id}?", "It fires again.", Role.OPERATE, frozenset({"paused"}), _resume
+            "resume", "Resume", "Resume {id}?", "It fires again.", Role.OPERATE, frozenset({"paused"}), _resume,
+            key="p",
         ),
         Action(
             "restart", "Restart", "Restart {id}?", "It fires again, with its counters at zero.",
-            Role.OPERATE, frozenset({"done", "dead"}), _restart,
+            Role.OPERATE, frozenset({"done", "dead"}), _restart, key="p",
         ),
         Action(
             "backfill", "Backfill", "Backfill {id}?", "Past occurrences that have no run yet are run.",

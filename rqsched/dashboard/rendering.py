@@ -41,6 +41,15 @@ HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 _COMPRESSION = 5
 """A page of 90 kB becomes 8 kB in a millisecond; a higher level takes longer and saves a hundredth of it."""
 _YEAR = 31_536_000
+PAGES = {
+    "Overview": "/",
+    "Schedules": "/schedules",
+    "Runs": "/runs",
+    "Timeline": "/timeline",
+    "Workers": "/system",
+    "Audit": "/audit",
+}
+"""The pages that every page leads to."""
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -261,6 +270,7 @@ def _environment() -> Environment:
         "zone_of": ZoneInfo,
         "gap_of": gap_of,
         "asset": asset,
+        "pages": PAGES,
         "strip_of": strip_of,
         "tone_of": tone_of,
         "run_filters": RUN_FILTERS,

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, audit, bulk, editor, session, system, timeline
+from rqsched.dashboard import actions, audit, bulk, editor, find, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
@@ -43,6 +43,7 @@ def routes() -> list[Route]:
     return [
         _page("/", overview_page.show),
         _page("/why", overview_page.ask_why),
+        _page("/find", find.show),
         _page("/schedules", schedules_page.show),
         _page("/schedules/new", editor.new, Role.ADMIN),
         _page(schedule, schedule_page.show),

@@ -13,7 +13,7 @@ from rqsched.api.bulk_actions import BulkAction
 from rqsched.chain import health
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import LastOutcome, ScheduleStatus
-from rqsched.dashboard.actions import ACTIONS, offered_for_several
+from rqsched.dashboard.actions import ACTIONS, offered, offered_for_several
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import event_queries, run_queries, schedule_queries
@@ -58,7 +58,7 @@ def show(visit: Visit) -> Response:
     return visit.page(
         "schedules.html", schedules=page.items, strips=strips, stops=stops, order=order, orders=list(ORDERS),
         statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, unfinished=unfinished, kept=kept_of(visit),
-        actions=offered_for_several(visit), named=ACTIONS, **around(visit, page),
+        actions=offered_for_several(visit), named=ACTIONS, offered=offered, **around(visit, page),
     )  # fmt: skip
 
 

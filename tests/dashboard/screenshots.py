@@ -58,6 +58,7 @@ PAGES = {
     "edit": "/schedules/digests/edit",
     "confirm": "/schedules/usage-rollup/confirm?action=backfill",
     "retry-failed": "/retry-failed?schedule=crm-sync",
+    "find": "/find?q=crm",
     "login": "/login",
     "error": "/schedules/unheard-of",
 }

@@ -33,7 +33,7 @@ const parts = document.querySelectorAll("[data-live]");
 const live = document.getElementById("live");
 const toggle = document.getElementById("live-toggle");
 let isLive = true;
-const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus:not(summary), [data-live] input:checked");
+const isBusy = () => document.hidden || document.querySelector("dialog[open]") || document.querySelector("[data-live] :focus:not(summary, a), [data-live] input:checked");
 const most = 15000, least = 3000, gap = 1000, tooLong = 20000;
 let freshAt = Date.now(), readAt = document.body.dataset.now, askedAt = Date.now(), took = 0, isReading = false, isStale = false, hasFailed = false;
 const refresh = async () => {
@@ -45,20 +45,23 @@ const refresh = async () => {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (isBusy()) { isStale = true; return; }
     [readAt, hasFailed, freshAt] = [fresh.body.dataset.now || readAt, false, Date.now()];
+    document.getElementById("as-of").textContent = fresh.getElementById("as-of").textContent;
     every("[data-live]", (part) => {
       const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
       if (other && strip(other.innerHTML) !== strip(part.innerHTML)) replace(part, other);
     });
   } catch { /* the server is away: what is shown stays */ } finally { [isReading, took] = [false, Date.now() - askedAt]; }
 };
-// What somebody has opened stays open when the part around it is put in anew.
+// What somebody has opened stays open when the part around it is put in anew, and a link that has the focus keeps it.
 const summaryOf = (details) => details.querySelector("summary")?.textContent;
 const replace = (part, other) => {
   const opened = [...part.querySelectorAll("details[open]")].map(summaryOf);
   const focused = [...part.querySelectorAll("summary")].indexOf(document.activeElement);
+  const address = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
   part.innerHTML = other.innerHTML;
   every("details", (details) => { if (opened.includes(summaryOf(details))) details.open = true; }, part);
   if (focused >= 0) part.querySelectorAll("summary")[focused]?.focus({ preventScroll: true });
+  if (address) [...part.querySelectorAll("a")].find((link) => link.getAttribute("href") === address)?.focus({ preventScroll: true });
 };
 const strip = (html) => html.replace(/(data-relative="">)[^<]*/g, "$1").replace(/value="[0-9a-f]{64}"/g, "");
 const pause = () => isStale ? Math.max(gap, 5 * took) : isFollowing && !hasFailed && !document.querySelector("[data-unannounced]") ? most : least;
@@ -108,20 +111,24 @@ if (parts.length && live) {
 
 // Confirmations open as a dialog; without a script they are pages.
 const dialog = document.getElementById("dialog");
+const openDialog = async (address) => {
+  try {
+    const answer = await fetch(address);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = page.getElementById("confirm");
+    if (!found) { location.href = address; return; }
+    dialog.replaceChildren(document.importNode(found, true));
+    dialog.showModal();
+    dialog.querySelector("input[type=text], input:not([type=hidden]), select, button")?.focus();
+  } catch { location.href = address; }
+};
 document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-dialog]");
   if (link && dialog && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
     event.preventDefault();
     link.classList.add("busy");
-    try {
-      const answer = await fetch(link.href);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const found = page.getElementById("confirm");
-      if (!found) { location.href = link.href; return; }
-      dialog.replaceChildren(document.importNode(found, true));
-      dialog.showModal();
-      dialog.querySelector("input[type=text], input:not([type=hidden]), select, button")?.focus();
-    } catch { location.href = link.href; } finally { link.classList.remove("busy"); }
+    await openDialog(link.href);
+    link.classList.remove("busy");
   }
   if (event.target.closest("dialog [data-close]")) { event.preventDefault(); dialog.close(); }
   if (event.target === dialog) dialog.close();
@@ -164,12 +171,125 @@ document.addEventListener("change", (event) => {
   every("[data-chosen]", (text) => { text.textContent = document.querySelector("[data-all-matching]:checked") ? "All that match" : chosen ? `${chosen} chosen` : "Choose schedules to act on them"; });
 });
 
-// The timeline and lists by keyboard.
+// The search of the header as a list below its field: first what this page offers, then what the server finds.
+const finder = document.getElementById("find"), options = document.getElementById("find-list");
+const isMac = navigator.platform.startsWith("Mac");
+const chosenOption = () => options.querySelector("[aria-selected=true]");
+const choose = (option) => {
+  chosenOption()?.setAttribute("aria-selected", "false");
+  if (!option) { finder.removeAttribute("aria-activedescendant"); return; }
+  option.setAttribute("aria-selected", "true");
+  option.scrollIntoView({ block: "nearest" });
+  finder.setAttribute("aria-activedescendant", option.id);
+};
+const offer = (links) => {
+  const known = new Set([...options.children].map((option) => option.dataset.href));
+  for (const link of links.filter((one) => !known.has(one.href))) {
+    const option = document.createElement("li");
+    [option.id, option.dataset.href] = [`find-${options.childElementCount}`, link.href];
+    for (const [name, value] of [["role", "option"], ["aria-selected", "false"]]) option.setAttribute(name, value);
+    option.toggleAttribute("data-dialog", "dialog" in link.dataset);
+    option.append(...document.importNode(link, true).childNodes);
+    options.append(option);
+  }
+  options.hidden = !options.childElementCount;
+  finder.setAttribute("aria-expanded", String(!options.hidden));
+  if (!chosenOption()) choose(options.firstElementChild);
+};
+let searches = 0;
+const closeOptions = () => {
+  searches++;
+  options.replaceChildren();
+  choose(null);
+  offer([]);
+  document.getElementById("find-told").textContent = "";
+};
+const search = async () => {
+  closeOptions();
+  const number = searches, words = finder.value.trim().toLowerCase();
+  offer([...document.querySelectorAll("main .head a.button")].filter((link) => words && link.textContent.toLowerCase().includes(words)));
+  if (words) await new Promise((resolve) => setTimeout(resolve, 150)); // what is typed on meanwhile asks anew
+  if (number !== searches) return;
+  const address = new URL(finder.form.action, location.href);
+  new FormData(finder.form).forEach((value, name) => address.searchParams.set(name, value));
+  try {
+    const answer = await fetch(address, { headers: { "X-Live": "1" }, redirect: "error" });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (number !== searches || !answer.ok) return;
+    offer([...page.querySelectorAll("#found a")]);
+    document.getElementById("find-told").textContent = options.childElementCount ? `${options.childElementCount} found` : "Nothing found";
+  } catch { /* the server is away: what this page offers stays */ }
+};
+const take = (option) => {
+  const { href } = option.dataset, isAsked = "dialog" in option.dataset;
+  closeOptions();
+  finder.value = "";
+  if (isAsked) openDialog(href); else location.href = href;
+};
+if (finder) {
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-expanded": "false", "aria-controls": "find-list", "aria-autocomplete": "list", "aria-keyshortcuts": isMac ? "Meta+K" : "Control+K" })) finder.setAttribute(name, value);
+  finder.nextElementSibling.textContent = isMac ? "\u2318 K" : "Ctrl K";
+  finder.nextElementSibling.hidden = false;
+  finder.addEventListener("input", search);
+  finder.addEventListener("blur", closeOptions);
+  finder.addEventListener("keydown", (event) => {
+    const chosen = chosenOption(), isDown = event.key === "ArrowDown";
+    if (event.key === "Enter" && chosen) { event.preventDefault(); take(chosen); }
+    if (event.key === "Escape" && chosen) { event.preventDefault(); closeOptions(); }
+    if (!isDown && event.key !== "ArrowUp") return;
+    event.preventDefault();
+    if (!chosen) search();
+    else choose(isDown ? chosen.nextElementSibling || options.firstElementChild : chosen.previousElementSibling || options.lastElementChild);
+  });
+  options.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus
+  options.addEventListener("click", (event) => { const option = event.target.closest("li"); if (option) take(option); });
+}
+
+// Pages by keyboard. Keys without Ctrl can be turned off: what is spoken to a browser may be typed.
+const keys = document.getElementById("keys"), keysToggle = document.getElementById("keys-toggle");
+let hasKeys = true, typedNumber = "", typedAt = 0;
+const setKeys = (is) => {
+  hasKeys = is;
+  document.body.classList.toggle("has-keys", is);
+  keysToggle.setAttribute("aria-pressed", String(is));
+  keysToggle.textContent = `single keys are ${is ? "on" : "off"}`;
+};
+if (keys) {
+  keys.hidden = false;
+  try { setKeys(localStorage.getItem("rqsched_keys") !== "off"); } catch { setKeys(true); } // storage may be forbidden
+  keysToggle.addEventListener("click", () => { setKeys(!hasKeys); try { localStorage.setItem("rqsched_keys", hasKeys ? "on" : "off"); } catch { /* for this page alone */ } });
+}
+const linkOf = (row) => row?.querySelector("a.id");
+const goToRow = (digit) => {
+  typedNumber = Date.now() - typedAt < 1500 ? typedNumber + digit : digit;
+  typedAt = Date.now();
+  linkOf(document.querySelectorAll("[data-rows] tbody tr")[Number(typedNumber) - 1])?.focus();
+};
+const onRow = (row, key) => {
+  const action = new URLSearchParams(row.dataset.keys).get(key), link = linkOf(row);
+  if (action) { const address = new URL(link.href); address.pathname += "/confirm"; address.searchParams.set("action", action); openDialog(address.href); }
+  if (key === "x") row.querySelector("input[name=id]")?.click();
+  const other = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[key];
+  if (other) linkOf(other).focus();
+  return Boolean(action || other);
+};
+const onKey = (key, target) => {
+  const link = [...document.querySelectorAll("a[data-key]")].find((one) => one.dataset.key === key);
+  const row = target.closest("[data-rows] tbody tr"), field = document.querySelector("main input[type=search]") || finder;
+  if (link) link.click();
+  else if (key === "/" && field) field.focus();
+  else if (key === "?" && keys) { keys.open = true; keys.querySelector("summary").focus(); }
+  else if (/^\d$/.test(key)) goToRow(key);
+  else return Boolean(row) && onRow(row, key);
+  return true;
+};
 document.addEventListener("keydown", (event) => {
-  if (event.target.closest("input, select, textarea, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const link = [...document.querySelectorAll("a[data-key]")].find((one) => one.dataset.key === event.key);
-  if (link) { event.preventDefault(); link.click(); }
-  if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } }
+  if (finder && event.key?.toLowerCase() === "k" && (isMac ? event.metaKey : event.ctrlKey) && !dialog.open) {
+    event.preventDefault();
+    finder.focus();
+    finder.select();
+    search();
+  } else if (hasKeys && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input:not([type=checkbox]), select, textarea, dialog") && onKey(event.key, event.target)) event.preventDefault();
 });
 
 // The preview of a timing while one types; the newest answer wins.

@@ -354,6 +354,7 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
             "/retry-failed",
             "/schedules?q=nothing",
             "/runs?q=nothing",
+            "/find?q=n",
         ]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
@@ -554,3 +555,101 @@ def test_a_page_that_is_told_to_stop_being_live_closes_its_stream(browser: Brows
         expect(by).to_have_attribute("data-by", "reading")
         page.get_by_role("button", name="not live").click()
         expect(by).to_have_attribute("data-by", "stream")
+
+
+def test_search_of_the_header_finds_schedules_pages_and_actions_by_keyboard_alone(
+    browser: Browser, pages: LivePages
+) -> None:
+    for name in ("nightly", "nights", "weekly"):
+        pages.live.note_every(name, "0 2 * * *")
+    with pages.viewer(browser) as page:
+        page.goto("/runs")
+        field, options = page.get_by_role("combobox", name="Find"), page.locator("#find-list [role=option]")
+        expect(page.locator("kbd").first).to_have_text("Ctrl K")
+        page.keyboard.press("Control+k")
+        expect(options.first).to_have_text("Overview")
+        page.keyboard.type("night")
+        expect(options.first).to_have_text("nightly")
+        expect(field).to_have_attribute("aria-expanded", "true")
+        for mode, rules in MODES.items():
+            page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+            page.set_viewport_size(PHONE if mode == "phone" else DESKTOP)
+            found = Axe().run(page, options=rules)
+            assert found.violations_count == 0, f"{mode}: {found.generate_report()}"
+            assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), mode
+        page.set_viewport_size(DESKTOP)
+        page.keyboard.press("ArrowUp")
+        expect(options.last).to_have_attribute("aria-selected", "true")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        second = options.nth(1)
+        expect(field).to_have_attribute("aria-activedescendant", second.get_attribute("id") or "")
+        expect(second).to_have_text("Run now nightly")
+        page.keyboard.press("Escape")
+        expect(options).to_have_count(0)
+        expect(field).to_have_attribute("aria-expanded", "false")
+        field.fill("pause nightly")
+        expect(options).to_have_text(["Pause nightly"])
+        page.keyboard.press("Enter")
+        expect(page.locator("dialog")).to_contain_text("Pause nightly?")
+        page.keyboard.type("by hand")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("nightly paused")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("timel")
+        expect(options).to_have_text(["Timeline"])
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Timeline")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("nothing-like-it")
+        expect(page.locator("#find-told")).to_have_text("Nothing found")
+
+
+def test_row_of_a_list_is_reached_and_paused_by_keys_that_can_be_turned_off(browser: Browser, pages: LivePages) -> None:
+    for number in range(1, 13):
+        pages.live.note_every(f"job-{number:02}", "0 2 * * *")
+    with pages.viewer(browser) as page:
+        page.goto("/schedules")
+        row = page.get_by_role("link", name="job-12", exact=True)
+        page.keyboard.type("12")
+        expect(row).to_be_focused()
+        page.keyboard.press("p")
+        expect(page.locator("dialog")).to_contain_text("Pause job-12?")
+        page.keyboard.press("Enter")  # the fourth key
+        expect(page.locator("h1")).to_contain_text("job-12 paused")
+        page.go_back()
+        page.keyboard.type("12")
+        page.keyboard.press("ArrowUp")
+        expect(page.get_by_role("link", name="job-11", exact=True)).to_be_focused()
+        page.keyboard.press("x")
+        expect(page.locator("[data-chosen]")).to_have_text("1 chosen")
+        page.keyboard.press("x")
+        page.keyboard.press("/")
+        page.keyboard.type("1?p/x")
+        expect(page.get_by_label("Id contains")).to_have_value("1?p/x")
+        expect(page.locator("dialog")).to_be_hidden()
+        page.locator("h1").click()
+        page.keyboard.press("?")
+        expect(page.locator("#keys p")).to_be_visible()
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        page.get_by_role("button", name="single keys are on").click()
+        page.reload()
+        page.keyboard.type("12")
+        expect(page.locator("body")).not_to_have_class("has-keys")
+        expect(row).not_to_be_focused()
+
+
+def test_page_that_is_refreshed_says_as_of_when_and_keeps_the_focus_on_a_link(
+    browser: Browser, pages: LivePages
+) -> None:
+    schedule = pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser) as page:
+        page.goto("/schedules")
+        page.evaluate("document.getElementById('as-of').textContent = 'long ago'")
+        link = page.get_by_role("link", name="nightly", exact=True)
+        link.focus()
+        schedule.pause()
+        expect(page.get_by_role("row", name="nightly")).to_contain_text("paused")
+        expect(page.locator("#as-of")).to_have_text(re.compile(r"^as of \d\d:\d\d · times in Europe/Berlin$"))
+        expect(link).to_be_focused()

@@ -1,0 +1,88 @@
+"""The search in the header of each page: schedules by a part of their id, what can be done to them, and pages.
+
+`pause night` finds the pause of each schedule whose id has `night` in it. The script shows what this page finds as a
+list below the field.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from starlette.responses import RedirectResponse, Response
+
+from rqsched.core.model import Schedule
+from rqsched.dashboard.actions import ACTIONS, Action, offered
+from rqsched.dashboard.rendering import PAGES
+from rqsched.dashboard.visit import Visit
+from rqsched.store import schedule_queries
+from rqsched.store.database import Connection
+from rqsched.store.schedule_queries import Filters
+
+_MOST = 8
+"""Schedules that are shown."""
+_WITH_ACTIONS = 3
+"""Those whose actions are shown, too, where none was named."""
+
+
+class _Wanted(NamedTuple):
+    """What was typed."""
+
+    text: str
+    """A part of an id."""
+    actions: list[Action]
+    """Those that the first word begins to name; none where no action was named."""
+
+
+def show(visit: Visit) -> Response:
+    """Show what was found; the exact id of a schedule leads to its page."""
+    typed = visit.query("q")
+    wanted = _wanted(typed)
+    found, is_cut = visit.read(lambda connection: _find(connection, visit.namespace, wanted.text))
+    is_script = "x-live" in visit.request.headers
+    if not is_script and any(one.schedule_id == typed for one in found):
+        return RedirectResponse(visit.url(f"/schedules/{typed}"), 303)
+    return visit.page(
+        "find.html", typed=typed, text=wanted.text, pages_found=_pages(visit, typed),
+        found=[(one.schedule_id, _offered(visit, wanted, one, place)) for place, one in enumerate(found)],
+        names_action=bool(wanted.actions), is_cut=is_cut, looked_at=schedule_queries.MOST_LOOKED_AT,
+    )  # fmt: skip
+
+
+def _wanted(typed: str) -> _Wanted:
+    """Read an action before a part of an id; a word that stands alone is a part of an id."""
+    word, _, rest = typed.partition(" ")
+    if typed.lower().startswith(run := f"{ACTIONS['trigger'].label.lower()} "):  # the label of two words
+        rest = typed[len(run) :]
+    named = [one for one in ACTIONS.values() if one.label.lower().startswith(word.lower())] if rest.strip() else []
+    return _Wanted(rest.strip(), named) if named else _Wanted(typed, [])
+
+
+def _find(connection: Connection, namespace: str, text: str) -> tuple[list[Schedule], bool]:
+    """Read the schedules whose ids have a text: first those that begin with it, however many are before these.
+
+    The flag says whether a list of all that have it may be longer.
+    """
+    if not text:
+        return [], False
+    search = Filters(namespace=namespace, text=text)
+    begin, first = (
+        schedule_queries.search_schedules(connection, search, sort="id", after=after, limit=_MOST)
+        for after in ((text, ""), None)
+    )
+    every = {one.uid: one for one in (*begin.items, *first.items)}.values()
+    found = sorted(every, key=lambda one: (not one.schedule_id.startswith(text), one.schedule_id))
+    return found[:_MOST], first.following is not None
+
+
+def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> list[Action]:
+    may = offered(visit, schedule.status.value)
+    if wanted.actions:
+        return [one for one in may if one in wanted.actions]
+    return may if place < _WITH_ACTIONS else []
+
+
+def _pages(visit: Visit, typed: str) -> dict[str, str]:
+    """Return the pages whose names have what was typed, and the forms that belong to no schedule."""
+    forms = {"New schedule": ("/schedules/new", "admin"), "Retry failed runs": ("/retry-failed", "operate")}
+    every = PAGES | {name: path for name, (path, role) in forms.items() if visit.may(role)}
+    return {name: path for name, path in every.items() if typed.lower() in name.lower()}
