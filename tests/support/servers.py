@@ -179,6 +179,12 @@ class PostgresServer:
             self.process.popen.send_signal(2)
             self.process.terminate()
 
+    def demote(self) -> None:
+        """It is a standby, which takes no write until it is promoted."""
+        self.stop()
+        (self.folder / "standby.signal").touch()
+        self.start()
+
     def kill(self) -> None:
         """It and all its backends are gone without a goodbye (SIGKILL); it recovers at the next start."""
         if self.process is not None:

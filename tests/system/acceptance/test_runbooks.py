@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -234,9 +235,26 @@ def test_a_worker_is_held_by_its_settings(silent: LiveEnv) -> None:
         book.step()
 
 
-def test_links_are_missing_in_redis(live: LiveEnv) -> None:
+@pytest.mark.postgres
+def test_the_database_takes_no_writes(make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str) -> None:
+    live = make_live(plain(own_postgres_url))
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools", own_postgres.binaries)}
+    live.note_every("nightly", Every(SECOND))
+    own_postgres.demote()
+    live.start_worker()
+    with Runbook(live, "The database takes no writes") as book:
+        book.step(3)
+    live.wait_for_successes(live.scheduler.get("nightly"))
+
+
+@pytest.mark.parametrize("link", ["none", "for another year"])
+def test_links_are_missing_in_redis(live: LiveEnv, link: str) -> None:
     live.note_every("nightly", Every("10s"))
-    live.redis.flushdb()
+    if link == "none":
+        live.redis.flushdb()
+    else:  # as Redis has it when SQL has gone back to before an update
+        armed: Any = live.redis.zrange("rq:scheduled:rqsched", 0, -1)
+        live.redis.zadd("rq:scheduled:rqsched", dict.fromkeys(armed, time.time() + 31_536_000))
     with Runbook(live, "Links are missing in Redis") as book:
         book.step(3)
 
@@ -370,6 +388,19 @@ def test_two_installations_on_one_redis(make_live: MakeLive, sqlite_url: str, tm
     queues = {"RQSCHED_CONTROL_QUEUE": "rqsched-2", "RQSCHED_DEFAULT_QUEUE": "second"}
     with Runbook(second, "Two installations on one Redis", queues) as book:
         book.step(3)
+
+
+def test_processes_of_one_database_with_two_control_queues_fire_nothing_twice(live: LiveEnv) -> None:
+    nightly = live.note_every("nightly", Every(SECOND))
+    workers = [live.start_worker(), live.start(rqsched_command("worker"), RQSCHED_CONTROL_QUEUE="rqsched-2")]
+    for worker in workers:
+        worker.wait_for_child("dispatcher")
+    wait_until(lambda: live.redis.zcard("rq:scheduled:rqsched-2"), timeout=60, what="a link in the second queue")
+
+    live.wait_for_successes(nightly, more=4)
+
+    nightly.pause()
+    live.check()
 
 
 def test_two_installations_share_a_queue_of_runs(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> None:

@@ -25,13 +25,6 @@ from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 pytestmark = [pytest.mark.postgres, pytest.mark.acceptance, pytest.mark.timeout(180)]
 
 
-def demote(server: PostgresServer) -> None:
-    """Restart it as a standby, which takes no write until it is promoted."""
-    server.stop()
-    (server.folder / "standby.signal").touch()
-    server.start()
-
-
 def promote(server: PostgresServer) -> None:
     server.execute("SELECT pg_promote()")
 
@@ -41,7 +34,7 @@ def test_a_write_after_a_read_meets_a_standby_as_an_outage_and_continues_when_it
 ) -> None:
     with closing(Database(own_postgres.create_database())) as database:
         database.transact(lambda connection: connection.execute(sa.text("CREATE TABLE t (a int)")))
-        demote(own_postgres)
+        own_postgres.demote()
         query, insert = sa.text("SELECT count(*) FROM t"), sa.text("INSERT INTO t VALUES (1)")
         assert database.read(lambda connection: connection.execute(query).scalar()) == 0
 
@@ -61,7 +54,7 @@ def test_a_dispatcher_beside_a_standby_lives_and_fires_when_it_is_promoted(
     worker = live.start_worker()
     live.note_every("note", Every("1s"))
     wait_until(lambda: len(live.executions()) > 1, timeout=60, what="two executions")
-    demote(own_postgres)
+    own_postgres.demote()
     began = len(live.executions())
     wait_until(lambda: "read-only" in worker.log(), timeout=60, what="a word of the standby")
 
@@ -91,7 +84,7 @@ def test_workers_started_on_a_standby_take_nothing_and_begin_when_it_is_promoted
     run = live.run_now("now")
     live.scheduler.runtime.record_workflows()
     armed = live.redis.zrange("rq:scheduled:rqsched", 0, -1, withscores=True)
-    demote(own_postgres)
+    own_postgres.demote()
 
     workers = {kind: start(live) for kind, start in KINDS.items()}
     for worker in workers.values():
@@ -128,7 +121,7 @@ def test_a_burst_on_a_standby_is_refused(
     make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
     live = make_live(own_postgres_url)
-    demote(own_postgres)
+    own_postgres.demote()
 
     ended = run_to_end(rqsched_command("worker", "--burst"), live.environment)
 
@@ -142,7 +135,7 @@ def test_a_web_process_on_a_standby_reads_and_refuses_writes_at_once(
     live, port = make_live(own_postgres_url), free_port()
     live.note_every("note", Every("1h"))
     live.redis.delete("rqsched:reconcile:rqsched")
-    demote(own_postgres)
+    own_postgres.demote()
     web = live.start(rqsched_command("web", "--port", str(port)))
     web.wait_for_log(WAITS, timeout=60)
     url = f"http://127.0.0.1:{port}"
