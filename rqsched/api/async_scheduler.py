@@ -234,6 +234,7 @@ class AsyncScheduler(_Async[Scheduler]):
     usages = _awaited(Scheduler.usages, _same)
     hold = _awaited(Scheduler.hold, _same)
     held = _awaited(Scheduler.held, _same)
+    holds = _awaited(Scheduler.holds, _same)
     preview_release = _awaited(Scheduler.preview_release, _same)
     release = _awaited(Scheduler.release, _same)
     recover = _awaited(Scheduler.recover, _same)

@@ -9,6 +9,7 @@ from typing import Any
 from rqsched.core.audit import CommandContext
 from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.option_table import require_note
+from rqsched.store import metadata
 
 
 class Holding:
@@ -36,6 +37,15 @@ class Holding:
         self.runtime.hold.look(is_fresh=True)
         found: Hold | None = self.runtime.hold.known
         return found
+
+    def holds(self: Any) -> list[Hold]:
+        """Return the hold and those that were released, the newest first: set and released when, by whom and why.
+
+        The last 100 are kept, in SQL: a restored backup has not seen what was released after it.
+        """
+        held = self.held()
+        found: list[Hold] = self.runtime.database.read(metadata.find_holds)
+        return found if held is None else [held, *(one for one in found if one.uid != held.uid)]
 
     def preview_release(self: Any, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
         """Return what `release` with the same arguments would do now: what fires, and which runs wait to begin.

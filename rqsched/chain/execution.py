@@ -28,7 +28,7 @@ from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.errors import BackendUnavailableError, RunCancelled
+from rqsched.errors import BackendUnavailableError, HeldError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.redelivery import is_requeued, mark_failed
@@ -51,16 +51,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """
     claim = claim_run(runtime, job)
     if claim is None:
-        run = runtime.database.read(lambda connection: changes.find_run(connection, job.uid))
-        if run is None:
-            raise UnknownJobError(f"no run {job.uid} in this database.")
-        if run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True):
-            # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
-            _log.info("%s waits: everything is held", job, extra={"action": "run_held"})
-        elif rq_job is not None and is_requeued(rq_job):
-            retry_requeued(runtime, job)
-        else:
-            _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
+        _leave(runtime, job, rq_job)
         return None
     found = _find_code(runtime, claim, rq_job)
     if found is None:
@@ -84,6 +75,24 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     if is_open:
         try_to_end(runtime, claim.run.uid)  # the last target may have ended already
     return result
+
+
+def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
+    """Leave an attempt that could not be claimed: it is held, or stale, or a person asks for another one."""
+    run = runtime.database.read(lambda connection: changes.find_run(connection, job.uid))
+    if run is None:
+        raise UnknownJobError(f"no run {job.uid} in this database.")
+    if run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True):
+        # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
+        _log.info("%s waits: everything is held", job, extra={"action": "run_held"})
+    elif rq_job is not None and is_requeued(rq_job):
+        try:
+            retry_requeued(runtime, job)
+        except HeldError:
+            _mark_failed(rq_job)
+            raise
+    else:
+        _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:

@@ -305,7 +305,7 @@ def _schema(scope: _Scope) -> Finding:
 def _went_back(scope: _Scope) -> Finding:
     """Look for what passes have noticed by their marks, within a day."""
     now = scope.runtime.now()
-    found = marks.told(scope.read(metadata.find_mark)[1], now)
+    found = scope.read(partial(marks.find_told, scope.runtime, now))
     taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
     texts = [f"{one.text} (noticed {_when(one.noticed_at)})" for one in found]
     if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - marks.STANDS:

@@ -147,7 +147,7 @@ class HoldGate:
             if self._in_redis is None:
                 self.put_into_redis(hold)
                 if self._in_redis is None:
-                    self._database.transact(lambda c: metadata.drop_hold(c, [hold.uid], text=text), patience=_BRIEF)
+                    self._database.transact(lambda c: metadata.drop_hold(c, [_over(hold)], text=text), patience=_BRIEF)
                     self._came_back(hold, "SQL")
             elif self._in_sql is None:
                 self.put_into_sql(hold)
@@ -175,19 +175,20 @@ class HoldGate:
         self._database.transact(lambda connection: metadata.set_hold(connection, uid, text), patience=_BRIEF)
         self._read_sql()
 
-    def drop(self) -> Hold | None:
-        """End what Redis and SQL hold, in SQL first; returns what has ended. Raises what either raises.
+    def drop(self, by: str | None = None, reason: str | None = None) -> Hold | None:
+        """End what Redis and SQL hold, in SQL first, which records who released it and why; returns what has ended.
 
-        When the second does not answer, everything is still held, and this is repeated.
+        Raises what either raises. When the second does not answer, everything is still held, and this is repeated.
         """
         self._read_redis()
         self._read_sql()
         kept = self.kept
         if kept is not None:
             found = _read(self._in_redis, "redis"), _read(self._in_sql, "sql")
-            uids = [one.uid for one in found if one is not None]
-            self._database.transact(lambda connection: metadata.drop_hold(connection, uids))
-            self._transport.drop_hold(uids)
+            at, known = self.now(), [_over(one) for one in found if one is not None]
+            ended = [replace(one, released_at=at, released_by=by, release_reason=reason) for one in known]
+            self._database.transact(lambda connection: metadata.drop_hold(connection, ended))
+            self._transport.drop_hold([one.uid for one in ended])
             self._in_redis = self._in_sql = None
             self._note()
         return kept
@@ -195,6 +196,11 @@ class HoldGate:
 
 def _read(text: str | None, place: str) -> Hold | None:
     return None if text is None else Hold.from_text(text, place)
+
+
+def _over(hold: Hold) -> Hold:
+    """Return a hold that nothing keeps any more."""
+    return replace(hold, kept_in=())
 
 
 def _joined(places: Sequence[Hold | None]) -> Hold | None:

@@ -98,7 +98,7 @@ def release(
     cancelled = _cancel_waiting(runtime, context) if cancels_waiting else 0
     counts = _miss_due(runtime, context, since) if is_missed else []
     try:
-        ended = runtime.hold.drop()
+        ended = runtime.hold.drop(context.principal, context.reason)
         runtime.transport.ask_for_pass()
     except RedisError as error:
         raise RedisUnavailableError(

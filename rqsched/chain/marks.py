@@ -57,7 +57,12 @@ class Told(NamedTuple):
         )
 
 
-def told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
+def find_told(runtime: Runtime, now: datetime, connection: Connection) -> list[Told]:
+    """Read what the marks of this process's control queue have told within `STANDS`."""
+    return _told(metadata.find_mark(connection, runtime.transport.control.name)[1], now)
+
+
+def _told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
     """Read what was recorded; what was noticed longer ago than `STANDS` is left out."""
     since = now - STANDS
     return [one for which, text in sorted(found.items()) if (one := _read(which, text)).noticed_at > since]
@@ -69,9 +74,9 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     Raises RedisError with nothing written, so that SQL is never ahead of Redis by more than one mark.
     """
     transport, owner = runtime.transport, runtime.ownership.known_database_id()
-    text, found = runtime.database.read(metadata.find_mark)
+    text, found = runtime.database.read(partial(metadata.find_mark, control_queue=transport.control.name))
     now, mark = runtime.now(), None if text is None else parse_mark(text)
-    asking = [one for one in told(found, now) if not one.is_compared]
+    asking = [one for one in _told(found, now) if not one.is_compared]
     if mark is not None and _AT_ONCE <= now - mark.at < runtime.settings.reconcile_interval:
         return asking
     newest = transport.newest_mark(owner)
@@ -82,7 +87,7 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     left = Mark(new_uid(now), "" if sides.sql is None else sides.sql.uid)
     noticed = sides.noticed(left.at)
     write = runtime.database.transact_alone if noticed is None else runtime.database.transact
-    if not write(partial(_write, left=left, known=sides.sql, noticed=noticed)):
+    if not write(partial(_write, transport.control.name, left=left, known=sides.sql, noticed=noticed)):
         return asking  # another process was first
     if noticed is not None:
         level = logging.ERROR if noticed.which is WentBack.TWO_DATABASES else logging.WARNING
@@ -123,12 +128,12 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
     return _Sides(mark, mark) if runtime.transport.push_mark(owner, str(mark), follows=str(newest)) else None
 
 
-def _write(connection: Connection, *, left: Mark, known: Mark | None, noticed: Told | None) -> bool:
-    replaced = None if known is None else str(known)
-    if not metadata.replace_value(connection, metadata.MARK, str(left), known=replaced):
+def _write(queue: str, connection: Connection, *, left: Mark, known: Mark | None, noticed: Told | None) -> bool:
+    name, replaced = metadata.of_queue(metadata.MARK, queue), None if known is None else str(known)
+    if not metadata.replace_value(connection, name, str(left), known=replaced):
         return False
     if noticed is not None:
-        metadata.record_went_back(connection, noticed.which, _text(noticed))
+        metadata.set_value(connection, _name_of(queue, noticed), _text(noticed))
     return True
 
 
@@ -137,9 +142,14 @@ def record_compared(runtime: Runtime, asking: Iterable[Told]) -> None:
 
     def record(connection: Connection) -> None:
         for one in asking:
-            metadata.replace_went_back(connection, one.which, _text(one), _text(one._replace(is_compared=True)))
+            name, compared = _name_of(runtime.transport.control.name, one), one._replace(is_compared=True)
+            metadata.replace_value(connection, name, _text(compared), known=_text(one))
 
     runtime.database.transact(record)
+
+
+def _name_of(queue: str, one: Told) -> str:
+    return metadata.of_queue(f"{metadata.WENT_BACK}:{one.which.value}", queue)
 
 
 def _text(one: Told) -> str:

@@ -16,6 +16,7 @@ from rqsched.core.results import RetryRow
 from rqsched.core.runs_on_request import decide_retry_on_request
 from rqsched.errors import (
     ConflictError,
+    HeldError,
     InvalidInputError,
     InvalidLimitError,
     NotFoundError,
@@ -149,7 +150,10 @@ def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: Com
 
 
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
-    """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more."""
+    """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more.
+
+    Raises HeldError while everything is held: the job fails again, to be requeued after the release.
+    """
 
     def is_its_end(run: Run) -> bool:
         return run.attempt == job.attempt and run.status in FAILURES
@@ -158,6 +162,8 @@ def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
         run = retry_run(
             runtime, job.uid, reason="requeued in RQ", context=CommandContext(source="rq"), fence=is_its_end
         )
+    except HeldError:
+        raise
     except (ConflictError, NotFoundError) as error:
         _log.warning("%s was requeued in vain: %s", job, error, extra={"action": "requeue_refused"})
         return None

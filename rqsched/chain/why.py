@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord, instant_of
+from rqsched.core.hold import Hold
 from rqsched.core.lifecycle import reanchored
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
@@ -22,7 +23,7 @@ from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import error_line
 from rqsched.spec.spec import Spec
-from rqsched.store import event_queries, pruning, run_queries, schedule_queries
+from rqsched.store import event_queries, metadata, pruning, run_queries, schedule_queries
 from rqsched.store.database import Connection
 
 LOOKED_AT = 5_000
@@ -43,8 +44,11 @@ _ANSWERS = {
     ScheduleStatus.DEAD: Answer.DEAD,
     ScheduleStatus.DELETED: Answer.DELETED,
 }
-_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED})
+_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.HELD})
 """Why an occurrence got no run when it was due."""
+_UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
+_NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
+"""What is answered of an occurrence that passed, unless everything was held then."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
@@ -77,14 +81,18 @@ class _Question:
         if run is None:
             return self.without_run()
         told = self.about_run(run)
-        if run.kind is not RunKind.BACKFILL:
+        is_live = run.kind is not RunKind.BACKFILL
+        hold = self.hold_at(self.now if told.answer == Answer.WAITS else None, run.due_at if is_live else None)
+        if hold is not None and (run.started_at is None or not hold.covers(run.started_at)):
+            told = replace(told, text=f"{told.text} {self.told_of(hold)}")
+        if is_live:
             return told
         live = self.without_run()  # what came of the occurrence when it was due
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
 
     def without_run(self) -> Why:
         """Answer for an instant whose occurrence has no run of its own."""
-        return next(found for found in self._answers() if found is not None)
+        return self.under_hold(next(found for found in self._answers() if found is not None))
 
     def _answers(self) -> Iterator[Why | None]:
         spec, occurrence = self.timing_then
@@ -105,6 +113,37 @@ class _Question:
             yield self.not_fired(occurrence)
             yield self.not_kept(occurrence)
             yield self.say(Answer.NOT_RECORDED, "No run, skip or miss of it is recorded.", occurrence_at=occurrence)
+
+    @cached_property
+    def holds(self) -> list[Hold]:
+        """The holds that are known, the newest first."""
+        return metadata.find_holds(self.connection)
+
+    def hold_at(self, *instants: datetime | None) -> Hold | None:
+        """Return the hold that was on at the first of these instants that one covers; None where none does."""
+        return next((one for at in instants if at is not None for one in self.holds if one.covers(at)), None)
+
+    def under_hold(self, told: Why) -> Why:
+        """Say of an occurrence without a run that everything was held when it was due, or is held now."""
+        occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
+        if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
+            return told
+        hold = self.hold_at(self.now if is_unfired else None, occurrence)
+        if hold is None:
+            return told
+        text = f"{told.text} {self.told_of(hold)}"
+        if told.answer in _NOT_FIRED or (is_unfired and hold.released_at is None):
+            return replace(told, answer=Answer.HELD.value, text=text, since=hold.since, by=hold.by, reason=hold.reason)
+        return replace(told, text=text)
+
+    def told_of(self, hold: Hold) -> str:
+        """Say a hold as a sentence."""
+        by = "" if hold.by is None else f", by {hold.by}"
+        since = self.clock(hold.since or self.at)
+        text = f"Everything has been held since {since}{by}, and nothing begins before `rqsched release`"
+        if hold.released_at is not None:
+            text = f"Everything was held from {since} to {self.clock(hold.released_at)}{by}"
+        return _ended(text + ("" if hold.reason is None else f": {hold.reason}"))
 
     def before_creation(self) -> Why:
         """Answer for an instant before there was the schedule: from the one that had its id then, if one had."""
@@ -228,15 +267,20 @@ class _Question:
         run = event.workflow_run_id if event is not None else None
         return replace(told, text=_ended(text), run_uid=run)
 
+    def awaited_by(self, run: Run) -> str:
+        """Name what a pending run waits for."""
+        if run.is_blocked:
+            return f"its workflow: {run.blocked_reason}"
+        return "a worker of its queue" if self.hold_at(self.now) is None else "a release"
+
     def about_run(self, run: Run) -> Why:
         """Answer for an occurrence that has a run."""
         number = f"run #{run.number}" + (" of a backfill" if run.kind is RunKind.BACKFILL else "")
         name = f"Its {number}"
         started = None if run.started_at is None else self.clock(run.started_at)
-        waits_for = f"its workflow: {run.blocked_reason}" if run.is_blocked else "a worker of its queue"
         waits = {
             RunStatus.BUFFERED: f"{name} waits for the run ahead of it",
-            RunStatus.PENDING: f"{name} waits for {waits_for}",
+            RunStatus.PENDING: f"{name} waits for {self.awaited_by(run)}",
             RunStatus.RETRYING: f"Attempt {run.attempt} of its run #{run.number} failed: {error_line(run.error)}. "
             f"The next begins on {self.clock(run.retry_at or self.now)}",
         }

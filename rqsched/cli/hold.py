@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -32,11 +33,17 @@ def hold(
     ] = False,
     since: Since = None,
     missed: AsMissed = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Hold nothing: list the holds that there were, who released them and why.")
+    ] = False,
 ) -> None:
     """Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.
 
     Runs that have begun go on. --reason says why.
     """
+    if history:
+        _list(session, session.scheduler.holds())
+        return
     if preview:
         found = session.scheduler.preview_release(since=_instant(since), missed=missed)
         _show(session, found)
@@ -80,6 +87,18 @@ def _places(held: Hold) -> str:
     missing = [name for name in ("Redis", "SQL") if name.lower() not in held.kept_in]
     kept = " and ".join(name for name in ("Redis", "SQL") if name.lower() in held.kept_in) or "this process alone"
     return f"{kept}; {' and '.join(missing)} will be told" if missing and "process" not in held.kept_in else kept
+
+
+def _list(session: Session, found: Sequence[Hold]) -> None:
+    rows = [one.to_dict() for one in found]
+    if session.writer.for_programs(rows, rows):
+        return
+    if not found:
+        session.writer.say("Nothing has been held.")
+        return
+    names = ("since", "by", "reason", "released_at", "released_by", "release_reason")
+    columns = ("Held since", "By", "Why", "Released", "By", "Why")
+    session.writer.table(columns, [tuple(getattr(one, name) for name in names) for one in found])
 
 
 def _show(session: Session, found: ReleasePreview) -> None:

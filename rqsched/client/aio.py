@@ -148,6 +148,7 @@ class AsyncClient:
     runs = _awaited(sync.Client.runs)
     hold = _awaited(sync.Client.hold)
     held = _awaited(sync.Client.held)
+    holds = _awaited(sync.Client.holds)
     preview_release = _awaited(sync.Client.preview_release)
     release = _awaited(sync.Client.release)
     bulk = _awaited(sync.Client.bulk)

@@ -95,6 +95,11 @@ def hold(response: httpx.Response) -> Hold:
     return _hold(response.json())
 
 
+def holds(response: httpx.Response) -> list[Hold]:
+    """Read the holds that there were."""
+    return [_hold(one) for one in response.json()["items"]]
+
+
 def _hold(json: Mapping[str, Any]) -> Hold:
     return read(Hold, {"uid": "", **json, "kept_in": tuple(json["kept_in"])})
 

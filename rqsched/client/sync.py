@@ -187,6 +187,10 @@ class Client:
         """Read the hold, with who set it, why and since when; None when nothing is held."""
         return self.send(get(path_of("hold"), responses.held))
 
+    def holds(self) -> Sequence[Hold]:
+        """Read the hold and those that were released, the newest first; see `Scheduler.holds`."""
+        return self.send(get(path_of("hold", "history"), responses.holds))
+
     def preview_release(self, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
         """Read what `release` with the same arguments would do now; see `Scheduler.preview_release`."""
         at = None if since is None else instant("since", since)

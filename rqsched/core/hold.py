@@ -10,6 +10,8 @@ from typing import Any
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import dumps
 
+_INSTANTS = ("since", "released_at")
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -24,25 +26,45 @@ class Hold:
     reason: str | None = None
     """Why, in the words of who set it."""
     kept_in: tuple[str, ...] = ()
-    """Where it is kept now: `redis`, `sql`, or `process` (RQSCHED_HOLD, `--hold`)."""
+    """Where it is kept now: `redis`, `sql`, or `process` (RQSCHED_HOLD, `--hold`); nowhere when it is over."""
+    released_at: datetime | None = None
+    """When it was released, aware UTC; None while it lasts, and where SQL went back and has not seen its release."""
+    released_by: str | None = None
+    """Who released it; None where that is not known."""
+    release_reason: str | None = None
+    """Why, in the words of who released it."""
 
     @classmethod
     def from_text(cls, text: str, *kept_in: str) -> Hold:
         """Return the hold that `to_text` wrote; what a newer release added is ignored."""
         stored = json.loads(text)
-        since = stored.get("since")
-        at = None if since is None else datetime.fromisoformat(since)
-        return cls(stored["uid"], at, stored.get("by"), stored.get("reason"), kept_in)
+        since, released = (None if at is None else datetime.fromisoformat(at) for at in map(stored.get, _INSTANTS))
+        by, reason = stored.get("released_by"), stored.get("release_reason")
+        return cls(stored["uid"], since, stored.get("by"), stored.get("reason"), kept_in, released, by, reason)
 
     def to_text(self) -> str:
         """Write it as Redis and SQL keep it."""
-        since = None if self.since is None else iso_utc(self.since)
-        return dumps({"uid": self.uid, "since": since, "by": self.by, "reason": self.reason})
+        values = self.to_dict()
+        del values["kept_in"]
+        return dumps({"uid": self.uid, **values})
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-native values."""
-        since = None if self.since is None else iso_utc(self.since)
-        return {"since": since, "by": self.by, "reason": self.reason, "kept_in": [*self.kept_in]}
+        since, released = (None if at is None else iso_utc(at) for at in (self.since, self.released_at))
+        return {
+            "since": since,
+            "by": self.by,
+            "reason": self.reason,
+            "kept_in": [*self.kept_in],
+            "released_at": released,
+            "released_by": self.released_by,
+            "release_reason": self.release_reason,
+        }
+
+    def covers(self, at: datetime) -> bool:
+        """Say whether it is recorded that this hold was on at an instant."""
+        ends_later = bool(self.kept_in) if self.released_at is None else at < self.released_at
+        return self.since is not None and self.since <= at and ends_later
 
     def __str__(self) -> str:
         """Say since when, by whom and why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rqsched.core import audit
+from rqsched.core.fire_decision import HELD
 from rqsched.core.policy import MissedPolicy
 from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
 
@@ -37,6 +38,7 @@ _SKIPS = {
     "dst_skip": "the clocks went forward past it",
     "disabled": "it was paused",
     "deleted": "it was deleted",
+    HELD: "everything was held, and the release counted it as missed",
 }
 _MISSES: dict[str, str] = {
     MissedPolicy.FIRE_ONCE: "nothing fired in time, and one run makes up for all",

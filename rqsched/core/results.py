@@ -151,6 +151,8 @@ class Answer(StrEnum):
     """Nothing fired it in time."""
     EXCLUDED = "excluded"
     """`exclude` of the schedule takes it out."""
+    HELD = "held"
+    """Everything was, or is, held then: it was not fired by its policies, or has not been yet."""
     PAUSED = "paused"
     """The schedule was, or is, paused then."""
     DEAD = "dead"

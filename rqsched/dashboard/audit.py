@@ -20,6 +20,9 @@ PAGE = 50
 EVENTS = 500
 """Events of which they are made: what one operation did to many runs is one line."""
 
+HOLDS = 10
+"""Holds of the whole installation that stand above them."""
+
 
 class Asked(NamedTuple):
     """What one person asked of one schedule, once or several times in a row, for one reason."""
@@ -42,9 +45,11 @@ def show(visit: Visit) -> Response:
         lines, is_cut = lines[:PAGE], False
         following = lines[-1].oldest.position
     names = ("who", "action", "schedule", "within", "since", "until")
+    is_filtered = any(visit.query(name) for name in names)
     return visit.page(
         "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, filters=filters,
-        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=any(visit.query(name) for name in names),
+        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
+        holds=[] if is_filtered or after else visit.scheduler.holds()[:HOLDS],
     )  # fmt: skip
 
 

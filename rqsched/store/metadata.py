@@ -6,10 +6,12 @@ Also what the web processes have to know of each other for some hours, under a p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.hold import Hold
 from rqsched.core.marks import WentBack
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import database_metadata
@@ -19,14 +21,17 @@ DATABASE_ID = "database_id"
 TAKEN_OVER = "taken_over"
 """The name of the time at which this database's server took over from another one, and of that one's identity."""
 MARK = "mark"
-"""The name of the newest mark of a reconcile pass."""
-_OF_MARKS = {f"went_back:{one.value}": one for one in WentBack}
-"""The names of what marks told."""
+"""The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
+WENT_BACK = "went_back"
+"""How the names of what its marks told begin; the side follows."""
 HOLD = "hold"
 """The name of the hold, while there is one: no claim begins an attempt then."""
 _RELEASED = "released"
-"""The name of the uids of the holds that were released last, so that none is copied back from Redis."""
-_MOST_RELEASED = 20
+"""The name of the holds that were released last: who asks later reads them, and none is copied back from Redis."""
+_LONGEST = 64
+"""The most characters of a name, as the table has it."""
+MOST_RELEASED = 100
+"""How many of them are kept."""
 
 
 def find_value(connection: Connection, name: str) -> str | None:
@@ -54,18 +59,31 @@ def set_hold(connection: Connection, uid: str, text: str) -> None:
         claim_value(connection, HOLD, text)
 
 
-def drop_hold(connection: Connection, uids: Sequence[str], *, text: str | None = None) -> None:
-    """Remove the hold, or only the one of this text, and remember that these were released."""
-    released = [*_lock_released(connection), *uids][-_MOST_RELEASED:]
-    set_value(connection, _RELEASED, " ".join(released))
+def drop_hold(connection: Connection, ended: Sequence[Hold], *, text: str | None = None) -> None:
+    """Remove the hold, or only the one of this text, and remember that these were released, by whom and when."""
+    released = _lock_released(connection) | {one.uid: one for one in ended}
+    set_value(connection, _RELEASED, "\n".join(one.to_text() for one in [*released.values()][-MOST_RELEASED:]))
     is_it = sa.true() if text is None else database_metadata.c.value == text
     connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == HOLD, is_it))
 
 
-def _lock_released(connection: Connection) -> list[str]:
-    """Read the uids of released holds; others who set or release one wait until the transaction ends."""
+def find_holds(connection: Connection) -> list[Hold]:
+    """Return the hold that SQL has and those that were released, the newest first."""
+    statement = sa.select(database_metadata.c.name, database_metadata.c.value)
+    named = statement.where(database_metadata.c.name.in_([HOLD, _RELEASED]))
+    found = {str(name): str(value) for name, value in connection.execute(named)}
+    lasting = [Hold.from_text(found[HOLD], "sql")] if HOLD in found else []
+    return [*lasting, *reversed(_read_released(found.get(_RELEASED, "")))]
+
+
+def _lock_released(connection: Connection) -> dict[str, Hold]:
+    """Read released holds by uid; others who set or release one wait until the transaction ends."""
     claim_value(connection, _RELEASED, "")
-    return (lock_value(connection, _RELEASED) or "").split()
+    return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED) or "")}
+
+
+def _read_released(texts: str) -> list[Hold]:
+    return [Hold.from_text(text) for text in texts.splitlines()]
 
 
 def set_value(connection: Connection, name: str, value: str) -> None:
@@ -86,34 +104,31 @@ def replace_value(connection: Connection, name: str, value: str, *, known: str |
     return connection.execute(replaced).rowcount == 1 or find_value(connection, name) == value
 
 
-def find_mark(connection: Connection) -> tuple[str | None, dict[WentBack, str]]:
+def of_queue(name: str, control_queue: str) -> str:
+    """Return the name of what is recorded of one control queue: each has marks of its own in its Redis."""
+    full = f"{name}:{control_queue}"
+    return full if len(full) <= _LONGEST else f"{name}:{blake2b(control_queue.encode(), digest_size=16).hexdigest()}"
+
+
+def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, dict[WentBack, str]]:
     """Return the newest mark, None before the first, and what was recorded of each side that went back."""
-    statement = sa.select(database_metadata.c.name, database_metadata.c.value)
-    named = statement.where(database_metadata.c.name.in_([MARK, *_OF_MARKS]))
-    found = {str(name): str(value) for name, value in connection.execute(named)}
-    return found.pop(MARK, None), {_OF_MARKS[name]: value for name, value in found.items()}
-
-
-def record_went_back(connection: Connection, which: WentBack, value: str) -> None:
-    """Record that a side went back, in place of what was recorded of it before."""
-    set_value(connection, f"went_back:{which.value}", value)
+    names = {of_queue(f"{WENT_BACK}:{which.value}", control_queue): which for which in WentBack}
+    mark, statement = of_queue(MARK, control_queue), sa.select(database_metadata.c.name, database_metadata.c.value)
+    rows = connection.execute(statement.where(database_metadata.c.name.in_([mark, *names])))
+    found = {str(name): str(value) for name, value in rows}
+    return found.pop(mark, None), {names[name]: value for name, value in found.items()}
 
 
 def forget_went_back(connection: Connection) -> None:
     """Delete what was recorded of sides that went back, and of a server that this one took over from."""
-    remove_values(connection, [*_OF_MARKS, TAKEN_OVER])
+    remove_values(connection, [*values_under(connection, f"{WENT_BACK}:"), TAKEN_OVER])
 
 
 def renew_id(connection: Connection, database_id: str) -> None:
     """Make a copy a database of its own: it has another id, and no marks yet."""
     set_value(connection, DATABASE_ID, database_id)
     forget_went_back(connection)
-    remove_values(connection, [MARK])
-
-
-def replace_went_back(connection: Connection, which: WentBack, known: str, value: str) -> None:
-    """Record more of a side that went back, if nothing else was recorded of it since."""
-    replace_value(connection, f"went_back:{which.value}", value, known=known)
+    remove_values(connection, values_under(connection, f"{MARK}:"))
 
 
 def values_under(connection: Connection, prefix: str) -> dict[str, str]:

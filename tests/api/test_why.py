@@ -416,3 +416,76 @@ def test_occurrence_that_was_excluded_then_is_told_so_after_that_is_changed(any_
     any_env.clock.advance(2 * HOUR)
     schedule.update(exclude=[])
     assert answers(schedule, NOON + HOUR, NOON + 3 * HOUR) == ["excluded", "fires"]
+
+
+def test_while_everything_is_held_what_is_due_and_what_is_to_come_are_held(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.advance(MINUTE)
+    any_env.scheduler.hold(context=ADA)
+    any_env.advance(2 * HOUR)
+
+    for at in (None, NOON + HOUR, NOON + 2 * HOUR, NOON + 5 * DAY):
+        told = schedule.why(at)
+        assert (told.answer, told.by, told.reason, told.since) == ("held", "ada", "the vendor moves", NOON + MINUTE)
+        assert told.text.endswith(
+            " Everything has been held since Thu 15 Jan 2026 at 12:01 UTC, by ada, and nothing begins before "
+            "`rqsched release`: the vendor moves."
+        )
+    assert schedule.why(NOON + HOUR).text.startswith("It has been due since Thu 15 Jan 2026 at 13:00 UTC")
+    assert schedule.why(NOON + 5 * DAY).text.startswith("It fires on Tue 20 Jan 2026 at 12:00 UTC.")
+    assert answers(schedule, NOON + HOUR + MINUTE) == ["no_occurrence"]
+
+
+def test_hold_that_was_released_is_why_an_occurrence_was_missed_or_ran_late(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.run_next(schedule, HOUR)
+    any_env.scheduler.hold(context=ADA)
+    any_env.advance(3 * HOUR)
+    any_env.scheduler.release(context=CommandContext(principal="bob"))
+    assert answers(schedule, NOON + 2 * HOUR) == ["late"]
+    any_env.dispatch()
+    any_env.work()
+    told = (
+        "Everything was held from Thu 15 Jan 2026 at 13:00 UTC to Thu 15 Jan 2026 at 16:00 UTC, by ada: "
+        "the vendor moves."
+    )
+
+    assert answers(schedule, *(NOON + hours * HOUR for hours in (1, 2, 3, 4, 5))) == [
+        "ran", "ran", "held", "missed", "fires",
+    ]  # fmt: skip
+    late, missed = schedule.why(NOON + 2 * HOUR), schedule.why(NOON + 3 * HOUR)
+    assert "started on Thu 15 Jan 2026 at 16:00 UTC" in late.text
+    assert late.text.endswith(told)
+    assert missed.text.endswith(told)
+    assert (missed.by, missed.since, missed.reason) == ("ada", NOON + HOUR, "the vendor moves")
+    assert missed.event_sequence is not None
+    assert "held" not in schedule.why(NOON + HOUR).text
+
+
+def test_what_a_release_records_as_missed_was_held(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.scheduler.hold()
+    any_env.advance(2 * HOUR)
+    any_env.scheduler.release(missed=True)
+    told = schedule.why(NOON + HOUR)
+    assert told.answer == Answer.HELD
+    assert "everything was held, and the release counted it as missed" in told.text
+
+
+def test_run_that_was_waiting_when_everything_was_held_waits_for_the_release(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    any_env.fire_next(schedule, HOUR)
+    any_env.scheduler.hold("restore")
+    told = schedule.why(NOON + HOUR)
+    assert told.answer == Answer.WAITS
+    assert "waits for a release, since Thu 15 Jan 2026 at 13:00 UTC. Everything has been held since" in told.text
+    any_env.scheduler.release()
+    assert "waits for a worker of its queue" in schedule.why(NOON + HOUR).text
+
+
+def test_pause_is_the_answer_also_under_a_hold(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOURLY)
+    schedule.pause(context=ADA)
+    any_env.scheduler.hold()
+    any_env.advance(2 * HOUR)
+    assert answers(schedule, None, NOON + HOUR, NOON + 9 * HOUR) == ["paused"] * 3

@@ -232,6 +232,39 @@ def test_a_released_hold_that_comes_back_with_a_place_that_went_back_is_over(any
     assert (anew.uid != hold.uid, anew.reason, anew.kept_in) == (True, "second", ("redis", "sql"))
 
 
+def test_who_held_and_released_everything_is_kept(any_env: Env) -> None:
+    env, began = any_env, any_env.clock.now()
+    assert env.scheduler.holds() == []
+    env.scheduler.hold("restore", context=OPERATOR)
+    assert [(one.by, one.kept_in, one.released_at) for one in env.scheduler.holds()] == [
+        ("ann", ("redis", "sql"), None)
+    ]
+    env.advance(HOUR)
+    env.scheduler.release(reason="looked at", context=CommandContext(principal="bob"))
+    env.scheduler.hold("again")
+
+    lasting, over = env.scheduler.holds()
+
+    assert (lasting.reason, lasting.released_at) == ("again", None)
+    assert (over.by, over.since, over.reason, over.kept_in) == ("ann", began, "restore", ())
+    assert (over.released_by, over.released_at, over.release_reason) == ("bob", began + HOUR, "looked at")
+    for _ in range(metadata.MOST_RELEASED + 1):
+        env.scheduler.release()
+        env.scheduler.hold()
+    assert len(env.scheduler.holds()) == metadata.MOST_RELEASED + 1
+    assert over not in env.scheduler.holds()
+
+
+def test_a_hold_whose_release_sql_has_not_seen_is_kept_without_its_end(env: Env) -> None:
+    hold = env.scheduler.hold()
+    env.scheduler.release()
+    come_back(env, "SQL", hold)
+    env.recover()
+    assert [(one.uid, one.released_at, one.covers(env.clock.now())) for one in env.scheduler.holds()] == [
+        (hold.uid, None, False)
+    ]
+
+
 def come_back(env: Env, place: str, hold: Hold) -> None:
     """A hold is where it was before its release: an older state of that place is there again."""
     if place == "Redis":

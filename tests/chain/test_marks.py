@@ -26,6 +26,7 @@ from tests.support.narrow import present
 from tests.support.sql import statements
 
 BETWEEN_PASSES = 16 * SECOND
+MARK = metadata.of_queue(metadata.MARK, "rqsched")
 FORGET: dict[str, Callable[[Env], object]] = {
     "FLUSHALL": lambda env: env.redis.flushall(),
     "nothing": lambda env: None,
@@ -33,7 +34,7 @@ FORGET: dict[str, Callable[[Env], object]] = {
 
 
 def told(env: Env) -> list[Told]:
-    return marks.told(env.runtime.database.read(metadata.find_mark)[1], env.runtime.now())
+    return env.runtime.database.read(partial(marks.find_told, env.runtime, env.runtime.now()))
 
 
 def noticed(env: Env) -> list[WentBack]:
@@ -41,7 +42,8 @@ def noticed(env: Env) -> list[WentBack]:
 
 
 def mark(env: Env) -> str:
-    return present(env.runtime.database.read(metadata.find_mark)[0])
+    found = partial(metadata.find_mark, control_queue=env.transport.control.name)
+    return present(env.runtime.database.read(found)[0])
 
 
 def in_redis(env: Env) -> list[str]:
@@ -56,7 +58,7 @@ def passes(env: Env, count: int = 1) -> None:
 
 def restore(env: Env, backup: str) -> None:
     """SQL has the mark of then; what else it has does not matter here."""
-    env.runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.MARK, backup))
+    env.runtime.database.transact(lambda connection: metadata.set_value(connection, MARK, backup))
 
 
 def test_each_pass_leaves_its_mark_in_sql_and_in_redis_with_its_predecessors(any_env: Env) -> None:
@@ -221,7 +223,7 @@ def dies(*_: object, **__: object) -> None:
 def test_a_sql_without_any_mark_beside_a_redis_with_some_went_back(env: Env) -> None:
     passes(env, 2)
     env.runtime.database.transact(
-        lambda connection: connection.execute(sa.text("DELETE FROM rqsched_facts WHERE name = 'mark'"))
+        lambda connection: connection.execute(sa.text("DELETE FROM rqsched_facts WHERE name LIKE 'mark:%'"))
     )
 
     passes(env, 2)
@@ -365,3 +367,20 @@ def test_a_minute_of_passes_writes_four_marks(env: Env) -> None:
         env.recover()
     assert len(in_redis(env)) - began == 4
     assert 4 * env.runtime.settings.reconcile_interval == MINUTE
+
+
+@pytest.mark.parametrize("queue", ["other", "q" * 255], ids=["short", "longest"])
+def test_passes_of_two_control_queues_of_one_database_tell_nothing(make_env: MakeEnv, queue: str) -> None:
+    ours = make_env()
+    url = str(ours.scheduler.settings.database_url)
+    theirs = make_env(database_url=url, control_queue=queue)
+
+    for env in (ours, theirs, ours, theirs, theirs, ours):
+        leave(env)
+
+    assert (noticed(ours), noticed(theirs)) == ([], [])
+    assert mark(ours) != mark(theirs)
+    restore(ours, in_redis(ours)[1])
+    leave(ours)
+    leave(theirs)
+    assert (noticed(ours), noticed(theirs)) == ([WentBack.SQL], [])

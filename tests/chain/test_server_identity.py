@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -340,7 +341,7 @@ def test_a_copy_is_adopted_at_once_and_what_was_found_ends(original: Env, copy: 
 
     clone.recover()
     assert recorded(clone) == "7501 16999 2"
-    assert marks.told(clone.runtime.database.read(metadata.find_mark)[1], clone.clock.now()) == []
+    assert clone.runtime.database.read(partial(marks.find_told, clone.runtime, clone.clock.now())) == []
     with pytest.raises(WrongDatabaseError, match="is a copy"):
         original.recover()
 

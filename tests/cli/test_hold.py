@@ -13,6 +13,7 @@ def test_hold_preview_and_release_tell_people_what_they_did(cli: Cli) -> None:
     cli.past(hours=1).create("late", HELLO, Every("30m"))
     assert "Nothing is held.\n1 schedule(s) are due: 1 run(s) would start" in cli("hold", "--preview").out
     assert cli.scheduler.held() is None
+    assert cli("hold", "--history").out == "Nothing has been held.\n"
 
     assert "Everything is held since " in (told := cli("hold", "--reason", "restore").out)
     assert "(restore), in Redis and SQL." in told
@@ -26,6 +27,10 @@ def test_hold_preview_and_release_tell_people_what_they_did(cli: Cli) -> None:
 
     assert "occurrence(s) of 1 schedule(s) are recorded as missed; 0 run(s) cancelled." in told
     assert cli("release").out == "Nothing was held.\n"
+    assert "restore" in cli("hold", "--history").out
+    (over,) = cli("hold", "--history", "-o", "json").json
+    assert (over["reason"], over["since"], over["kept_in"]) == ("restore", preview["hold"]["since"], [])
+    assert over["released_at"] > over["since"]
     assert cli("tick").out == "No schedules due.\n"
 
 

@@ -36,6 +36,7 @@ QUOTAS = json.dumps({"full": {"schedules": 1}})
 SERVERS = {"eviction", "persistence", "links", "failed links", "depth", "events", "versions", "imports", "connections"}
 """What doctor alone looks for: causes, of which every surface shows the effect."""
 RARELY = Every(9 * HOUR)
+MARK = metadata.of_queue(metadata.MARK, "rqsched")
 
 
 class Fault(NamedTuple):
@@ -130,17 +131,17 @@ def foreign_worker(env: Env) -> None:
 
 def restored(env: Env) -> None:
     """SQL is put back to its first mark."""
-    known, _ = env.runtime.database.read(metadata.find_mark)
+    known = env.runtime.database.read(lambda connection: metadata.find_value(connection, MARK))
     env.advance(MINUTE)
     env.recover()
-    env.runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.MARK, present(known)))
+    env.runtime.database.transact(lambda connection: metadata.set_value(connection, MARK, present(known)))
     env.advance(MINUTE)
     env.recover()
 
 
 def copied(env: Env) -> None:
     """A copy of the database goes on from its first mark until now, beside it."""
-    known, _ = env.runtime.database.read(metadata.find_mark)
+    known = env.runtime.database.read(lambda connection: metadata.find_value(connection, MARK))
     env.advance(MINUTE)
     env.recover()
     owner, first = env.runtime.ownership.database_id(), parse_mark(present(known))

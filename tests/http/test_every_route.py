@@ -30,7 +30,7 @@ READ = {
     f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
     f"GET {ONE}upcoming/", f"GET {ONE}why/", f"GET {ONE}deliveries/",
     "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/", "GET /api/v1/hold/",
-    "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
+    "GET /api/v1/hold/history/", "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
     "GET /ojs/v1/dead-letter", "GET /ojs/v1/dead-letter/{dead_letter_id}",

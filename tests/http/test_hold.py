@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rqsched import HeldSchedule, Released
+from rqsched import CommandContext, HeldSchedule, Released
 from rqsched.errors import HeldError
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE, statuses
@@ -36,6 +36,9 @@ def test_while_held_what_is_started_by_hand_is_409_and_reads_say_who_and_why(web
     done = web.post(RELEASE, {"missed": True, "cancel_pending": True}).json()
 
     assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0}
+    (over,) = web.get("/api/v1/hold/history/").json()["items"]
+    assert (over["held"], over["reason"], over["since"]) == (False, "restore", held["since"])
+    assert (over["released_by"], over["kept_in"]) == (held["by"], [])
     assert web.post(at(operation="trigger/")).status_code == 200
 
 
@@ -45,6 +48,9 @@ def test_a_token_of_some_namespaces_holds_nothing(make_web: MakeWeb) -> None:
     for answer in (tenant.post(HOLD, {}), tenant.post(RELEASE, {}), tenant.get(PREVIEW)):
         problem(answer, 403, "forbidden")
     assert tenant.get(HOLD).json()["held"] is False
+    web.env.scheduler.hold("restore", context=CommandContext(principal="ann"))
+    told = tenant.get(HOLD).json()
+    assert (told["by"], told["reason"]) == ("ann", "restore"), "who is held up is told why, and whom to ask"
 
 
 def test_the_client_does_what_the_scheduler_does(web: Web) -> None:
@@ -73,6 +79,8 @@ def test_the_client_does_what_the_scheduler_does(web: Web) -> None:
 
     assert asyncio.run(release()) == Released(None, 1, 2, 0)
     assert client.held() is None
+    (over,) = client.holds()
+    assert (over.reason, over.since, over.released_at) == ("restore", hold.since, web.env.clock.now())
 
 
 def test_every_page_says_that_it_is_held_and_one_button_releases(make_web: MakeWeb) -> None:
@@ -86,8 +94,12 @@ def test_every_page_says_that_it_is_held_and_one_button_releases(make_web: MakeW
     pages.env.advance(3 * MINUTE)
     assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/release")
 
-    told = pages.do("/release", missed="yes")
+    told = pages.do("/release", missed="yes", reason="the night is back")
 
     assert "Everything is released. 3 occurrences are recorded as missed." in told
     assert "Nothing begins" not in told
     assert statuses(schedule) == []
+    assert "everything was held" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    audit = pages.get("/audit")
+    assert "restoring &lt;last&gt; night" in audit
+    assert "the night is back" in audit

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from rqsched.chain.health import GIVEN_UP_WITHIN, late_until, waiting_by_queue
-from rqsched.chain.marks import told
+from rqsched.chain.marks import find_told
 from rqsched.chain.quotas import usages
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
@@ -21,7 +21,7 @@ from rqsched.http.auth import Principal
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import OTHER, Follower
 from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
-from rqsched.store import metadata, system_queries
+from rqsched.store import system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import Memory
@@ -77,7 +77,7 @@ class Meter:
             ],
             usages=usages(self._runtime, connection),
             notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
-            went_back={one.which for one in told(metadata.find_mark(connection)[1], now)},
+            went_back={one.which for one in find_told(self._runtime, now, connection)},
         )
 
     def _read_redis(self) -> RedisGauges | None:

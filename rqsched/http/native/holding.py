@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from rqsched.core.hold import Hold
 from rqsched.http.dependencies import Admin, AdminAlways, Call, Read
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.native.requests import HoldRequest, Instant, ReleaseRequest
-from rqsched.http.native.responses import HoldResponse, ReleasePreviewResponse, ReleaseResponse
+from rqsched.http.native.responses import HoldResponse, HoldsResponse, ReleasePreviewResponse, ReleaseResponse
 from rqsched.http.openapi import Json
 from rqsched.http.request_bodies import StrictRoute
 
@@ -35,6 +36,12 @@ def hold(call: AdminAlways, body: HoldRequest) -> Response:
     _require_all(call)
     call.scheduler.hold(body.reason, context=call.context)
     return Json(_hold(call))
+
+
+@router.get("/hold/history/", response_model=HoldsResponse)
+def history(call: Read) -> Response:
+    """List the hold and those that were released, the newest first: set and released when, by whom and why."""
+    return Json({"items": [_told(one) for one in call.scheduler.holds()]})
 
 
 @router.get("/hold/preview/", response_model=ReleasePreviewResponse)
@@ -66,4 +73,8 @@ def release(call: AdminAlways, body: ReleaseRequest) -> Response:
 
 def _hold(call: Call) -> dict[str, Any]:
     found = call.scheduler.held()
-    return {"held": found is not None, **({} if found is None else found.to_dict())}
+    return {"held": False} if found is None else _told(found)
+
+
+def _told(hold: Hold) -> dict[str, Any]:
+    return {"held": bool(hold.kept_in), **hold.to_dict()}

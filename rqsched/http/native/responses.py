@@ -310,6 +310,19 @@ class HoldResponse(Schema):
     """Why."""
     kept_in: list[str] = Field(default_factory=list)
     """Where it is kept: `redis`, `sql`, or `process` for this process alone."""
+    released_at: datetime | None = None
+    """When it was released; null while it lasts, and where SQL went back and has not seen its release."""
+    released_by: str | None = None
+    """Who released it."""
+    release_reason: str | None = None
+    """Why it was released."""
+
+
+class HoldsResponse(Schema):
+    """The hold and those that were released, at most 101."""
+
+    items: list[HoldResponse]
+    """The newest first."""
 
 
 HeldScheduleResponse: Any = schema_of("HeldScheduleResponse", HeldSchedule)

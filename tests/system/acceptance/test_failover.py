@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def test_two_copies_of_one_data_directory_look_alike_and_are_told_by_their_marks
     for _ in range(2):
         for runtime in (ours, theirs):
             pass_now(runtime)
-    found = marks.told(ours.database.read(metadata.find_mark)[1], ours.now())
+    found = ours.database.read(partial(marks.find_told, ours, ours.now()))
     assert WentBack.TWO_DATABASES in {one.which for one in found}
 
 
