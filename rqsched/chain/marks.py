@@ -59,10 +59,10 @@ class Told(NamedTuple):
 
 def find_told(runtime: Runtime, now: datetime, connection: Connection) -> list[Told]:
     """Read what the marks of this process's control queue have told within `STANDS`."""
-    return _told(metadata.find_mark(connection, runtime.transport.control.name)[1], now)
+    return told(metadata.find_mark(connection, runtime.transport.control.name)[1], now)
 
 
-def _told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
+def told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
     """Read what was recorded; what was noticed longer ago than `STANDS` is left out."""
     since = now - STANDS
     return [one for which, text in sorted(found.items()) if (one := _read(which, text)).noticed_at > since]
@@ -76,7 +76,7 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     transport, owner = runtime.transport, runtime.ownership.known_database_id()
     text, found = runtime.database.read(partial(metadata.find_mark, control_queue=transport.control.name))
     now, mark = runtime.now(), None if text is None else parse_mark(text)
-    asking = [one for one in _told(found, now) if not one.is_compared]
+    asking = [one for one in told(found, now) if not one.is_compared]
     if mark is not None and _AT_ONCE <= now - mark.at < runtime.settings.reconcile_interval:
         return asking
     newest = transport.newest_mark(owner)
