@@ -64,18 +64,26 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
 
 
+DATABASES = 10_000
+"""How many databases a Valkey has; it makes each when it is first used."""
+
+
 @dataclass
 class ValkeyServer:
     """A Valkey of its own for tests that kill, stop or restart it; `url` stays the same over restarts."""
 
     folder: Path
     port: int = field(default_factory=free_port)
-    options: tuple[str, ...] = ("--save", "", "--appendonly", "no")
+    options: tuple[str, ...] = ("--save", "", "--appendonly", "no", "--databases", str(DATABASES))
     process: Process | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return self.url_of(0)
+
+    def url_of(self, database: int) -> str:
+        """The URL of one of its databases, from 0 on."""
+        return f"redis://127.0.0.1:{self.port}/{database}"
 
     @property
     def pid(self) -> int:
