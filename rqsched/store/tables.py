@@ -206,6 +206,8 @@ schedules = sa.Table(
     sa.Column("last_outcome", sa.String(16)),
     sa.Column("overdue_at", Instant),
     sa.Column("overdue_since", Instant),
+    sa.Column("resume_at", Instant),
+    sa.Column("resume_catch_up", sa.String(16)),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -226,6 +228,8 @@ PartialIndex("ix_rqsched_schedules_due", schedules.c.due_at, schedules.c.uid, wh
 PartialIndex("ix_rqsched_schedules_waiting", schedules.c.uid, where=HAS_WAITING)
 IS_WATCHED = schedules.c.overdue_at.is_not(None)
 PartialIndex("ix_rqsched_schedules_overdue", schedules.c.overdue_at, schedules.c.uid, where=IS_WATCHED)
+RESUMES = schedules.c.resume_at.is_not(None)
+PartialIndex("ix_rqsched_schedules_resuming", schedules.c.resume_at, schedules.c.uid, where=RESUMES)
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD

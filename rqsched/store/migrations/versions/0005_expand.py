@@ -1,4 +1,5 @@
-"""Hours of runs, which the dashboard reads in place of the runs, indexes of live runs and of what was asked; long runs.
+"""Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
+ends of pauses.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -15,11 +16,15 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
+INSTANT = sa.DateTime(timezone=True)
+
 
 def upgrade() -> None:
-    """Create the tables of hours; index live runs, and of backfills only the runs that belong to one."""
+    """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
+    pauses.
+    """
     _create_hours()
-    op.add_column("rqsched_runs", sa.Column("long_at", sa.DateTime(timezone=True)))
+    op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
     op.create_index("ix_rqsched_runs_live", "rqsched_runs", ["schedule_uid", "number"], **_where("kind != 'backfill'"))
     # What the index of live runs adds to each write of a run, this one no longer takes.
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
@@ -27,10 +32,17 @@ def upgrade() -> None:
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"], **is_backfilled)
     is_asked, key = _where("payload LIKE '%\"command_context\":%'"), ["recorded_at", "schedule_uid", "sequence"]
     op.create_index("ix_rqsched_audit_events_asked", "rqsched_audit_events", key, **is_asked)
+    op.add_column("rqsched_schedules", sa.Column("resume_at", INSTANT))
+    op.add_column("rqsched_schedules", sa.Column("resume_catch_up", sa.String(16)))
+    resumes = _where("resume_at IS NOT NULL")
+    op.create_index("ix_rqsched_schedules_resuming", "rqsched_schedules", ["resume_at", "uid"], **resumes)
 
 
 def downgrade() -> None:
     """Drop the hours, which are counted again from the runs that there are."""
+    op.drop_index("ix_rqsched_schedules_resuming", "rqsched_schedules")
+    op.drop_column("rqsched_schedules", "resume_catch_up")
+    op.drop_column("rqsched_schedules", "resume_at")
     op.drop_index("ix_rqsched_audit_events_asked", "rqsched_audit_events")
     op.drop_index("ix_rqsched_runs_backfill", "rqsched_runs")
     op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
