@@ -16,7 +16,7 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
-from rqsched.core.lifecycle import anchored
+from rqsched.core.lifecycle import anchored, decide_end_pause
 from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import due_of
 from rqsched.core.payload import loads
@@ -142,7 +142,7 @@ _OF_STATE = (
     "uid", "namespace", "schedule_id", "status_reason", "note", "next_run_at", "due_at", "last_run_at", "run_count",
     "success_count", "error_count", "consecutive_failures", "skipped_count", "missed_count", "last_skip_reason",
     "last_skipped_at", "last_error", "latest_instance_id", "latest_run_uid", "version", "created_at", "updated_at",
-    "paused_at", "deleted_at", "overdue_since", "last_success_at",
+    "paused_at", "deleted_at", "overdue_since", "last_success_at", "resume_at", "resume_catch_up",
 )  # fmt: skip
 _OF_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
 _SAME = (*_OF_STATE, *_OF_DEFINITION)
@@ -169,7 +169,12 @@ def _within(instants: Iterator[datetime], is_in_budget: Callable[[], bool]) -> I
 
 
 def iter_upcoming(schedule: Schedule, now: datetime) -> Iterator[datetime]:
-    """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire."""
+    """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
+
+    One whose pause ends by itself fires from then on.
+    """
+    if schedule.resume_at is not None:
+        schedule = decide_end_pause(schedule, [], now=max(schedule.resume_at, now)).after
     if not schedule.is_active or schedule.next_run_at is None or schedule.due_at is None:
         return
     yield schedule.due_at

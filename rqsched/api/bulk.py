@@ -7,6 +7,7 @@ when its turn comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
@@ -15,6 +16,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
+from rqsched.core.ids import iso_utc
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.results import BulkRow
@@ -26,6 +28,7 @@ from rqsched.errors import (
     NotFoundError,
     QuotaExceededError,
 )
+from rqsched.spec.timeline import require_utc
 from rqsched.store import schedule_queries
 from rqsched.store.schedule_queries import Filters
 
@@ -49,7 +52,9 @@ class Bulk(NamedTuple):
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     catch_up: CatchUp | None = None
-    """Where resume continues; None keeps each schedule's own."""
+    """Where resume, or a pause with `until`, continues; None keeps each schedule's own."""
+    until: datetime | None = None
+    """When a pause ends by itself; None for by hand."""
     overlap: OverlapPolicy | None = None
     """The policy of a trigger; None keeps each schedule's own."""
     idempotency_key: str | None = None
@@ -65,7 +70,13 @@ class Bulk(NamedTuple):
         try:
             match self.operation:
                 case "pause":
-                    handle.pause(self.note, reason=self.reason, context=self.context)
+                    handle.pause(
+                        self.note,
+                        reason=self.reason,
+                        until=self.until,
+                        catch_up=None if self.until is None else self.catch_up,
+                        context=self.context,
+                    )
                     return row("paused")
                 case "resume":
                     handle.resume(self.catch_up, note=self.note, context=self.context)
@@ -122,6 +133,10 @@ def run_bulk(
         raise InvalidInputError("operation", f"{bulk.operation!r} is not one of {', '.join(OPERATIONS)}")
     require_note(bulk.reason, "reason")
     require_note(bulk.note)
+    if bulk.until is not None and bulk.operation != "pause":
+        raise InvalidInputError("until", f"says when a pause ends; leave it out of {bulk.operation}")
+    if bulk.until is not None and bulk.until <= runtime.now():
+        raise InvalidInputError("until", f"{iso_utc(bulk.until)} has passed; name a later time")
     if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= MOST:
         raise InvalidLimitError("bound", f"must be a whole number from 1 to {MOST}")
     if not filters.get("status"):
@@ -149,6 +164,7 @@ class BulkOperations:
         reason: str | None = None,
         note: str | None = None,
         catch_up: CatchUp | str | None = None,
+        until: datetime | None = None,
         overlap: OverlapPolicy | str | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
@@ -162,6 +178,7 @@ class BulkOperations:
         >>> scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away", dry_run=True)
         []
 
+        `until` ends the pauses by themselves, see `ScheduleHandle.pause`.
         Without `status` it is those that are active (pause, trigger) or paused (resume). Each is one transaction; what
         changed meanwhile is `skipped`. Raises InvalidLimitError, with nothing done, when more than `bound` match.
         Interrupted, call it again: what was paused is not active any more; a trigger needs an `idempotency_key`.
@@ -171,6 +188,7 @@ class BulkOperations:
             reason,
             note,
             None if catch_up is None else CatchUp.of(catch_up),
+            None if until is None else require_utc(until, "until"),
             None if overlap is None else OverlapPolicy.of(overlap),
             idempotency_key,
             context,

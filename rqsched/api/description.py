@@ -138,6 +138,10 @@ class Description:
     """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
     expect_duration: float | None = None
     """Seconds a run may take before that is told; None expects nothing."""
+    resume_at: datetime | None = None
+    """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
+    resume_catch_up: str | None = None
+    """Where it continues then: `next`, `once` or `from_now`; None without `resume_at`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values, the same objects where there are any; instants as ISO 8601 UTC."""
@@ -325,6 +329,8 @@ class ScheduleFields:
     created_at = Shown[datetime]("When it was created.")
     updated_at = Shown[datetime]("When its row was written last.")
     paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
+    resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
+    resume_catch_up = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
     overdue_since = Shown[datetime | None](
         "Since when it has been without a success for as long as allowed; None when it is not, or expects none."

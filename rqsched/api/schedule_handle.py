@@ -204,18 +204,35 @@ class ScheduleHandle(ScheduleView):
         note: str | None = None,
         *,
         reason: str | None = None,
+        until: datetime | None = None,
+        catch_up: CatchUp | str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active."""
+        """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
+
+        With `until` it fires again by itself from then on, within `reconcile_interval` and whatever crashed meanwhile:
+        where `catch_up` says, by default where its policy of this moment does; `resume()` before that ends the pause
+        and this. A schedule that is paused already gets another end so. What has been due since `until` when a process
+        sees to it fires late, by the schedule's `missed` policy. Raises InvalidInputError when `until` has passed.
+        """
         require_note(note)
         require_note(reason, "reason")
+        end = None if until is None else require_utc(until, "until")
+        mode = None if catch_up is None else CatchUp.of(catch_up)
         within = caller_transaction(connection, session)
         return self._operate(
             lambda _, schedule, operation: lifecycle.decide_pause(
-                schedule, now=self._runtime.now(), note=note, reason=reason, context=context, operation=operation
+                schedule,
+                now=self._runtime.now(),
+                note=note,
+                reason=reason,
+                until=end,
+                catch_up=mode,
+                context=context,
+                operation=operation,
             ),
             if_version,
             within,

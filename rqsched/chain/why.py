@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord, instant_of
 from rqsched.core.hold import Hold
-from rqsched.core.lifecycle import reanchored
+from rqsched.core.lifecycle import decide_end_pause, reanchored
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
 from rqsched.core.policy import CatchUp
@@ -58,7 +58,7 @@ def why(connection: Connection, schedule: Schedule, at: datetime | None, now: da
     """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given."""
     asked = _Question(connection, schedule, now, now if at is None else at)
     if at is not None:
-        return asked.answer()
+        return asked.after_pause() or asked.answer()
     if not schedule.is_active:
         return asked.because_of_status(schedule.status, asked.newest_status)
     since = max(schedule.created_at, schedule.timing_changed_at)
@@ -89,6 +89,17 @@ class _Question:
             return told
         live = self.without_run()  # what came of the occurrence when it was due
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
+
+    def after_pause(self) -> Why | None:
+        """Answer for an instant ahead at which the schedule's pause has ended by itself; None for every other one."""
+        until = self.schedule.resume_at
+        if until is None or self.end <= max(until, self.now):
+            return None
+        resumed = decide_end_pause(self.schedule, [], now=max(until, self.now)).after
+        if not resumed.is_active:
+            return None
+        told = replace(self, schedule=resumed).answer()
+        return replace(told, text=f"It is paused until {self.clock(until)}. {told.text}")
 
     def without_run(self) -> Why:
         """Answer for an instant whose occurrence has no run of its own."""
@@ -243,7 +254,7 @@ class _Question:
         )
         for one in resumes:
             if one.sequence <= up_to and one.payload.get("reason") == CatchUp.FROM_NOW.value:
-                spec = reanchored(spec, one.recorded_at)
+                spec = reanchored(spec, instant_of(one, "until") or one.recorded_at)
         return spec
 
     def because_of_status(self, status: ScheduleStatus, event: AuditRecord | None) -> Why:
@@ -251,7 +262,8 @@ class _Question:
         is_past = status is not self.schedule.status or (event is not None and event != self.newest_status)
         since = None if event is None else event.recorded_at
         if status is ScheduleStatus.PAUSED:
-            since = since or self.schedule.paused_at
+            paused_at = None if event is None else instant_of(event, "paused_at")
+            since = paused_at or since or self.schedule.paused_at
         told = self.say(_ANSWERS[status], "", event, since=since)
         if since is None:
             text = f"It was {status.value} then" if is_past else f"It is {status.value}"
@@ -264,6 +276,8 @@ class _Question:
             text += f": {end_in_words(told.reason)}"
         if status is ScheduleStatus.DEAD and event is not None and (error := event.payload.get("error")):
             text += f". The error: {error_line(error)}"
+        if not is_past and (until := self.schedule.resume_at) is not None:
+            text += f". It fires again by itself on {self.clock(until)}"
         run = event.workflow_run_id if event is not None else None
         return replace(told, text=_ended(text), run_uid=run)
 

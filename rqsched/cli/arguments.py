@@ -80,6 +80,12 @@ NewId = Annotated[str, typer.Argument(metavar="SCHEDULE_ID", help="The id, uniqu
 ScheduleId = Annotated[
     str, typer.Argument(metavar="SCHEDULE_ID", help="The id in the namespace.", autocompletion=schedule_ids)
 ]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", metavar="INSTANT", help="Of a pause: it ends by itself at this instant, or in so long (2h)."
+    ),
+]
 Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=METADATA)]
 Overlap = Annotated[
     str | None,
@@ -197,6 +203,14 @@ def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
     if value.tzinfo is None:
         raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
     return value
+
+
+def instant_ahead(option: str, text: str, now: datetime) -> datetime:
+    """Read an instant, or a length: so long from now."""
+    try:
+        return now + span(option, text)
+    except InvalidDurationError:
+        return instant(option, text)
 
 
 def instant_or_age(option: str, text: str, now: datetime) -> datetime:

@@ -20,7 +20,7 @@ from rqsched.chain.backfill import DEFAULT_BOUND as MOST_OCCURRENCES
 from rqsched.chain.backfill import BackfillRange
 from rqsched.chain.retrying import DEFAULT_BOUND as MOST_RUNS
 from rqsched.cli import arguments
-from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, workflow_names
+from rqsched.cli.arguments import DryRun, Matching, Note, Overlap, ScheduleId, Until, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import ScheduleStatus
@@ -62,7 +62,10 @@ def bulk(
     *,
     matching: Matching,
     note: Note = None,
-    catch_up: Annotated[str | None, typer.Option("--catch-up", help="With resume: where it continues.")] = None,
+    catch_up: Annotated[
+        str | None, typer.Option("--catch-up", help="With resume, or pause --until: where they continue.")
+    ] = None,
+    until: Until = None,
     overlap: Annotated[
         str | None, typer.Option("--overlap", help="With trigger: the overlap policy instead of their own.")
     ] = None,
@@ -78,6 +81,7 @@ def bulk(
         reason=session.reason,
         note=note,
         catch_up=catch_up,
+        until=None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now()),
         overlap=overlap,
         idempotency_key=idempotency_key,
         dry_run=dry_run,

@@ -131,12 +131,16 @@ class Session:
             "next_run_at": handle.next_run_at,
             "version": handle.state.version,
         }
+        if handle.resume_at is not None:
+            fields["resume_at"] = handle.resume_at
         self.writer.record(fields, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return in brackets what the outcome does not say: the status, and when the schedule fires next."""
+    """Return in brackets what the outcome does not say: the status, and when it fires next, or its pause ends."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
+    if handle.resume_at is not None:
+        fires = f"until {shown(handle.resume_at)}"
     told = (None if handle.status in {outcome, "deleted"} else handle.status, fires)
     text = "; ".join(part for part in told if part)
     return f" ({text})" if text else ""

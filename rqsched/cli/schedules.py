@@ -19,7 +19,7 @@ from rqsched.api.build_description import describe as describe_schedule
 from rqsched.api.build_description import describe_run, iter_upcoming
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli import arguments
-from rqsched.cli.arguments import Listed, Note, Overlap, PageToken, ScheduleId, Yes, schedule_ids
+from rqsched.cli.arguments import Listed, Note, Overlap, PageToken, ScheduleId, Until, Yes, schedule_ids
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
 from rqsched.core.audit import NOT_TRIGGERABLE
@@ -215,9 +215,24 @@ def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
 
 
 @command(app)
-def pause(session: Session, schedule_id: ScheduleId, note: Note = None) -> None:
-    """Stop firing; runs and retries continue, buffered runs wait."""
-    handle = session.schedule(schedule_id).pause(note, reason=session.reason, context=session.context)
+def pause(
+    session: Session,
+    schedule_id: ScheduleId,
+    note: Note = None,
+    until: Until = None,
+    catch_up: Annotated[
+        str | None, typer.Option("--catch-up", help=f"With --until: where it continues, {', '.join(CatchUp)}.")
+    ] = None,
+) -> None:
+    """Stop firing; runs and retries continue, buffered runs wait. With --until it fires again by itself then."""
+    handle = session.schedule(schedule_id)
+    handle.pause(
+        note,
+        reason=session.reason,
+        until=None if until is None else arguments.instant_ahead("--until", until, handle.runtime.now()),
+        catch_up=catch_up,
+        context=session.context,
+    )
     session.report(handle, "paused")
 
 

@@ -244,6 +244,7 @@ class Client:
         reason: str | None = None,
         note: str | None = None,
         catch_up: str | None = None,
+        until: datetime | None = None,
         overlap: str | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
@@ -255,7 +256,8 @@ class Client:
         Without `status` it is those that are active (pause, trigger) or paused (resume). Raises InvalidLimitError, with
         nothing done, when more than `bound` (at most 1000) match.
         """
-        more = {"catch_up": catch_up, "overlap": overlap, "idempotency_key": idempotency_key}
+        end = None if until is None else instant("until", until)
+        more = {"catch_up": catch_up, "until": end, "overlap": overlap, "idempotency_key": idempotency_key}
         body = requests.bulk_body(filters, reason=reason, note=note, dry_run=dry_run, bound=bound, **more)
         is_repeatable = operation != "trigger" or idempotency_key is not None  # pausing twice does nothing
         path, read = path_of("bulk", operation), responses.listed(BulkRow)
@@ -490,10 +492,22 @@ class ScheduleHandle(ScheduleView):
         return self._client.send(request.then(self._keep))
 
     def pause(
-        self, note: str | None = None, *, reason: str | None = None, if_version: int | None = None
+        self,
+        note: str | None = None,
+        *,
+        reason: str | None = None,
+        until: datetime | None = None,
+        catch_up: str | None = None,
+        if_version: int | None = None,
     ) -> ScheduleHandle:
-        """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does."""
-        return self._client.send(self._edit("pause", {"note": note, "reason": reason}, if_version))
+        """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does.
+
+        With `until` it fires again by itself then, where `catch_up` says; one that is paused already is paused until
+        then.
+        """
+        end = None if until is None else instant("until", until)
+        body = {"note": note, "reason": reason, "until": end, "catch_up": catch_up}
+        return self._client.send(self._edit("pause", body, if_version))
 
     def resume(
         self, catch_up: str | None = None, *, note: str | None = None, if_version: int | None = None

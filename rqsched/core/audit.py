@@ -92,8 +92,8 @@ _ASKED = frozenset({"workflow_instance_id", "workflow_run_id", "occurrence_time"
 
 CONTRACT: Mapping[str, frozenset[str]] = {
     CREATED: _DEFINED,
-    PAUSED: frozenset({"reason", "paused_at"}),
-    RESUMED: frozenset({"next_fire_at", "reason"}),
+    PAUSED: frozenset({"reason", "paused_at", "until", "catch_up"}),
+    RESUMED: frozenset({"next_fire_at", "reason", "until"}),
     UPDATED: _DEFINED | {"changed_fields"},
     TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids"},
     SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"}),

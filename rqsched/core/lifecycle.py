@@ -15,6 +15,7 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
 from rqsched.core.delays import jittered
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import (
     DEFINITION,
     Change,
@@ -42,7 +43,7 @@ from rqsched.core.occurrences import (
 from rqsched.core.overlap import StartRequest, apply_overlap, drain
 from rqsched.core.policy import CatchUp
 from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhausted
-from rqsched.errors import InvalidSpecError, ScheduleStateError
+from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
 from rqsched.spec.spec import Member, Once, Spec
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
@@ -259,27 +260,51 @@ def decide_pause(
     now: datetime,
     note: str | None = None,
     reason: str | None = None,
+    until: datetime | None = None,
+    catch_up: CatchUp | None = None,
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active."""
-    _require(schedule, "pause", ScheduleStatus.ACTIVE)
+    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active.
+
+    With `until` the pause ends by itself then, and the schedule continues where `catch_up` says, by default where its
+    policies say today; one that is paused already gets this end in place of the one it has.
+    """
+    if until is not None and until <= now:
+        raise InvalidInputError("until", f"{iso_utc(until)} has passed; name a later time")
+    if catch_up is not None and until is None:
+        raise InvalidInputError(
+            "catch_up", "says where a pause with `until` continues; add `until`, or pass it to resume"
+        )
+    _require(schedule, "pause", ScheduleStatus.ACTIVE, *([] if until is None else [ScheduleStatus.PAUSED]))
     builder = ChangeBuilder(schedule, now=now, context=context)
-    upcoming = schedule.next_run_at
+    if schedule.is_active:
+        _stop(builder)
+    mode = None if until is None else (catch_up or schedule.policies.catch_up).value
+    why = reason or note or (None if schedule.is_active else schedule.status_reason)
+    builder.set(
+        status_reason=why,
+        resume_at=until,
+        resume_catch_up=mode,
+        note=schedule.note if note is None else note,
+        version=schedule.version + 1,
+    )
+    paused_at = builder.schedule.paused_at
+    builder.record(audit.PAUSED, reason=why, paused_at=paused_at, until=until, catch_up=mode)
+    return builder.build(operation)
+
+
+def _stop(builder: ChangeBuilder) -> None:
+    upcoming, now = builder.schedule.next_run_at, builder.now
     write_off(builder, "disabled")
     builder.set(
         status=ScheduleStatus.PAUSED,
-        status_reason=reason or note,
         paused_at=now,
         paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
         next_run_at=None,
         due_at=None,
         awaiting_run_uid=None,
-        note=schedule.note if note is None else note,
-        version=schedule.version + 1,
     )
-    builder.record(audit.PAUSED, reason=reason or note, paused_at=now)
-    return builder.build(operation)
 
 
 def decide_resume(
@@ -292,37 +317,52 @@ def decide_resume(
     context: CommandContext | None = None,
     operation: str | None = None,
     keep_next: bool = False,
+    until: datetime | None = None,
 ) -> Change:
     """Fire again from the place `catch_up` names; waiting runs start again. Raises unless paused.
 
     `keep_next` keeps the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
+    `until` is when the pause was to end: what has been due since then fires late, by the schedule's policies.
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
-    builder = ChangeBuilder(schedule, runs, now=now, context=context)
-    _activate(builder, note)
+    builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
+    _activate(builder, note, at)
     mode = catch_up or schedule.policies.catch_up
     if mode is CatchUp.FROM_NOW:
-        spec = reanchored(schedule.spec, now)
+        spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))
-        builder.set(definition=definition, timing_changed_at=planned_from(schedule, now))
+        builder.set(definition=definition, timing_changed_at=planned_from(schedule, at))
     upcoming = schedule.paused_next_run_at
     if keep_next and upcoming is not None and upcoming > now:
         builder.plan(Occurrence(upcoming, due_of(schedule, upcoming)))
     else:
-        _plan_anew(builder, missed=_missed_while_paused(schedule, now) if mode is CatchUp.ONCE else None)
+        _plan_anew(builder, at, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
-    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason, until=until)
     drain(builder)
     return builder.build(operation)
 
 
-def _activate(builder: ChangeBuilder, note: str | None) -> None:
+def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
+    """Fire again as from the time at which the pause was to end; nothing is changed unless that has come."""
+    at, paused_at = schedule.resume_at, schedule.paused_at
+    # An older release, which does not know of it, may have ended that pause and begun another one.
+    is_of_this_pause = at is not None and paused_at is not None and paused_at < at
+    if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now or not is_of_this_pause:
+        return unchanged(schedule)
+    catch_up = None if schedule.resume_catch_up is None else CatchUp.of(schedule.resume_catch_up)
+    return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)
+
+
+def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
     builder.set(
         status=ScheduleStatus.ACTIVE,
         status_reason=None,
         paused_at=None,
         paused_next_run_at=None,
-        evaluated_to=planned_from(builder.schedule, builder.now),
+        resume_at=None,
+        resume_catch_up=None,
+        evaluated_to=planned_from(builder.schedule, at),
         note=builder.schedule.note if note is None else note,
         version=builder.schedule.version + 1,
     )
@@ -336,16 +376,16 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
 
-def _plan_anew(builder: ChangeBuilder, missed: datetime | None = None) -> None:
-    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one from now."""
-    spec, now = builder.schedule.spec, builder.now
+def _plan_anew(builder: ChangeBuilder, at: datetime, missed: datetime | None = None) -> None:
+    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one after `at`."""
+    spec = builder.schedule.spec
     if missed is not None:
-        builder.plan(Occurrence(missed, due_at=now))
+        builder.plan(Occurrence(missed, due_at=builder.now))
         builder.set(evaluated_to=missed - TICK)
     elif spec.is_from_completion and (unfinished := builder.unfinished()):
         builder.wait_for(unfinished[-1].uid)
     else:
-        builder.plan(next_occurrence(builder.schedule, planned_from(builder.schedule, now)))
+        builder.plan(next_occurrence(builder.schedule, planned_from(builder.schedule, at)))
 
 
 def reanchored(spec: Spec, now: datetime) -> Spec:
@@ -373,7 +413,7 @@ def decide_restart(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
-    _activate(builder, note)
+    _activate(builder, note, now)
     builder.set(
         remaining=schedule.definition.max_runs,
         run_count=0,
@@ -385,7 +425,7 @@ def decide_restart(
         missed_count=0,
         last_error=None,
     )
-    _plan_anew(builder)
+    _plan_anew(builder, now)
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="restart")
     return builder.build(operation)
 
@@ -445,8 +485,8 @@ def decide_continue(
     """Make a done schedule active that `can_continue`: its owner declared an end that lies ahead; counters continue."""
     _require(schedule, "continue", ScheduleStatus.DONE)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
-    _activate(builder, None)
-    _plan_anew(builder)
+    _activate(builder, None, now)
+    _plan_anew(builder, now)
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="declared_again")
     return builder.build(operation)
 

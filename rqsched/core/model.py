@@ -350,6 +350,10 @@ class Schedule:
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
     """The next time it had when it was paused, for `catch_up="once"`."""
+    resume_at: datetime | None = None
+    """When its pause ends by itself; None for one that ends by hand, and unless paused."""
+    resume_catch_up: str | None = None
+    """Where it continues then, a CatchUp; None without `resume_at`."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""

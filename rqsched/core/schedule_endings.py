@@ -85,3 +85,4 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
 
 def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
+    builder.set(resume_at=None, resume_catch_up=None)

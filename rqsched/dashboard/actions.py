@@ -51,8 +51,12 @@ class Action:
 
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
-    handle.pause(reason=visit.context.reason, context=visit.context)
-    return f"{handle.schedule_id} is paused."
+    text = visit.form.get("until", "").strip()
+    until = visit.instant("until", text) if text else None
+    catch_up = (visit.form.get("catch_up") or None) if text else None
+    handle.pause(reason=visit.context.reason, until=until, catch_up=catch_up, context=visit.context)
+    end = "" if until is None else f" until {until.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}"
+    return f"{handle.schedule_id} is paused{end}."
 
 
 def _resume(visit: Visit, handle: ScheduleHandle) -> str:

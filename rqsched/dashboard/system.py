@@ -37,8 +37,8 @@ _REPAIRS = {
     "deliveries": "runs enqueued again", "retries": "retry links armed", "lost": "lost runs settled",
     "blocked": "blocked runs given up", "drained": "waiting runs started", "backfills": "backfills continued",
     "targets": "targets delivered again or failed", "overdue": "schedules found without a success in time",
-    "long": "runs found to take longer than expected", "notifications": "notifications delivered again or failed",
-    "failed": "rows that could not be repaired",
+    "long": "runs found to take longer than expected", "resumed": "pauses ended that were to end by then",
+    "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",
 }  # fmt: skip
 """What a reconcile pass does, in words."""
 _HOUR = timedelta(hours=1)

@@ -61,6 +61,8 @@ class Row:
     """What ran, in words."""
     rest: float | None = None
     """From where on it does not fire because of its status; None while it fires."""
+    rests_until: float = 1000
+    """Up to where that is so."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
     """Where it fires next."""
     band: tuple[float, float] | None = None
@@ -102,8 +104,9 @@ def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row
     stops = event_queries.newest_stops(connection, resting, _AMONG)
     for uid in resting:
         since = stops[uid].recorded_at if uid in stops else axis.start
-        if since < axis.end:
-            rows[uid].rest = axis.x(since)
+        end = rows[uid].schedule.resume_at or axis.end
+        if since < axis.end and end > axis.start:
+            rows[uid].rest, rows[uid].rests_until = axis.x(since), axis.x(min(end, axis.end))
 
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import LinkId
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import Run, RunStatus, ScheduleStatus
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_due_time, page_by_uid
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
@@ -27,6 +27,7 @@ from rqsched.store.tables import (
     IS_OPEN_TARGET,
     IS_UNFINISHED,
     IS_WATCHED,
+    RESUMES,
     WAITS_FOR_CODE,
     constant,
     runs,
@@ -52,6 +53,13 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
+    return _uids(connection, statement, after, limit)
+
+
+def resuming(connection: Connection, until: datetime, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read paused schedules whose pause was to end by itself up to `until`."""
+    is_paused = schedules.c.status == constant(ScheduleStatus.PAUSED)
+    statement = sa.select(schedules.c.uid).where(RESUMES, schedules.c.resume_at <= until, is_paused)
     return _uids(connection, statement, after, limit)
 
 

@@ -29,6 +29,17 @@ def client(web: Web) -> Client:
     return client_of(web)
 
 
+def test_a_pause_is_given_an_end(web: Web, client: Client) -> None:
+    web.create()
+    paused = client.get("report").pause(until=NOON + HOUR, catch_up="once")
+    assert (paused.resume_at, paused.resume_catch_up) == (NOON + HOUR, "once")
+    (row,) = web.env.scheduler.list().items
+    assert row.resume_at == NOON + HOUR
+    client.get("report").resume()
+    assert [row.outcome for row in client.bulk("pause", until=NOON + HOUR)] == ["paused"]
+    assert client.get("report").resume_at == NOON + HOUR
+
+
 def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     client = client_of(any_web)
     made = client.create(

@@ -74,6 +74,7 @@ def every_event() -> list[Event]:
     silent = replace(expecting, overdue_at=NOON, last_success_at=NOON - MINUTE, last_error="boom")
     retrying = active(policies=Policies(retry=RetryPolicy(1)))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
+    until = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, until=NOON + 4 * HOUR)
     done = replace(hourly, status=ScheduleStatus.DONE)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
     kill = trigger._replace(overlap=OverlapPolicy.TERMINATE_OTHER)
@@ -81,6 +82,8 @@ def every_event() -> list[Event]:
         lifecycle.decide_create(IDENTITY, definition(), now=NOON),
         lifecycle.decide_update(hourly, definition("@daily"), now=NOON + 2 * HOUR),
         lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving"),
+        until,
+        lifecycle.decide_end_pause(until.after, [], now=NOON + 5 * HOUR),
         lifecycle.decide_resume(paused, [], now=NOON),
         lifecycle.decide_restart(done, [], now=NOON),
         lifecycle.decide_delete(holding(hourly, *two), now=NOON, reason="obsolete"),
@@ -123,8 +126,8 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
     added = {name: set(CONTRACT[name] - keys) for name, keys in DOCUMENT.items()}
     assert added == {
         "ScheduleCreated": set(),
-        "SchedulePaused": set(),
-        "ScheduleResumed": {"reason"},
+        "SchedulePaused": {"until", "catch_up"},
+        "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
         "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids"},
         "ScheduleTriggerSkipped": {"occurrence_time", "blocking_run_id"},

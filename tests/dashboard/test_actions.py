@@ -49,6 +49,24 @@ def test_pause_resume_run_now_and_delete_work_and_are_audited(any_pages: Pages) 
     ]
 
 
+def test_pause_until_a_time_is_shown_on_the_page_and_in_the_list(pages: Pages) -> None:
+    handle = pages.env.create("nightly")
+    act = "/schedules/nightly/do"
+    until = pages.env.clock.now() + timedelta(hours=2)
+
+    done = pages.do(act, action="pause", until=until.isoformat(), catch_up="once")
+
+    assert f"nightly is paused until {until:%a %d %b %Y %H:%M}" in done
+    assert (handle.refresh().resume_at, handle.resume_catch_up) == (until, "once")
+    assert "fires again by itself" in done
+    assert "making up for the pause with one run" in done
+    assert "fires again by itself" in pages.get("/schedules")
+    assert 'class="rest"' in pages.get("/timeline")
+    assert "is not a time" in pages.do(act, action="pause", until="soon")
+    pages.do(act, action="resume")
+    assert "fires again by itself" not in pages.get("/schedules")
+
+
 def test_every_offered_action_has_a_confirmation_that_names_the_schedule(pages: Pages) -> None:
     pages.env.create("nightly")
     questions = {"trigger": "Run nightly now?", "pause": "Pause nightly?", "backfill": "Backfill nightly?"}

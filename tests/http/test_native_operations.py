@@ -35,6 +35,25 @@ def test_pause_and_resume_return_the_changed_schedule(any_web: Web) -> None:
     check_invariants(any_web.env.runtime)
 
 
+def test_pause_ends_by_itself_where_the_body_says_when(web: Web) -> None:
+    web.create()
+    paused = web.post(at(operation="pause/"), {"until": "2026-01-15T12:02:30Z", "catch_up": "once"}).json()
+    assert (paused["resume_at"], paused["resume_catch_up"]) == ("2026-01-15T12:02:30Z", "once")
+    later = web.post(at(operation="pause/"), {"until": "2026-01-15T13:02:30+01:00"}).json()
+    assert (later["resume_at"], later["resume_catch_up"]) == ("2026-01-15T12:02:30Z", "next")
+    web.env.advance(MINUTE * 3)
+    web.env.recover()
+    assert web.read("report")["resume_at"] is None
+    assert web.read("report")["status"] == "active"
+
+
+def test_end_of_a_pause_that_has_passed_is_refused(web: Web) -> None:
+    web.create()
+    problem(web.post(at(operation="pause/"), {"until": "2026-01-15T11:59:00Z"}), 422, "invalid_input")
+    problem(web.post(at(operation="pause/"), {"catch_up": "once"}), 422, "invalid_input")
+    assert web.read("report")["status"] == "active"
+
+
 def test_resume_can_catch_up(web: Web) -> None:
     web.create()
     web.post(at(operation="pause/"))

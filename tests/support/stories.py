@@ -234,13 +234,14 @@ def _respecify(walk: _Walk, event: AuditRecord) -> None:
 
 
 def _reopen(walk: _Walk, event: AuditRecord) -> None:
-    at, next_fire = event.recorded_at, event.payload.get("next_fire_at")
+    next_fire, until = event.payload.get("next_fire_at"), event.payload.get("until")
+    at = event.recorded_at if until is None else datetime.fromisoformat(until)
     spec = walk.spec
     if spec is None:  # pruned, and the timing changes later
         return
     if event.payload.get("reason") == "from_now":
         walk.spec, walk.timed_at = _reanchored(spec, at), max(walk.timed_at, at)
-    is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == at
+    is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == event.recorded_at
     if is_at_once and walk.windows and not spec.is_from_completion and not walk.is_other_timing:
         since = walk.windows[-1].closed_at or at
         walk.extra |= set(spec.last_between(since, at, 1)) or set(walk.windows[-1].spec.last_between(since, at, 1))

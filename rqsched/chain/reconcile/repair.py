@@ -56,6 +56,8 @@ class Recovered:
     """Runs found to take longer than their schedules expect."""
     notifications: int = 0
     """Notifications enqueued again, and attempts failed whose process vanished."""
+    resumed: int = 0
+    """Schedules that fire again because their pause was to end by itself."""
     failed: int = 0
     """Rows that could not be repaired now; the log says why."""
 

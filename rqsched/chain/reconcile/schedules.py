@@ -11,6 +11,7 @@ from functools import partial
 from rqsched.chain import backfill
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_schedules
 from rqsched.chain.runtime import Runtime
+from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError
@@ -34,6 +35,17 @@ def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
         fired_soon = now - runtime.settings.grace
         arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
         yield Recovered(checked=len(rows), links=runtime.transport.arm(arms, now=now))
+
+
+def end_pauses(runtime: Runtime) -> Iterator[Recovered]:
+    """Let each schedule fire again whose pause was to end by itself by now."""
+    for uids in pages(runtime, partial(reconcile_queries.resuming, until=runtime.now())):
+        resumed, failed = repair_schedules(runtime, uids, _end_pause)
+        yield Recovered(len(uids), resumed=resumed, failed=failed)
+
+
+def _end_pause(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+    return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=now)
 
 
 def set_next_times(runtime: Runtime) -> Iterator[Recovered]:

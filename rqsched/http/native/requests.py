@@ -338,10 +338,16 @@ class UpdateRequest(DefinitionRequest):
 
 
 class PauseRequest(RequestBody):
-    """Why the schedule is paused."""
+    """Why the schedule is paused, and until when."""
 
     note: Note | None = Field(default=None, description=_NOTE)
     reason: Note | None = Field(default=None, description=_REASON)
+    until: Instant | None = Field(
+        default=None, description="It fires again by itself then; of a paused one: the end of its pause. Null: by hand."
+    )
+    catch_up: Name | None = Field(
+        default=None, description="Where it continues at `until`: next, once or from_now; default: the schedule's own."
+    )
 
 
 class ResumeRequest(RequestBody):
@@ -462,7 +468,10 @@ class BulkRequest(RequestBody):
     query: ListQuery | None = Field(default=None, description=QUERY_HELP)
     reason: Note | None = Field(default=None, description="Why, for the audit events of a pause.")
     note: Note | None = Field(default=None, description="For the next operator; pause and resume leave it.")
-    catch_up: Name | None = Field(default=None, description="Where resume continues: next, once or from_now.")
+    catch_up: Name | None = Field(
+        default=None, description="Where resume, or a pause with `until`, continues: next, once or from_now."
+    )
+    until: Instant | None = Field(default=None, description="Of a pause: they fire again by themselves then.")
     overlap: Name | None = Field(default=None, description="Of a trigger, instead of each schedule's policy.")
     idempotency_key: Name | None = Field(default=None, description="Of a trigger: sent again it starts nothing twice.")
     dry_run: bool = Field(default=False, description="Return what would be done; write nothing.")

@@ -319,10 +319,20 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
 def pause(
     call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None, if_match: IfMatch = None
 ) -> Response:
-    """Stop firing; 400 unless it is active. Runs and retries continue."""
+    """Stop firing; 400 unless it is active. Runs and retries continue.
+
+    With `until` it fires again by itself then, and a paused one is paused until then.
+    """
     given, handle = body or PauseRequest(), call.schedule(schedule_id)
-    version = version_of(handle.state, if_match)
-    return _respond(call, handle.pause(given.note, reason=given.reason, context=call.context, if_version=version))
+    handle.pause(
+        given.note,
+        reason=given.reason,
+        until=given.until,
+        catch_up=given.catch_up,
+        context=call.context,
+        if_version=version_of(handle.state, if_match),
+    )
+    return _respond(call, handle)
 
 
 @router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
@@ -379,6 +389,7 @@ def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Re
         reason=body.reason,
         note=body.note,
         catch_up=body.catch_up,
+        until=body.until,
         overlap=body.overlap,
         idempotency_key=body.idempotency_key,
         dry_run=body.dry_run,

@@ -20,6 +20,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import creating, execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
 from rqsched.chain.creating import Named, ScheduleRequest
+from rqsched.chain.reconcile import schedules
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import TASK
 from rqsched.core.policy import FailurePolicy, OverlapPolicy
@@ -192,6 +193,19 @@ def paused(env: CrashEnv) -> None:
     env.clock.advance(timedelta(minutes=11))
 
 
+def pause_over(env: CrashEnv) -> None:
+    """Paused with a run waiting until before now, and two occurrences passed during the pause and one since."""
+    blocked(waiting)(env)
+    now = env.clock.now()
+    report(env).pause(until=now + timedelta(minutes=11), catch_up="once")
+    env.clock.advance(timedelta(minutes=16))
+
+
+def end_pauses(env: CrashEnv) -> None:
+    for _ in schedules.end_pauses(env.runtime):
+        continue
+
+
 def ended(**options: Any) -> Callable[[CrashEnv], None]:
     """The schedule is done or dead."""
 
@@ -345,6 +359,7 @@ OWNER = [
     Flow("update the timing of what is late", late(), of_report(lambda h: h.update(spec=Cron("*/7 * * * *")))),
     Flow("update the overlap policy", waiting(), of_report(lambda h: h.update(overlap="allow_all"))),
     Flow("pause", crowded, of_report(lambda h: h.pause("away"))),
+    Flow("pause until", crowded, of_report(lambda h: h.pause("away", until=h.runtime.now() + timedelta(hours=1)))),
     Flow("resume", paused, of_report(lambda h: h.resume())),
     Flow("resume and catch up", paused, of_report(lambda h: h.resume(catch_up="once"))),
     Flow("delete", crowded, of_report(lambda h: h.delete())),
@@ -373,6 +388,7 @@ CHAIN = [
     Flow("fire the last of max_runs", late(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
     Flow("tick", late(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),
+    Flow("a pause ends by itself", pause_over, end_pauses),
 ]
 
 

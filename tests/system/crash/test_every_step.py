@@ -48,6 +48,7 @@ def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[CrashEn
 
 BESIDE_POSTGRES = {
     "pause",
+    "a pause ends by itself",
     "trigger",
     "create, update and trigger in a caller's transaction",
     "sync and prune",
