@@ -69,11 +69,12 @@ quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the p
 	@$(COMPILE)
 	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
 
-proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, 15 minutes of soak (1.5 hours)
+proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, soaks (1.5 hours)
 	@$(COMPILE)
 	PROOFS=1 $(PYTEST) -m "" $(ARGS)
 	$(BIN)/python -m tests.system.mutation
 	$(BIN)/python -m tests.system.soak --minutes 15
+	$(BIN)/python -m tests.system.soak --turns 16
 
 check: $(VENV)/.dev ## before you submit: fix nothing, tell everything (ruff, format, mypy strict, tests)
 	$(BIN)/ruff check

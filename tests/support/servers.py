@@ -241,14 +241,20 @@ def postgres(**settings: str) -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
-    """A replica that follows a server by streaming replication, asynchronously, until it is promoted."""
+def standby_of(
+    primary: PostgresServer, *, port: int | None = None, through: int | None = None
+) -> Iterator[PostgresServer]:
+    """A replica that follows a server by streaming replication, asynchronously, until it is promoted.
+
+    It listens on `port`, and follows `through` another port than the server's own, such as a proxy's.
+    """
     with tempfile.TemporaryDirectory(prefix="rqsched-postgres-", dir=_find_memory()) as name:
         server = _postgres_in(Path(name))
-        server.settings = primary.settings
+        server.settings, server.port = primary.settings, port or server.port
+        source = str(through or primary.port)
         subprocess.run(
             [
-                *(server.binaries / "pg_basebackup", "-D", server.folder, "-h", "127.0.0.1", "-p", str(primary.port)),
+                *(server.binaries / "pg_basebackup", "-D", server.folder, "-h", "127.0.0.1", "-p", source),
                 *("-U", "postgres", "-X", "stream", "-c", "fast", "-R", "--no-sync"),
             ],
             check=True,

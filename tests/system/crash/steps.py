@@ -36,6 +36,7 @@ class Fate(StrEnum):
     DIES_AFTER = "dies after it was applied"
     ANSWER_LOST = "loses the answer and goes on"
     NOT_SENT = "loses the connection before it and goes on"
+    GOES_ON = "goes on: only others did something meanwhile"
 
 
 class Kind(StrEnum):
@@ -116,6 +117,8 @@ class Steps:
     seen: list[Step] = field(default_factory=list)
     logs: Sequence[Path] = ()
     """What a process does beside SQL and Redis."""
+    meanwhile: Callable[[], object] = lambda: None
+    """What others do just before step `at`."""
 
     @property
     def was_struck(self) -> bool:
@@ -130,6 +133,9 @@ class Steps:
         number = len(self.seen)
         self.seen.append(replace(step, logged=self._logged()))
         if number != self.at:
+            return apply()
+        self.meanwhile()
+        if self.fate is Fate.GOES_ON:
             return apply()
         if self.fate is Fate.DIES_BEFORE:
             os._exit(DIED)
@@ -252,7 +258,7 @@ class CountedConnection(Connection):
     def _take(self, name: str, packed: list[bytes], *, unread: int) -> None:
         def apply() -> None:
             super(CountedConnection, self).send_packed_command(packed)  # type: ignore[no-untyped-call]
-            if len(self.steps.seen) - 1 == self.steps.at:
+            if len(self.steps.seen) - 1 == self.steps.at and self.steps.fate is not Fate.GOES_ON:
                 self._wait_until_applied(unread)
 
         kind = Kind.ASK if name.split(" ", 1)[0] in _ASKING else Kind.REDIS

@@ -8,11 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from rqsched import Scheduler
+from rqsched.core.hold import Hold
+from rqsched.core.ids import new_uid
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv
-from tests.system.crash.flows import HALF_A_SECOND, SECOND, START, Flow, late, waiting
-from tests.system.crash.steps import FATES, Steps, tried_at_the_next
+from tests.system.crash.flows import (
+    HALF_A_SECOND,
+    SECOND,
+    START,
+    Flow,
+    dispatch,
+    execute,
+    fire_plainly,
+    late,
+    popped,
+    taken_by_rq,
+    waiting,
+)
+from tests.system.crash.steps import FATES, Fate, Steps, tried_at_the_next
+from tests.system.crash.workflows import executed
 
 
 @pytest.fixture
@@ -36,10 +52,18 @@ FLOWS = (
     Flow("miss and cancel", held, lambda env: env.scheduler.release(missed=True, cancel_pending=True)),
 )
 
-
-@pytest.mark.parametrize(
+BESIDE = (
+    Flow("dispatch", late(), dispatch),
+    Flow("fire as rq worker does", taken_by_rq, fire_plainly),
+    Flow("execute", popped(), execute),
+)
+"""What another process does while a hold is set or released."""
+each_database = pytest.mark.parametrize(
     "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
 )
+
+
+@each_database
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
     flow: Flow, env: CrashEnv, database_kind: str
@@ -77,3 +101,52 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
                 flow.act(env)
             assert env.scheduler.held() is None, name
             env.settle()
+
+
+@each_database
+@pytest.mark.parametrize("is_set", [True, False], ids=["set", "released"])
+@pytest.mark.parametrize("flow", BESIDE, ids=lambda flow: flow.name)
+def test_a_process_dies_or_goes_on_at_each_step_at_which_a_hold_is_set_or_released(
+    flow: Flow, is_set: bool, env: CrashEnv, database_kind: str
+) -> None:
+    nothing_yet = env.snapshot()
+    flow.prepare(env)
+    run_in_child(env, flow, Steps())  # now Redis knows every script
+    env.restore(nothing_yet)
+    flow.prepare(env)
+    if not is_set:
+        env.scheduler.hold()
+    before = env.snapshot()
+    steps = run_in_child(env, flow, Steps()).seen
+    claims = [at for at, step in enumerate(steps) if step.text.startswith("UPDATE rqsched_runs") and flow in BESIDE[2:]]
+    for at, step in enumerate(steps):
+        if step.kind.is_read and not IS_PROOF:
+            continue
+        for fate in (Fate.GOES_ON, Fate.DIES_BEFORE):
+            name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
+            env.restore(before)
+            env.runtime.hold.look(is_fresh=True)
+            ended = run_in_child(env, flow, Steps(at, fate, meanwhile=lambda: change(env, is_set, database_kind)))
+            assert ended.error is None, f"{name}: {ended.error}"
+            if is_set and env.scheduler.held() is not None:
+                if claims and at <= claims[0] and database_kind == "postgres":
+                    assert executed(env.log) == [], f"{name}: began after the hold was in SQL"
+                env.scheduler.recover()
+                began = executed(env.log)
+                env.dispatch_all()
+                env.work()
+                assert executed(env.log) == began, f"{name}: began under a hold"
+            env.scheduler.release()
+            env.settle()
+
+
+def change(env: CrashEnv, is_set: bool, database_kind: str) -> None:
+    """Set or release a hold as another process does, in Redis alone where SQL may be locked by this one."""
+    with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
+        gate = other.runtime.hold
+        if not is_set:
+            other.release()
+        elif database_kind == "postgres":
+            other.hold()
+        else:
+            gate.put_into_redis(Hold(new_uid(env.clock.now()), env.clock.now()))

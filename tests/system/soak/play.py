@@ -48,7 +48,7 @@ def soak(plan: Plan, folder: Path, *, say: Callable[[str], None] = lambda text: 
         wait_until(running.log_path.exists, timeout=_CALM, interval=_TURN, what="the first run")
         _strike(running, disasters, plan, random, say)
         disasters.thaw(everything=True)
-        _calm_down(running, scheduler)
+        calm_down(running, scheduler)
         report = make_report(scheduler.runtime, running.log_path)
         try:
             check_invariants(scheduler.runtime)
@@ -74,7 +74,7 @@ def _strike(running: Workers, disasters: Disasters, plan: Plan, random: Random, 
             say(f"{time.monotonic() - began:7.1f} s  {number:5} {name}")
 
 
-def _calm_down(running: Workers, scheduler: Scheduler) -> None:
+def calm_down(running: Workers, scheduler: Scheduler) -> None:
     """The schedules are paused, which gives what is due its outcome, and what they started ends."""
     wait_until(lambda: _all_fire(running, scheduler), timeout=_CALM, interval=0.3, what="every schedule to fire again")
     for handle in list(scheduler.iter()):

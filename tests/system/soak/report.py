@@ -4,16 +4,70 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.model import RunKind
 from tests.support.stories import Story, live_outcomes, read_stories, required_occurrences
+from tests.system.soak.workflows import OURS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IN_FLIGHT = timedelta(seconds=2)
+"""What was claimed so shortly before a turn may be lost in it: a standby lags. What a turn does last is kept."""
+
+
+class Attempt(NamedTuple):
+    """One attempt that began, as its witness wrote it down."""
+
+    schedule_id: str
+    occurrence: str
+    uid: str
+    number: str
+    fence: int
+    whose: str
+    """The process that executed it: one of ours, or of one that was to be refused."""
+
+    @property
+    def at(self) -> datetime:
+        """When it was claimed."""
+        return _EPOCH + timedelta(microseconds=self.fence)
+
+
+def read_attempts(log_path: Path) -> list[Attempt]:
+    """Read what the witnesses wrote, in their order."""
+    lines = log_path.read_text().splitlines() if log_path.exists() else []
+    return [_attempt_of(*line.split()) for line in lines]
+
+
+def _attempt_of(schedule_id: str, occurrence: str, uid: str, number: str, fence: str, whose: str) -> Attempt:
+    return Attempt(schedule_id, occurrence, uid, number, int(fence), whose)
+
+
+@dataclass
+class Turn:
+    """One thing that happened to SQL as a whole, and what came of the time until the next one."""
+
+    name: str
+    began: datetime
+    may_repeat: bool
+    """Whether SQL may have lost what it had confirmed: then what ran may run a second time."""
+    silence_seconds: float = 0.0
+    """From when SQL was away, or held, until something ran again."""
+    executed: int = 0
+    """Attempts that began."""
+    lost: int = 0
+    """Occurrences without any outcome."""
+    again: int = 0
+    """Attempts that ran a second time under their uid and number, with a later fence."""
+    refired: int = 0
+    """Occurrences that ran a second time as another run, because SQL no longer knew the first."""
+    refused: int = 0
+    """Processes of a copy or of an old primary that were refused, as they must be."""
 
 
 @dataclass
@@ -43,6 +97,8 @@ class Report:
     """Runs by their last status."""
     attempts: int = 0
     """Attempts that began, as their witnesses wrote down."""
+    turns: list[Turn] = field(default_factory=list)
+    """What happened to SQL as a whole, in order."""
     problems: list[str] = field(default_factory=list)
     """Each lost or doubled occurrence."""
 
@@ -55,7 +111,7 @@ class Report:
         assert self.is_clean, self.to_table()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True)
+        return json.dumps(asdict(self), indent=2, sort_keys=True, default=str)
 
     def to_table(self) -> str:
         """The figures for people, one a line."""
@@ -75,12 +131,36 @@ class Report:
             *((f"  runs {status}", count) for status, count in sorted(self.runs.items())),
         ]
         width = max(len(name) for name, _ in rows)
-        return "\n".join([*(f"{name:<{width}}  {value:>8}" for name, value in rows), *self.problems])
+        figures = [f"{name:<{width}}  {value:>8}" for name, value in rows]
+        return "\n".join([*figures, *_table_of(self.turns), *self.problems])
+
+    def turn_at(self, at: datetime) -> Turn | None:
+        """Return the turn to which an instant belongs; None before the first."""
+        return next((turn for turn in reversed(self.turns) if turn.began <= at), None)
 
 
-def make_report(runtime: Runtime, log_path: Path) -> Report:
+_SUMS = ("executed", "lost", "again", "refired", "refused")
+
+
+def _table_of(turns: Sequence[Turn]) -> list[str]:
+    """Return a line for each kind of turn, in the order of their first."""
+    if not turns:
+        return []
+    kinds: dict[str, list[Turn]] = defaultdict(list)
+    for turn in turns:
+        kinds[turn.name].append(turn)
+    rows = [["when SQL goes back", "times", "silence", *_SUMS]]
+    for name, alike in kinds.items():
+        silence = f"{max(turn.silence_seconds for turn in alike):.1f} s"
+        sums = [str(sum(getattr(turn, each) for turn in alike)) for each in _SUMS]
+        rows.append([name, str(len(alike)), silence, *sums])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def make_report(runtime: Runtime, log_path: Path, turns: Iterable[Turn] = ()) -> Report:
     """Account for every occurrence of every schedule."""
-    report = Report()
+    report = Report(turns=list(turns))
     for story in read_stories(runtime):
         _add(report, story)
     _add_witnessed(report, log_path)
@@ -95,6 +175,9 @@ def _add(report: Report, story: Story) -> None:
     doubled = {at: found for at, found in outcomes.items() if len(found) > 1}
     report.due += len(required)
     report.lost += len(lost)
+    for at in lost:
+        if (turn := report.turn_at(at)) is not None:
+            turn.lost += 1
     report.doubled += len(doubled)
     report.problems += wrong
     report.problems += [f"{story.name}: {at} is lost" for at in lost]
@@ -126,14 +209,32 @@ def _longest_gap(story: Story) -> float:
 
 
 def _add_witnessed(report: Report, log_path: Path) -> None:
-    lines = log_path.read_text().splitlines() if log_path.exists() else []
-    entries = [tuple(line.split()) for line in lines]
-    report.attempts = len(entries)
-    by_occurrence: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for schedule_id, occurrence, uid, _ in entries:
-        by_occurrence[schedule_id, occurrence].add(uid)
-    twice = [f"witnessed: {key} was dispatched as {uids}" for key, uids in by_occurrence.items() if len(uids) > 1]
-    repeated = Counter((uid, attempt) for _, _, uid, attempt in entries)
-    twice += [f"witnessed: attempt {key} ran {count} times" for key, count in repeated.items() if count > 1]
-    report.doubled += len(twice)
-    report.problems += twice
+    """Count what the witnesses saw twice: allowed is once more, with a later fence, where SQL may have lost the first.
+
+    The second may be late, behind a buffer, so it counts in the turn of the first.
+    """
+    before: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    for one in read_attempts(log_path):
+        report.attempts += 1
+        known = before[one.schedule_id, one.occurrence]
+        if (turn := report.turn_at(one.at)) is not None:
+            turn.executed += 1
+        if one.whose != OURS:
+            report.problems.append(f"witnessed: {one.whose} executed {one}")
+        again = [each for each in known if (each.uid, each.number) == (one.uid, one.number)]
+        if again or (known and all(each.uid != one.uid for each in known)):
+            _add_repeated(report, one, known, again)
+        known.append(one)
+
+
+def _add_repeated(report: Report, one: Attempt, known: Sequence[Attempt], again: Sequence[Attempt]) -> None:
+    turn = report.turn_at(known[-1].at + _IN_FLIGHT)
+    if turn is None or not turn.may_repeat or len(again) > 1:
+        report.doubled += 1
+        report.problems.append(f"witnessed: {one} ran again after {known}, of {turn}")
+    elif again:
+        turn.again += 1
+    else:
+        turn.refired += 1
+    if turn is not None and one.fence <= max(each.fence for each in known):
+        report.problems.append(f"witnessed: the fence of {one} is no later than that of {known}")

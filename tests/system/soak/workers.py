@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,8 @@ from tests.support import servers
 from tests.support.processes import Process, Processes, kill_all, process_tree
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.servers import PostgresServer, ValkeyServer
-from tests.system.soak.workflows import LOG
+from tests.system.soak.pair import DATABASE, Pair
+from tests.system.soak.workflows import LOG, OURS, WHOSE
 
 _WITNESSED = "witnessed"
 _SETTINGS = {
@@ -79,42 +80,65 @@ class Workers(Processes):
         self.seen |= {process.pid: process for process in trees}
         return trees
 
+    def stop(self) -> None:
+        """All workers end in order."""
+        for worker in self.running:
+            worker.terminate(timeout=20)
+
     def close(self) -> None:
         """All workers end in order; what outlived its parent is killed."""
         self.processes()
-        for worker in self.running:
-            worker.terminate(timeout=20)
+        self.stop()
         kill_all(list(self.seen.values()))
 
 
 @contextmanager
 def workers(folder: Path, size: int) -> Iterator[Workers]:
     """Workers that run inside the block."""
-    with servers.valkey(folder) as valkey, servers.postgres() as postgres, proxy_to(postgres.url("soak")) as proxy:
-        url = postgres.create_database("soak")
-        urls = {"DATABASE_URL": proxy.url(url), "REDIS_URL": valkey.url, **_SETTINGS}
-        environment = {LOG: str(folder / _WITNESSED), **{f"RQSCHED_{name}": value for name, value in urls.items()}}
-        running = Workers(folder, environment, valkey, postgres, url, proxy, size)
+    with servers.postgres() as postgres, proxy_to(postgres.url(DATABASE)) as proxy:
+        url = postgres.create_database(DATABASE)
+        with _running(folder, size, url, proxy.url(url), postgres, proxy) as running:
+            yield running
+
+
+@contextmanager
+def workers_of_pair(folder: Path, size: int) -> Iterator[tuple[Workers, Pair]]:
+    """Workers inside the block that reach whichever of two servers takes writes."""
+    with Pair() as pair:
+        pair.primary.create_database(DATABASE)
+        with _running(folder, size, pair.url, pair.url, pair.primary, pair.link) as running:
+            yield running, pair
+
+
+@contextmanager
+def _running(
+    folder: Path, size: int, url: str, url_of_workers: str, postgres: PostgresServer, proxy: Proxy
+) -> Iterator[Workers]:
+    with ExitStack() as stack:
+        valkey = stack.enter_context(servers.valkey(folder))
+        values = {"DATABASE_URL": url_of_workers, "REDIS_URL": valkey.url, **_SETTINGS}
+        environment = {f"RQSCHED_{name}": value for name, value in values.items()}
+        environment |= {LOG: str(folder / _WITNESSED), WHOSE: OURS}
+        running = stack.enter_context(closing(Workers(folder, environment, valkey, postgres, url, proxy, size)))
         with closing(Database(url)) as database:
             upgrade(database)
         running.start_missing()
-        try:
-            yield running
-        finally:
-            running.close()
+        yield running
 
 
-def declare(scheduler: Scheduler, count: int, random: Random) -> list[ScheduleHandle]:
-    """Create the soak's schedules: every few seconds, under every policy."""
-    return [_declare(scheduler, number, random) for number in range(count)]
+def declare(
+    scheduler: Scheduler, count: int, random: Random, *, every: tuple[int, int] = (5, 20)
+) -> list[ScheduleHandle]:
+    """Create the soak's schedules: every few seconds, from least to most, under every policy."""
+    return [_declare(scheduler, number, random, every) for number in range(count)]
 
 
-def _declare(scheduler: Scheduler, number: int, random: Random) -> ScheduleHandle:
+def _declare(scheduler: Scheduler, number: int, random: Random, every: tuple[int, int]) -> ScheduleHandle:
     retry = RetryPolicy(random.choice((0, 3)), base=timedelta(seconds=1), then="continue")
     return scheduler.create(
         f"soak-{number:02}",
         "witness",
-        timedelta(seconds=random.randint(5, 20)),
+        timedelta(seconds=random.randint(*every)),
         args=[round(random.uniform(0.0, 0.4), 2)],
         retry=retry,
         **_POLICIES[number % len(_POLICIES)],  # type: ignore[arg-type]
