@@ -70,7 +70,8 @@ class HoldGate:
     def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
         """Return `is_on`, after Redis and SQL were asked again unless what they said still counts.
 
-        With `is_fresh` they are asked in any case; without it, not in a process that asks by `ask_redis_now`.
+        With `is_fresh` they are asked in any case; without it, not in a process that asks by `ask_redis_now`. Without
+        `with_sql` SQL is asked only whether a hold that it had is over.
         """
         if (self.is_own or self._has_asker) and not is_fresh:
             if self.is_own and not self._was_asked:
@@ -80,7 +81,8 @@ class HoldGate:
         if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
             self._redis_at = now or self._redis_at
             self._ask_redis()
-        if with_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
+        needs_sql = with_sql or self._in_sql is not None  # nobody else here may ask whether that hold is over
+        if needs_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
             self._sql_at = now or self._sql_at
             self._ask_sql()
         return self.is_on

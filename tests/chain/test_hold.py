@@ -178,6 +178,17 @@ def test_what_is_started_by_hand_is_refused_and_writes_nothing(any_env: Env) -> 
     assert env.create("meanwhile").status == "active"
 
 
+def test_a_process_that_has_read_the_hold_in_sql_learns_of_the_release(any_env: Env, make_env: MakeEnv) -> None:
+    env, schedule = any_env, any_env.create()
+    web = make_env(database_url=env.runtime.settings.database_url)
+    env.scheduler.hold()
+    assert web.runtime.hold.look()
+    env.scheduler.release()
+    env.advance()
+
+    assert web.scheduler.get(schedule.schedule_id).trigger().run
+
+
 def test_no_external_worker_is_handed_a_run(any_env: Env) -> None:
     env, schedule = any_env, any_env.create(workflow="report.generate", executor="external")
     env.fire_next(schedule)
