@@ -119,7 +119,8 @@ const openDialog = async (address) => {
     if (!found) { location.href = address; return; }
     dialog.replaceChildren(document.importNode(found, true));
     dialog.showModal();
-    dialog.querySelector("input[type=text], input:not([type=hidden]), select, button")?.focus();
+    const first = "input:not([type=hidden]), select, button";
+    (dialog.querySelector("[autofocus]") ?? dialog.querySelector(first))?.focus();
   } catch { location.href = address; }
 };
 document.addEventListener("click", async (event) => {
