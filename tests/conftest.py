@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications"
 _SPREAD = 0.85
 """The part of the run over which modules that mostly wait for processes are spread; the rest keeps its end short."""
 _GARBAGE_THRESHOLDS = (10_000, 20, 20)
-_redis_databases = cycle(range(1, servers.DATABASES))
 
 share_compiled_statements()
 
@@ -104,13 +102,10 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeySe
 
 @pytest.fixture
 def redis_url(valkey_server: ValkeyServer) -> str:
-    """An empty Redis: a database that no test before has used.
-
-    An orphan that a test leaves, as one that kills a worker alone does, lives for seconds and takes jobs: not here.
-    """
+    """An empty Redis."""
     with Redis.from_url(valkey_server.url) as redis:
         redis.flushall()
-    return valkey_server.url_of(next(_redis_databases))
+    return valkey_server.url
 
 
 @pytest.fixture

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from rqsched import Scheduler
+from tests.support.servers import DATABASES, ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
+
+_redis_databases = cycle(range(1, DATABASES))
+
+
+@pytest.fixture
+def redis_url(redis_url: str, valkey_server: ValkeyServer) -> str:
+    """An empty Redis: a database that no test before has used.
+
+    An orphan that a test leaves, as one that kills a worker alone does, lives for seconds and takes jobs: not here.
+    """
+    del redis_url  # which has emptied the server
+    return valkey_server.url_of(next(_redis_databases))
 
 
 @pytest.fixture

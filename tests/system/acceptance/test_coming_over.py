@@ -124,7 +124,8 @@ def test_entries_of_redbeat_fire_here(live: LiveEnv) -> None:
 @pytest.mark.parametrize("kind", ["sql", "redis"])
 def test_jobs_of_apscheduler_fire_here(live: LiveEnv, tmp_path: Path, kind: str) -> None:
     url, log = live.environment["RQSCHED_REDIS_URL"], str(live.folder / "left")
-    store = RedisJobStore(host="127.0.0.1", port=live.scheduler.runtime.transport.redis.get_connection_kwargs()["port"])
+    place = live.scheduler.runtime.transport.redis.get_connection_kwargs()
+    store = RedisJobStore(host="127.0.0.1", port=place["port"], db=place["db"])
     if kind == "sql":
         url = f"sqlite:///{tmp_path / 'jobs.db'}"
         store = SQLAlchemyJobStore(url)
