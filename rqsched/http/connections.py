@@ -130,7 +130,9 @@ class Listening(socket.socket):
 
     def __init__(self, bound: socket.socket, connections: Connections) -> None:
         """Take over a socket that is bound; the other object is of no use any more."""
-        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
+        # uvicorn's names no protocol, and asyncio turns Nagle's algorithm off only where it reads TCP: else the body of
+        # an answer waits up to 40 ms until the client has acknowledged the head. The system knows the protocol.
+        super().__init__(fileno=bound.detach())
         self._connections = connections
         self._most = _limit() - _spare() // 2  # numbers are given from the lowest on
         self._has_failed = False
