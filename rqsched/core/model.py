@@ -354,6 +354,8 @@ class Schedule:
     """When its pause ends by itself; None for one that ends by hand, and unless paused."""
     resume_catch_up: str | None = None
     """Where it continues then, a CatchUp; None without `resume_at`."""
+    traceparent: str | None = None
+    """What created it, as W3C Trace Context names a span; None when that was not traced."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""
@@ -500,6 +502,9 @@ class Run:
     """Which worker was the last of them, and what it lacked."""
     long_at: datetime | None = None
     """When it was told that it takes longer than its schedule expects; None when it was not."""
+    traceparent: str | None = None
+    """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
+    traced."""
 
     @property
     def is_asked(self) -> bool:

@@ -101,6 +101,7 @@ class PartialIndex(sa.Index):
 
 Uid = sa.String(26)
 Name = sa.String(255)
+Traceparent = sa.String(55)
 
 
 def _text(name: str, default: str | None = None) -> sa.Column[str]:
@@ -208,6 +209,7 @@ schedules = sa.Table(
     sa.Column("overdue_since", Instant),
     sa.Column("resume_at", Instant),
     sa.Column("resume_catch_up", sa.String(16)),
+    sa.Column("traceparent", Traceparent),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -303,6 +305,7 @@ runs = sa.Table(
     # Written by claims and heartbeats of external workers only, read by reconcile only.
     sa.Column("held_until", Instant),
     sa.Column("long_at", Instant),
+    sa.Column("traceparent", Traceparent),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
