@@ -131,9 +131,13 @@ def _decided(
     *,
     is_missed: bool,
     asked: CommandContext | None = None,
+    is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
-    """Decide what becomes of due schedules, from what ran and runs of them; one that fails harms no other."""
-    runs = changes.open_runs(connection, due)
+    """Decide what becomes of due schedules, from what ran and runs of them; one that fails harms no other.
+
+    Of schedules that are locked, the runs that are replaced are locked, too: nobody may claim one meanwhile.
+    """
+    runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
     for one in due:
         context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()))
@@ -184,7 +188,8 @@ def _miss_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandCont
             return tried
         if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
             return Decided([], 0)
-        (decided,) = _decided(runtime, connection, [schedule], now, since, is_missed=True, asked=context)
+        found = _decided(runtime, connection, [schedule], now, since, is_missed=True, asked=context, is_locked=True)
+        (decided,) = found
         if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
             what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
             _log.error("what is due of %s/%s cannot be recorded as missed: %s", *what, extra=extra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -17,7 +17,7 @@ from rqsched.store import claims
 from rqsched.store.database import Database
 from rqsched.store.tables import runs, schedules
 from tests.support.env import MINUTE, NOON, SECOND, Env, MakeEnv, link_id, newest
-from tests.support.sql import NO_PATIENCE
+from tests.support.sql import NO_PATIENCE, statements
 
 pytestmark = pytest.mark.postgres
 
@@ -111,3 +111,23 @@ def test_tick_fires_what_is_free_before_it_waits_for_what_is_held(env: Env) -> N
     with held(env, schedules, held_one.uid), pytest.raises(BackendUnavailableError):
         env.scheduler.tick()
     assert [one.refresh().run_count for one in (held_one, free)] == [0, 1]
+
+
+@pytest.mark.parametrize("overlap", ["cancel_other", "terminate_other"])
+def test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile(env: Env, overlap: str) -> None:
+    schedule = env.create(overlap=overlap)
+    run = env.fire_next(schedule)
+    env.advance(3 * MINUTE)
+    start, tried = {"token": "t", "started_at": env.clock.now()}, list[object]()
+    other = Database(env.runtime.database.url, patience=NO_PATIENCE)
+
+    def claim(word: str) -> None:
+        if word != "SELECT" and not tried:
+            tried.append("once")
+            with suppress(BackendUnavailableError):
+                tried.append(other.transact(lambda c: claims.start_run(c, run.uid, 1, 1, start)))
+
+    with closing(other), statements(env.runtime, claim):
+        assert env.scheduler.release(missed=True, since=env.clock.now() - MINUTE).missed
+
+    assert (tried, run.refresh().status in {"cancelled", "terminated"}) == (["once"], True)

@@ -98,6 +98,14 @@ FENCES = (
         _CHAIN + "locked.py::test_schedule_that_would_replace_a_held_run_is_left_for_the_next_turn[cancel_other]",
     ),
     _edit(
+        "a release does not lock the runs that it replaces",
+        "chain/holding.py",
+        "changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)",
+        "changes.open_runs(connection, due)",
+        _CHAIN + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[cancel_other]",
+        _CHAIN + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
+    ),
+    _edit(
         "a claim does not compare attempt and job number",
         "store/claims.py",
         '        runs.c.attempt == sa.bindparam("b_attempt"),\n'
