@@ -103,7 +103,8 @@ FENCES = (
         "changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)",
         "changes.open_runs(connection, due)",
         _CHAIN + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[cancel_other]",
-        _CHAIN + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
+        _CHAIN
+        + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
     ),
     _edit(
         "a claim does not compare attempt and job number",
