@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import Answer, BackfillRow, BulkRow, Page, RetryRow, Synced, Why
+    from rqsched.core.results import Answer, BackfillRow, BulkRow, Load, Page, Peak, QueueLoad, RetryRow, Synced, Why
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.cron import Gap
@@ -87,6 +87,7 @@ __all__ = [
     "HeldSchedule",
     "Hold",
     "ListFilters",
+    "Load",
     "MemberLike",
     "MissedPolicy",
     "Once",
@@ -94,7 +95,9 @@ __all__ = [
     "OverlapPolicy",
     "OverlapUntil",
     "Page",
+    "Peak",
     "Pruned",
+    "QueueLoad",
     "Quota",
     "Recovered",
     "Registry",
@@ -154,6 +157,7 @@ _HOMES = {
     "HeldSchedule": "core.hold",
     "Hold": "core.hold",
     "ListFilters": "api.list_filters",
+    "Load": "core.results",
     "MemberLike": "spec.members",
     "MissedPolicy": "core.policy",
     "Once": "spec.spec",
@@ -161,7 +165,9 @@ _HOMES = {
     "OverlapPolicy": "core.policy",
     "OverlapUntil": "core.policy",
     "Page": "core.results",
+    "Peak": "core.results",
     "Pruned": "chain.pruning",
+    "QueueLoad": "core.results",
     "Quota": "core.quota",
     "Recovered": "chain.reconcile",
     "Registry": "workflows",

@@ -232,6 +232,7 @@ class AsyncScheduler(_Async[Scheduler]):
     retry_failed = _awaited(Scheduler.retry_failed, _same)
     usage = _awaited(Scheduler.usage, _same)
     usages = _awaited(Scheduler.usages, _same)
+    load = _awaited(Scheduler.load, _same)
     hold = _awaited(Scheduler.hold, _same)
     held = _awaited(Scheduler.held, _same)
     holds = _awaited(Scheduler.holds, _same)

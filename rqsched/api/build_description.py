@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
@@ -16,15 +16,16 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.ids import iso_utc
-from rqsched.core.lifecycle import anchored, decide_end_pause
+from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Run, Schedule, parse_spec
-from rqsched.core.occurrences import due_of
+from rqsched.core.occurrences import TICK, due_of
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
 from rqsched.spec.words import in_words
 from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
+_LAST = datetime.max.replace(tzinfo=UTC)
 _BUDGET = 0.5
 """Seconds of CPU that looking for the next fires may take."""
 _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
@@ -168,20 +169,19 @@ def _within(instants: Iterator[datetime], is_in_budget: Callable[[], bool]) -> I
             return
 
 
-def iter_upcoming(schedule: Schedule, now: datetime) -> Iterator[datetime]:
+def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = None) -> Iterator[datetime]:
     """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
 
-    One whose pause ends by itself fires from then on.
+    One whose pause ends by itself fires from then on. With `since` those after the next one are occurrences from then
+    on.
     """
     if schedule.resume_at is not None:
         schedule = decide_end_pause(schedule, [], now=max(schedule.resume_at, now)).after
     if not schedule.is_active or schedule.next_run_at is None or schedule.due_at is None:
         return
     yield schedule.due_at
-    further = schedule.spec if schedule.spec.is_anchored else anchored(schedule.spec, now)
-    if further.is_from_completion:
+    if schedule.spec.is_from_completion:
         return
-    nominal = schedule.spec.next_after(max(schedule.next_run_at, now))
-    while nominal is not None:
+    after = max(schedule.next_run_at, now) + TICK
+    for nominal in schedule.spec.between(max(after, since or after), _LAST):
         yield due_of(schedule, nominal)
-        nominal = schedule.spec.next_after(nominal)

@@ -17,6 +17,7 @@ from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
 from rqsched.api.holding import Holding
 from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
+from rqsched.api.load import read_load, window_of
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -32,7 +33,7 @@ from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.model import Definition, Schedule
 from rqsched.core.option_table import is_id, require_id, require_note
 from rqsched.core.quota import Usage
-from rqsched.core.results import MAX_PAGE, Page, RetryRow, pages
+from rqsched.core.results import MAX_PAGE, Load, Page, RetryRow, pages
 from rqsched.core.retention import Retention
 from rqsched.core.schedule_options import require_known
 from rqsched.errors import (
@@ -56,6 +57,7 @@ from rqsched.store.caller_transaction import (
 )
 from rqsched.store.database import Connection, Engine
 from rqsched.store.run_queries import FailedRuns
+from rqsched.store.schedule_queries import Filters
 from rqsched.store.shared_engine import database_of
 from rqsched.timing import When, unfold
 from rqsched.workflows import Registry
@@ -519,6 +521,18 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
     def usages(self) -> Sequence[Usage]:
         """Count what each namespace with a quota holds, in the order of their names."""
         return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
+
+    def load(self, hours: int = 24, *, namespace: str | None = None) -> Load:
+        """Count what fires in the next hours (1 to 744), minute by minute: the peaks, who makes them, and each queue.
+
+        >>> load = scheduler.load(hours=168)
+        >>> load.fires == sum(load.minutes)
+        True
+
+        Reads without a lock what is stored, and computes the rest; `assumed` says what the figures rest on.
+        """
+        filters = Filters(require_id(self._namespace(namespace), "namespace"))
+        return read_load(self.runtime, filters, window_of(self.runtime.now(), hours))
 
     def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.

@@ -85,6 +85,7 @@ ENTRIES = (
         _HISTORY,
         "Say why a schedule ran, or did not run, at an instant.",
     ),
+    Entry("load", "load", _HISTORY, "Show what fires when: the highest minutes, who makes them, and each queue."),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry(

@@ -145,6 +145,7 @@ class AsyncClient:
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
     usage = _awaited(sync.Client.usage)
+    load = _awaited(sync.Client.load)
     runs = _awaited(sync.Client.runs)
     hold = _awaited(sync.Client.hold)
     held = _awaited(sync.Client.held)

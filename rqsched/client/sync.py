@@ -24,7 +24,7 @@ from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import Usage
-from rqsched.core.results import MAX_PAGE, BulkRow, Page, RetryRow, Synced, Why, pages
+from rqsched.core.results import MAX_PAGE, BulkRow, Load, Page, RetryRow, Synced, Why, pages
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
@@ -176,6 +176,10 @@ class Client:
     def usage(self) -> Usage:
         """Read what the namespace holds and what its quota allows: schedules, and the bytes they declare."""
         return self.send(get(path_of("usage"), responses.usage))
+
+    def load(self, hours: int = 24) -> Load:
+        """Count what fires in the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
+        return self.send(get(path_of("load"), responses.one(Load), {"hours": hours}))
 
     def hold(self, reason: str | None = None) -> Hold:
         """Let nothing begin, in any namespace, until `release`. Idempotent; see `Scheduler.hold`."""

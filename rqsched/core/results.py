@@ -187,3 +187,53 @@ class Synced:
     """Known ones as declared."""
     removed: list[str]
     """Deleted by `prune`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A minute in which more fires than in most others."""
+
+    at: datetime
+    """Its first second; aware UTC."""
+    fires: int
+    """How many fires it holds."""
+    schedules: list[str]
+    """The ids of some that make it, those with the most fires first; `namespace/id` where all namespaces are asked."""
+    others: int
+    """How many more schedules fire in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What fires onto one queue."""
+
+    queue: str
+    """Its name; `external` for what external workers pull, and `queue@connection` on a Redis of RQSCHED_CONNECTIONS."""
+    fires: int
+    """How many fires."""
+    peak_at: datetime
+    """The first of its minutes with the most fires; aware UTC."""
+    peak_fires: int
+    """How many it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What fires when: what is known and computed now, of times that are still to come."""
+
+    start: datetime
+    """The whole minute at which it begins; aware UTC."""
+    end: datetime
+    """The first instant after it."""
+    fires: int
+    """How many fires."""
+    schedules: int
+    """How many schedules make them."""
+    minutes: list[int]
+    """The fires of each minute, from `start` on."""
+    peaks: list[Peak]
+    """The highest minutes, at most ten, those with the most fires first; none where no minute stands out."""
+    queues: list[QueueLoad]
+    """Each queue, the one with the most fires first."""
+    assumed: list[str]
+    """What the figures rest on, as sentences."""

@@ -37,6 +37,7 @@ from rqsched.store.tables import (
     IS_OVERDUE,
     IS_RESTING,
     RESTING,
+    RESUMES,
     constant,
     schedules,
 )
@@ -583,6 +584,14 @@ def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Sch
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
     """Read the active schedules of a namespace that fire next, the earliest first."""
     return _first_due(connection, namespace, limit, schedules.c.due_at.is_not(None))
+
+
+def resuming(connection: Connection, filters: Filters, until: datetime) -> list[Schedule]:
+    """Read paused schedules that match and whose pause ends by itself before `until`, the earliest first; slim."""
+    meant = RESUMES, schedules.c.resume_at < until, has_status((ScheduleStatus.PAUSED.value,), is_named=False)
+    statement = SELECT_SLIM_SCHEDULES.where(*meant, *conditions_of(dialect_of(connection), filters))
+    order = schedules.c.resume_at, schedules.c.uid
+    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(_MOST_AT_ONCE))]
 
 
 def late(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Schedule]:

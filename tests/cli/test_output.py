@@ -51,6 +51,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "db adopt": ["db", "adopt", "--yes"],
     "doctor": ["doctor"],
     "usage": ["usage"],
+    "load": ["load"],
 }
 WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine", "export", "import", "hold", "release"}
 """Processes and their probe, a group that is there by its commands, and those that files of their own try."""

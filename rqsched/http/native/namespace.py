@@ -1,18 +1,20 @@
-"""What a namespace holds and what its quota allows, and the workflows that its schedules may name."""
+"""What a namespace holds and what its quota allows, what fires when, and which workflows its schedules may name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from rqsched.api.load import MOST_HOURS
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
+from rqsched.core.results import Load, Peak, QueueLoad
 from rqsched.http.dependencies import Read
 from rqsched.http.native.responses import WorkflowResponse, WorkflowsResponse
-from rqsched.http.openapi import Json, Schema
+from rqsched.http.openapi import Json, Schema, schema_of
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import registered_workflows
 
@@ -45,6 +47,26 @@ def read_usage(call: Read) -> Response:
     usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return Json({"namespace": usage.namespace, **pairs})
+
+
+PeakResponse: Any = schema_of("PeakResponse", Peak)
+QueueLoadResponse: Any = schema_of("QueueLoadResponse", QueueLoad)
+
+
+class _Parts(Schema):
+    peaks: list[PeakResponse]
+    queues: list[QueueLoadResponse]
+
+
+LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"), base=_Parts)
+
+
+@router.get("/load/", response_model=LoadResponse, tags=["load"])
+def read_load(
+    call: Read, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
+) -> Response:
+    """Count what fires in the next hours, minute by minute: the peaks, which schedules make them, and each queue."""
+    return Json(call.scheduler.load(hours, namespace=call.namespace))
 
 
 @router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])

@@ -1,0 +1,283 @@
+"""The load: how many fires each minute ahead holds, which schedules make the highest ones, and on which queues.
+
+Schedules that fire alike are counted once, as a herd: those with one timing and the same next time, and steps of whole
+minutes that begin in the same minute. A step is counted by arithmetic, any other timing by its instants, up to a bound.
+What is beyond that bound is counted by arithmetic too, and spread evenly over the minutes. The result says what it
+rests on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from heapq import nsmallest
+from itertools import chain, dropwhile, groupby, islice, takewhile
+from typing import NamedTuple
+
+from rqsched.api.build_description import iter_upcoming
+from rqsched.chain.runtime import Runtime
+from rqsched.core.model import Schedule
+from rqsched.core.occurrences import TICK
+from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
+from rqsched.errors import InvalidInputError
+from rqsched.spec.timeline import Grid
+from rqsched.store import schedule_queries
+from rqsched.store.schedule_queries import Filters, Position
+
+MOST_HOURS = 744
+"""The longest span that is counted: 31 days."""
+MOST_SCHEDULES = 50_000
+"""How many schedules are read, those that fire first."""
+MOST_WALKED = 2_000_000
+"""How many minutes of herds are counted one by one."""
+_MINUTE = timedelta(minutes=1)
+_MOST_PEAKS = 10
+_STANDS_OUT = 2
+"""Times the mean: a minute with more fires is a peak."""
+_NAMED = 5
+"""Schedules of a peak that are named."""
+
+
+class Window(NamedTuple):
+    """Which minutes are counted."""
+
+    start: datetime
+    """The first of them."""
+    minutes: int
+    """How many."""
+
+    @property
+    def end(self) -> datetime:
+        """The first instant after it."""
+        return self.start + self.minutes * _MINUTE
+
+    def minute_of(self, at: datetime) -> int:
+        """Return the minute of an instant, from 0; what has passed is in the first."""
+        return max((at - self.start) // _MINUTE, 0)
+
+
+@dataclass(slots=True)
+class _Herd:
+    """Schedules that fire alike, onto one queue."""
+
+    one: Schedule
+    """Any of them."""
+    number: int = 0
+    """How many there are."""
+    names: list[str] = field(default_factory=list)
+    """Some of their ids."""
+
+
+def window_of(now: datetime, hours: int) -> Window:
+    """Return the minutes of so many hours, from that of an instant on; raises InvalidInputError outside of 1 to 744."""
+    if isinstance(hours, bool) or not isinstance(hours, int) or not 1 <= hours <= MOST_HOURS:
+        raise InvalidInputError("hours", f"must be a whole number from 1 to {MOST_HOURS}")
+    return Window(now.replace(second=0, microsecond=0), 60 * hours)
+
+
+def read_load(
+    runtime: Runtime,
+    filters: Filters,
+    window: Window,
+    *,
+    most_schedules: int = MOST_SCHEDULES,
+    most_walked: int = MOST_WALKED,
+) -> Load:
+    """Count what the schedules that match fire in a window; reads those that may, in pages, without a lock."""
+    now = runtime.now()
+    found = _read(runtime, filters, window)
+    schedules = list(islice(found, most_schedules))
+    is_cut = next(found, None) is not None
+    counting = _Counting(window, now, most_walked)
+    for schedule in schedules:
+        name = schedule.schedule_id if filters.namespace else f"{schedule.namespace}/{schedule.schedule_id}"
+        counting.add(schedule, _queue_of(schedule, runtime.settings.default_queue), name)
+    return counting.load(most_schedules if is_cut else None)
+
+
+def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedule]:
+    """Yield the schedules that may fire in a window, each once and those that fire first at first."""
+    seen = set[str]()
+    after: Position | None = None
+    while True:
+        page = runtime.database.read(
+            partial(
+                schedule_queries.search_schedules, filters=filters, sort="next", after=after, limit=MAX_PAGE,
+                most_looked_at=None, is_slim=True,
+            )
+        )  # fmt: skip
+        for schedule in page.items:
+            if schedule.due_at is not None and schedule.due_at >= window.end:
+                break
+            if schedule.uid not in seen:  # it has fired since, and is further on now
+                seen.add(schedule.uid)
+                yield schedule
+        else:
+            after = page.following
+            if after is not None:
+                continue
+        break
+    # A pause that ends by itself: what fires from then on.
+    yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
+
+
+def _queue_of(schedule: Schedule, default: str) -> str:
+    definition = schedule.definition
+    if definition.executor == "external":
+        return "external"
+    of_workflow = definition.parsed_defaults
+    connection = definition.connection or of_workflow.get("connection")
+    queue = definition.queue or of_workflow.get("queue") or default
+    return f"{queue}@{connection}" if connection else str(queue)
+
+
+class _Counting:
+    """Fires by minute, as schedules are added and then counted."""
+
+    def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
+        self._window, self._now, self._left = window, now, most_walked
+        self._late = min(window.start, now)
+        """What is due before is late: it fires now, and its grid begins later."""
+        self._herds: dict[str, dict[Hashable, _Herd]] = defaultdict(dict)
+        """Of each queue."""
+        self._minutes = [0] * window.minutes
+        self._firing = [0] * window.minutes
+        """How many schedules fire in each minute."""
+        self._makers = defaultdict[int, list[tuple[int, _Herd]]](list)
+        """Of each minute, herds that make it, with their fires."""
+        self._schedules = self._even = self._alone = 0
+
+    def add(self, schedule: Schedule, queue: str, name: str) -> None:
+        """Count a schedule among those that fire alike."""
+        herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
+        herd.number += 1
+        if len(herd.names) < _NAMED:
+            herd.names.append(name)
+
+    def load(self, most_schedules: int | None) -> Load:
+        """Count what was added; `most_schedules` is how many that may be, where there are more."""
+        queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
+        return Load(
+            start=self._window.start,
+            end=self._window.end,
+            fires=sum(self._minutes),
+            schedules=self._schedules,
+            minutes=self._minutes,
+            peaks=self._peaks(),
+            queues=sorted(queues, key=lambda one: (-one.fires, one.queue)),
+            assumed=[*self._assumed(most_schedules)],
+        )
+
+    def _alike(self, schedule: Schedule) -> Hashable:
+        """Return what is equal for schedules whose fires lie in the same minutes."""
+        if schedule.definition.jitter or schedule.resume_at is not None:
+            return schedule.uid
+        steps = self._steps(schedule)
+        if steps is not None and not steps[0] % _MINUTE:
+            return steps[0], steps[1] // _MINUTE
+        return schedule.definition.spec, schedule.next_run_at, schedule.due_at
+
+    def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
+        """Count the herds of a queue, the largest first: so each minute knows those that make most of it."""
+        fires, unplaced = Counter[int](), 0
+        for herd in sorted(herds, key=lambda one: -one.number):
+            counted = 0
+            for minute, number, cost in self._fires(herd.one):
+                counted += number
+                if self._left <= 0:
+                    unplaced += self._rest(herd.one, minute) * herd.number
+                    self._even += herd.number
+                    break
+                self._left -= cost
+                fires[minute] += number * herd.number
+                self._firing[minute] += herd.number
+                makers = self._makers[minute]
+                if len(makers) < _NAMED or number > 1:
+                    makers.append((number * herd.number, herd))
+            if counted:
+                self._schedules += herd.number
+                self._alone += herd.number if herd.one.spec.is_from_completion else 0
+        if unplaced:
+            edges = [minute * unplaced // self._window.minutes for minute in range(self._window.minutes + 1)]
+            fires.update({minute: edges[minute + 1] - edges[minute] for minute in range(self._window.minutes)})
+        if not fires:
+            return None
+        for minute, number in fires.items():
+            self._minutes[minute] += number
+        highest = min(fires, key=lambda minute: (-fires[minute], minute))
+        return QueueLoad(queue, fires.total(), self._window.start + highest * _MINUTE, fires[highest])
+
+    def _fires(self, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
+        """Yield minutes in which a schedule fires, how often, and what it costs to know."""
+        steps = self._steps(schedule)
+        if steps is not None:
+            yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
+            return
+        window = self._window
+        found = iter_upcoming(schedule, self._now, since=window.start - schedule.definition.jitter)
+        ahead = takewhile(lambda at: at < window.end, found)
+        meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
+        for minute, instants in groupby(map(window.minute_of, meant)):
+            number = sum(1 for _ in instants)
+            yield minute, number, number
+
+    def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
+        """Return the step of a schedule that fires on one grid alone, and where its first fire lies in the window."""
+        spec, nominal = schedule.spec, schedule.next_run_at
+        if nominal is None or nominal != schedule.due_at or schedule.resume_at or schedule.definition.jitter:
+            return None
+        if len(spec.members) > 1 or spec.is_from_completion or spec.exclude or spec.end_at or nominal < self._late:
+            return None
+        (source,) = spec.sources(nominal)
+        if not isinstance(source, Grid) or (nominal - source.origin) % source.every:
+            return None
+        first = nominal - self._window.start
+        return source.every, first % source.every if first < timedelta(0) else first
+
+    def _of_steps(self, every: timedelta, first: timedelta) -> Iterator[tuple[int, int]]:
+        step, begin, minute = (length // TICK for length in (every, first, _MINUTE))
+        if step >= minute:
+            yield from ((at // minute, 1) for at in range(begin, self._window.minutes * minute, step))
+            return
+        for place in range(begin // minute, self._window.minutes):
+            before, last = place * minute - 1 - begin, (place + 1) * minute - 1 - begin
+            yield place, last // step - max(before // step, -1)
+
+    def _rest(self, schedule: Schedule, minute: int) -> int:
+        """Count the fires from a minute on, by arithmetic where the timing allows it."""
+        if schedule.spec.is_from_completion:
+            return 1
+        start = self._window.start + minute * _MINUTE
+        return schedule.spec.count_between(start - TICK, self._window.end - TICK).total
+
+    def _peaks(self) -> list[Peak]:
+        mean = sum(self._minutes) / len(self._minutes)
+        high = (minute for minute, fires in enumerate(self._minutes) if fires > max(1, _STANDS_OUT * mean))
+        return [
+            self._peak(minute) for minute in nsmallest(_MOST_PEAKS, high, key=lambda one: (-self._minutes[one], one))
+        ]
+
+    def _peak(self, minute: int) -> Peak:
+        makers = sorted(self._makers[minute], key=lambda one: -one[0])
+        names = [*islice(chain.from_iterable(herd.names for _, herd in makers), _NAMED)]
+        at = self._window.start + minute * _MINUTE
+        return Peak(at, self._minutes[minute], names, self._firing[minute] - len(names))
+
+    def _assumed(self, most_schedules: int | None) -> Iterator[str]:
+        yield (
+            "Each fire counts as one run: what overlap, environments, max_runs or a hold will keep from starting is "
+            "counted, and triggers, backfills, retries and targets are not."
+        )
+        if self._alone:
+            yield f"{_schedules(self._alone)} from the end of a run on: the next fire alone is counted."
+        if most_schedules is not None:
+            yield f"There are more schedules than the {most_schedules} that fire first and were counted."
+        if self._even:
+            yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
+
+
+def _schedules(number: int) -> str:
+    return "1 schedule fires" if number == 1 else f"{number} schedules fire"
