@@ -1,4 +1,7 @@
-"""The timeline: what ran in the past hours and what fires in the next, a page of schedules on one picture."""
+"""The timeline: what ran in the past hours and what fires in the next, a page of schedules on one picture.
+
+Above them is the load ahead: the fires of all schedules that match, whatever page they are on.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from math import ceil, floor
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
+from rqsched.api.load import MOST_HOURS, Window, read_load
 from rqsched.core.model import Schedule
+from rqsched.core.results import Peak
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
-from rqsched.dashboard.schedules import around, read_page
+from rqsched.dashboard.schedules import around, filters_of, kept_of, read_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.spec.words import zone_in_words
@@ -41,8 +47,14 @@ _MOST_MARKS = 900
 _MOST_TICKS = 24
 """Fires of one schedule that are drawn one by one; more are drawn as a band."""
 _MOST_SKIPS = 200
+_MINUTE = timedelta(minutes=1)
 _AMONG = 100
 """Events of a schedule that does not fire among which the one is looked for that says since when."""
+_MOST_BARS = 240
+"""Bars of the load ahead."""
+_MOST_COUNTED, _MOST_WALKED = 2_000, 100_000
+"""Schedules and minutes that a page counts for it: less than the command `load` does, which nobody waits for."""
+_NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 """What one can look at: around it there are instants that every zone has."""
 
@@ -71,6 +83,23 @@ class Row:
     """Where it did not fire, and why."""
 
 
+class Ahead(NamedTuple):
+    """The load ahead, as a chart."""
+
+    bars: list[charts.Bar]
+    """The fires of so many minutes each."""
+    fires: int
+    """All of them."""
+    most: int
+    """Those of the highest bar."""
+    minutes: int
+    """How many minutes a bar holds."""
+    peaks: list[Peak]
+    """The highest minutes."""
+    assumed: list[str]
+    """What is particular about the figures."""
+
+
 def show(visit: Visit) -> Response:
     """Show the timeline around an instant."""
     hours = _hours(visit.query("hours", "48"))
@@ -83,7 +112,7 @@ def show(visit: Visit) -> Response:
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
         earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, is_whole=is_whole,
-        stacks_of=charts.stacks_of,
+        stacks_of=charts.stacks_of, ahead=_ahead(visit, axis) if rows else None,
         **around(visit, page),
     )  # fmt: skip
 
@@ -149,6 +178,30 @@ def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
         row.upcoming = [(axis.x(at), at) for at in found if at >= axis.start]
     else:
         row.band = axis.x(max(found[0], axis.start)), axis.x(axis.end)
+
+
+def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
+    """Count what fires from now on, or from where the picture begins, up to its end; None where nothing does."""
+    start = max(visit.now, axis.start).replace(second=0, microsecond=0)
+    minutes = min(ceil((axis.end - start) / _MINUTE), 60 * MOST_HOURS)
+    if minutes <= 0:
+        return None
+    filters, window = filters_of(visit, kept_of(visit)), Window(start, minutes)
+    load = read_load(
+        visit.scheduler.runtime, filters, window, most_schedules=_MOST_COUNTED, most_walked=_MOST_WALKED
+    )  # fmt: skip
+    step = ceil(minutes / _MOST_BARS)
+    fires = [sum(load.minutes[place : place + step]) for place in range(0, minutes, step)]
+    most = max(fires)
+    if not most:
+        return None
+    bars = []
+    for place, number in enumerate(fires):
+        begin = start + place * step * _MINUTE
+        x, label = axis.x(begin), f"{number} fire{'s' * (number != 1)}, {begin.astimezone(visit.zone):%a %d %b %H:%M}"
+        if number:
+            bars.append(charts.Bar(x, max(axis.x(begin + step * _MINUTE) - x, 1), number / most, "", label))
+    return Ahead(bars, load.fires, most, step, load.peaks[:_NAMED_PEAKS], load.assumed[1:])
 
 
 def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[charts.OffsetChange]:
