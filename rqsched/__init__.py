@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rqsched.core.option_table import Options
     from rqsched.core.policy import (
         CatchUp,
+        ErrorsLike,
         FailurePolicy,
         FanOutPolicy,
         MissedPolicy,
@@ -77,6 +78,7 @@ __all__ = [
     "DeclarationOptions",
     "DeliveryDescription",
     "Description",
+    "ErrorsLike",
     "Every",
     "ExcludeLike",
     "Excluded",
@@ -148,6 +150,7 @@ _HOMES = {
     "DeliveryDescription": "api.description",
     "Description": "api.description",
     "Every": "spec.spec",
+    "ErrorsLike": "core.policy",
     "ExcludeLike": "spec.exclusion",
     "Excluded": "spec.timeline",
     "FailurePolicy": "core.policy",

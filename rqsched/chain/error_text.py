@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched import workflows
+from rqsched.core.policy import TIMEOUT, ErrorTypes, error_names
 from rqsched.fork_guard import CALLERS
 from rqsched.store.database import DatabaseError
 
@@ -50,9 +51,9 @@ def explain(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def names_of(error: BaseException) -> tuple[str, ...]:
-    """Return the names by which `final_errors` may know an error."""
+def types_of(error: BaseException) -> ErrorTypes:
+    """Return the names by which policies of retries may know an error."""
     if isinstance(error, JobTimeoutException):
-        return ("timeout",)
-    kind = type(error)
-    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
+        return TIMEOUT
+    kind, *bases = type(error).__mro__[:-1]  # not `object`
+    return ErrorTypes(error_names(kind), tuple(name for base in bases for name in error_names(base)))

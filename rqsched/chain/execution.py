@@ -14,7 +14,7 @@ from rq.timeouts import JobTimeoutException
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.claim import Claim, NotAnsweredError, make_context
-from rqsched.chain.error_text import describe_error, names_of
+from rqsched.chain.error_text import describe_error, types_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import delivering
@@ -119,7 +119,7 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
 
 
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
-    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=names_of(error))
+    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=types_of(error))
     if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
         _mark_failed(rq_job)
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched.chain.claim import make_context
-from rqsched.chain.error_text import describe_error, names_of
+from rqsched.chain.error_text import describe_error, types_of
 from rqsched.chain.fan_out import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime, process_name
@@ -25,6 +25,7 @@ from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import OVERRUN, OutOfTimeError, time_limit
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
+from rqsched.core.policy import TIMEOUT, ErrorTypes
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
@@ -66,10 +67,10 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     except WorkflowNotFoundError as error:
         return _block(runtime, target, token, worker, error)
     except OutOfTimeError as error:
-        _fail(runtime, target, token, f"timeout: {error}", ("timeout",))
+        _fail(runtime, target, token, f"timeout: {error}", TIMEOUT)
         raise JobTimeoutException(str(error)) from error
     except BaseException as error:
-        _fail(runtime, target, token, describe_error(error), names_of(error))
+        _fail(runtime, target, token, describe_error(error), types_of(error))
         raise
     _finish(runtime, target, token, TargetEnd(status))
     return status
@@ -153,7 +154,7 @@ def _block(runtime: Runtime, target: Target, token: str, worker: str, error: Wor
     return end.status
 
 
-def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types: tuple[str, ...]) -> None:
+def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types: ErrorTypes) -> None:
     def decide(connection: Connection) -> TargetEnd:
         schedule = _read_policy(connection, target)
         now = runtime.now()

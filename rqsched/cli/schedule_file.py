@@ -343,6 +343,8 @@ def _retry_fields(name: str, value: RetryPolicy | Mapping[str, Any] | None) -> d
     for field, part in PARTS[name].items():
         if part.kind is Kind.LENGTH and given.get(field) is not None:
             given[field] = in_one_unit(to_span(given[field], f"{name}.{field}"))
+        elif part.kind is Kind.NAMES and given.get(field) is not None:
+            given[field] = [given[field]] if isinstance(given[field], str) else list(given[field])
     return given
 
 

@@ -109,9 +109,9 @@ CONTRACT: Mapping[str, frozenset[str]] = {
         {"overdue_since", "last_success_at", "expect_success_within_seconds", "error", "consecutive_failures"}
     ),
     RUN_LONG: (_ENDED - {"error"}) | {"expect_duration_seconds"},
-    RUN_FAILED: _ENDED | {"consecutive_failures"},
+    RUN_FAILED: _ENDED | {"consecutive_failures", "reason"},
     RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
-    RUN_LOST: _ENDED | {"consecutive_failures"},
+    RUN_LOST: _ENDED | {"consecutive_failures", "reason"},
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,

@@ -423,6 +423,8 @@ def _parts_of_retries(prefix: str, default: int) -> dict[str, Part]:
         "factor": Part(Kind.NUMBER, "How much each delay grows; default 2.", f"--{prefix}backoff-factor"),
         "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base.", f"--{prefix}backoff-cap"),
         "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random.", f"--{prefix}backoff-jitter"),
+        "retry_on": Part(Kind.NAMES, "The errors that are tried again; default every one.", f"--{prefix}retry-on"),
+        "give_up_on": Part(Kind.NAMES, "The errors that are never tried again.", f"--{prefix}give-up-on"),
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidDurationError, InvalidPolicyError
@@ -22,8 +22,11 @@ SKIP_TOLERANCE = timedelta(seconds=60)
 """How late an occurrence may fire under `missed="skip"` unless `catch_up_window` says otherwise."""
 DEFAULT_CATCH_UP_LIMIT = 100
 MAX_CATCH_UP_LIMIT = 1_000
+MAX_ERROR_TYPES = 100
+"""The most types of errors that one policy may name."""
 
 
+_MAX_ERROR_NAME = 255
 _Member = TypeVar("_Member", bound=StrEnum)
 
 
@@ -133,6 +136,27 @@ class OverlapUntil(StrEnum):
     """Until its workflow has returned: the next sweep may begin while targets of this one wait."""
 
 
+ErrorsLike: TypeAlias = str | type[BaseException] | Sequence[str | type[BaseException]]
+"""Classes of errors, or their names, one or several; policies keep the names."""
+
+
+class ErrorTypes(NamedTuple):
+    """The names by which policies know what went wrong in an attempt."""
+
+    own: tuple[str, ...] = ()
+    """Its own: `ReadTimeout` and `requests.exceptions.ReadTimeout`; what an external worker calls it."""
+    inherited: tuple[str, ...] = ()
+    """Those of the classes that its class derives from."""
+
+
+NO_TYPES = ErrorTypes()
+"""Nothing is known of it."""
+TIMEOUT = ErrorTypes(("timeout",))
+"""An attempt took longer than its timeout."""
+LOST = ErrorTypes(("lost",))
+"""The process of an attempt vanished."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how late a failed attempt is repeated.
@@ -160,6 +184,15 @@ class RetryPolicy:
     """
     max_consecutive_failures: int | None = None
     """With a number, the schedule dies only after so many failed runs in a row, whatever `then` says."""
+    retry_on: ErrorsLike = ()
+    """The errors that are tried again; empty is every one. An attempt whose process vanished is tried again anyway.
+
+    An error is named by its class, or by the name of that, alone (`ReadTimeout`) or with its module
+    (`requests.exceptions.ReadTimeout`; `requests.*` is all of a package), or of a class that it derives from
+    (`OSError`). `timeout` is an attempt beyond its timeout. External workers name errors as they like.
+    """
+    give_up_on: ErrorsLike = ()
+    """The errors that are never tried again, also where `retry_on` names them; `lost` is a process that vanished."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; raises InvalidPolicyError."""
@@ -182,6 +215,11 @@ class RetryPolicy:
         _require(
             limit is None or _is_count(limit, 1), "retry.max_consecutive_failures", "must be a whole number from 1"
         )
+        wanted, refused = (_error_names(f"retry.{name}", getattr(self, name)) for name in ("retry_on", "give_up_on"))
+        for name in refused:
+            _require(name not in wanted, "retry.give_up_on", f"{name} is in retry_on too; remove one of them")
+        object.__setattr__(self, "retry_on", wanted)
+        object.__setattr__(self, "give_up_on", refused)
 
     def kills_after(self, consecutive_failures: int) -> bool:
         """Return whether so many failed runs in a row kill the schedule."""
@@ -308,10 +346,9 @@ class Policies:
         """Whether what waits goes on when the schedule is deleted."""
         return self.on_delete == "keep_runs"
 
-    def is_final(self, error_types: Iterable[str]) -> bool:
-        """Return whether an error that goes by one of these names is not tried again."""
-        kinds = tuple(error_types)
-        return any(_names(entry, kind) for entry in self.final_errors for kind in kinds)
+    def is_final(self, error: ErrorTypes) -> bool:
+        """Return whether `final_errors` has one of an error's own names, for which it is not tried again."""
+        return any(_names(entry, kind) for entry in self.final_errors for kind in error.own)
 
     def kept_from(self, stored: Policies) -> Policies:
         """Return these policies with what they leave open as it is stored: what follows when attempts are used up."""
@@ -395,6 +432,43 @@ def _span(seconds: float | None) -> timedelta | None:
 
 def _names(entry: str, kind: str) -> bool:
     return kind.startswith(entry[:-1]) if entry.endswith(".*") else kind == entry
+
+
+def rule_against(retry: RetryPolicy, error: ErrorTypes) -> str | None:
+    """Return the rule by which an attempt that went wrong so is the last one; None when no rule says that."""
+    if entry := _first_naming(retry.give_up_on, error):
+        return f"give_up_on names {entry}"
+    if not retry.retry_on or error == LOST or _first_naming(retry.retry_on, error):
+        return None
+    return "retry_on does not name it"
+
+
+def _first_naming(entries: Any, error: ErrorTypes) -> str | None:
+    """Return the first entry that names an error, or a class that it derives from."""
+    return next((entry for entry in entries if any(_names(entry, kind) for kinds in error for kind in kinds)), None)
+
+
+def _error_names(name: str, given: Any) -> tuple[str, ...]:
+    """Return the names of errors that are given as classes or names, one or several."""
+    listed = [given] if isinstance(given, (str, type)) else given
+    is_list = isinstance(listed, Sequence) and len(listed) <= MAX_ERROR_TYPES
+    _require(is_list, name, f"must be a list of at most {MAX_ERROR_TYPES} classes of errors, or their names")
+    for one in listed:
+        is_error = isinstance(one, type) and issubclass(one, BaseException)
+        is_name = isinstance(one, str) and 0 < len(one) <= _MAX_ERROR_NAME and one.isprintable() and " " not in one
+        _require(is_error or is_name, name, f"{one!r} is neither a class of errors nor the name of one")
+    return tuple(dict.fromkeys(one if isinstance(one, str) else _error_name(one) for one in listed))
+
+
+def _error_name(kind: type[BaseException]) -> str:
+    """Return by which name a policy keeps a class: that with its module, unless another process has another one."""
+    own, with_module = error_names(kind)
+    return own if kind.__module__ in {"builtins", "__main__"} else with_module
+
+
+def error_names(kind: type[BaseException]) -> tuple[str, str]:
+    """Return the names of a class of errors: its own, and that with its module."""
+    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_count(value: object, least: int) -> bool:

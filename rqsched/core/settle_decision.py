@@ -16,7 +16,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import EXPECTING, FAILURES, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
-from rqsched.core.policy import FanOutPolicy, OverlapUntil
+from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, FanOutPolicy, OverlapUntil, rule_against
 from rqsched.core.schedule_endings import EXHAUSTED, complete, die
 from rqsched.core.target_progress import describe_failures, has_failed
 from rqsched.errors import error_line
@@ -59,8 +59,8 @@ class AttemptResult(NamedTuple):
     """What went wrong, for people; the middle of what exceeds 8 KiB is cut out."""
     is_final: bool = False
     """No further attempt, whatever the retry policy says."""
-    error_types: tuple[str, ...] = ()
-    """The names by which `final_errors` may know the error."""
+    error_types: ErrorTypes = NO_TYPES
+    """The names by which policies of retries may know the error."""
     details: str | None = None
     """JSON of the error as an external worker sent it; it is listed with the attempt."""
     dead_letter: bool | None = None
@@ -191,25 +191,29 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
     schedule = builder.schedule
     policies, retry = schedule.policies, schedule.policies.retry
+    is_lost = attempt_result.outcome is AttemptOutcome.LOST
     is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
+    ended_by = rule_against(retry, LOST if is_lost else attempt_result.error_types)
     error = cut_error(attempt_result.error or attempt_result.outcome.value)
     builder.set(error_count=schedule.error_count + 1, last_error=error)
     interval, spread = base_of(schedule.spec), policies.retry_spread
     again_at = retry_at(retry, run.attempt, now=builder.now, interval=interval, salt=run.uid, spread=spread)
-    if again_at is not None and not is_final and not is_withdrawn(schedule):
+    may_repeat = again_at is not None and not is_final and not is_withdrawn(schedule)
+    if again_at is not None and may_repeat and ended_by is None:
         unblocked = {"blocked_at": None, "blocked_reason": None}
         builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=again_at, error=error, **unblocked)
         outcome = attempt_result.outcome.value
         _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=again_at)
         return
-    status = RunStatus.LOST if attempt_result.outcome is AttemptOutcome.LOST else RunStatus.FAILED
+    status = RunStatus.LOST if is_lost else RunStatus.FAILED
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.dead_letters.append(run.uid)
     failures = schedule.consecutive_failures + (not run.is_asked)  # of what an operator asked for, nothing dies
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
-    _record_end(builder, run, event_type, error=error, consecutive_failures=failures)
+    reason = ended_by if may_repeat else None
+    _record_end(builder, run, event_type, error=error, consecutive_failures=failures, reason=reason)
     if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
         die(builder, failed, "retries_exhausted")
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from rqsched.core.blocked import out_of_time
 from rqsched.core.delays import base_of, offer_delay, retry_at
 from rqsched.core.model import OPEN_TARGETS, Schedule, TargetStatus
+from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, rule_against
 from rqsched.core.settle_decision import cut_error, is_withdrawn
 
 
@@ -38,7 +39,7 @@ def decide_failed(
     *,
     now: datetime,
     is_lost: bool = False,
-    error_types: tuple[str, ...] = (),
+    error_types: ErrorTypes = NO_TYPES,
 ) -> TargetEnd:
     """Decide what follows an attempt that failed, or whose process vanished: another one, as long as the policy allows.
 
@@ -48,7 +49,8 @@ def decide_failed(
     again_at = None
     if schedule is not None and not is_withdrawn(schedule) and not schedule.policies.is_final(error_types):
         retry, interval = schedule.policies.target_retry, base_of(schedule.spec)
-        again_at = retry_at(retry, attempt, now=now, interval=interval, salt=uid)
+        if rule_against(retry, LOST if is_lost else error_types) is None:
+            again_at = retry_at(retry, attempt, now=now, interval=interval, salt=uid)
     if again_at is not None:
         return TargetEnd(TargetStatus.RETRYING, error, again_at)
     return TargetEnd(TargetStatus.LOST if is_lost else TargetStatus.FAILED, error)

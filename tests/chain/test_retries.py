@@ -109,6 +109,33 @@ def test_a_retry_is_the_same_run_with_the_next_attempt(any_env: Env) -> None:
     assert any_env.state(schedule).run_count == 1, "a retry is no run of its own"
 
 
+class MailServerError(ConnectionError):
+    """The application's own."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcomes_seen"),
+    [(MailServerError, ["failed", "succeeded"]), (ValueError, ["failed"])],
+    ids=["one that retry_on names by a class it derives from", "another one"],
+)
+def test_only_the_errors_that_retry_on_names_are_tried_again(
+    any_env: Env, raised: type[Exception], outcomes_seen: list[str]
+) -> None:
+    def send() -> None:
+        if current_run().attempt == 1:
+            raise raised
+
+    any_env.register("send", send)
+    policy = RetryPolicy(max_retries=2, base=MINUTE, retry_on=OSError)
+    schedule = any_env.create(workflow="send", spec=HOUR, retry=policy)
+    run = any_env.run_next(schedule, HOUR)
+    if run.status == "retrying":
+        retry(any_env, run)
+    assert [attempt["outcome"] for attempt in run.refresh().attempts] == outcomes_seen
+    told = [event.payload.get("reason") for event in events(schedule, audit.RUN_FAILED)]
+    assert told == ([] if "succeeded" in outcomes_seen else ["retry_on does not name it"])
+
+
 def test_an_early_retry_link_waits(env: Env) -> None:
     run = env.run_next(failing(env), HOUR)
     env.clock.set(present(run.retry_at) - timedelta(microseconds=1))

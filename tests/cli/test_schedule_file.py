@@ -38,6 +38,8 @@ RETRIES = st.fixed_dictionaries(
         "factor": st.sampled_from([1, 2.0, 2.5]),
         "cap": st.just("1h"),
         "jitter": LENGTHS,
+        "retry_on": st.sampled_from([[], ["OSError"], "OSError", ["timeout", "requests.*"]]),
+        "give_up_on": st.just(["KeyError"]),
     },
 )
 WHEN: st.SearchStrategy[dict[str, Any]] = st.one_of(

@@ -26,7 +26,7 @@ EVERYTHING = [
     "--max-successes", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
     "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
     "--targets", HELLO, "--max-parallel", "8", "--target-timeout", "20s", "--target-retries", "2",
-    "--target-backoff-base", "5s",
+    "--target-backoff-base", "5s", "--retry-on", "OSError", "--retry-on", "requests.*", "--give-up-on", "KeyError",
     "--target-backoff-factor", "4", "--target-backoff-cap", "2m",
     "--then", "continue", "--backoff-base", "10s",
     "--backoff-factor", "3", "--backoff-cap", "1m", "--max-consecutive-failures", "4", "--label", "team=ops",
@@ -86,6 +86,8 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
             "cap": 60.0,
             "jitter": 0.0,
             "max_consecutive_failures": 4,
+            "retry_on": ["OSError", "requests.*"],
+            "give_up_on": ["KeyError"],
         },
         "retention": "30d 500",
         "fan_out": "never",
@@ -93,7 +95,15 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "max_parallel": 8,
         "targets": HELLO,
         "target_timeout": 20,
-        "target_retry": {"max_retries": 2, "base": 5.0, "factor": 4.0, "cap": 120.0, "jitter": 0.0},
+        "target_retry": {
+            "max_retries": 2,
+            "base": 5.0,
+            "factor": 4.0,
+            "cap": 120.0,
+            "jitter": 0.0,
+            "retry_on": [],
+            "give_up_on": [],
+        },
     }
 
 

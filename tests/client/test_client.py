@@ -110,7 +110,7 @@ def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
         "max_successes": 3, "environments": ("prod",), "retention": "30d 500", "fan_out": "never",
         "overlap_until": "dispatched", "targets": "note", "target_timeout": 20, "max_parallel": 8,
         "target_retry": RetryPolicy(2, SECOND, 3.0, MINUTE, SECOND),
-        "retry": RetryPolicy(1, SECOND, 3.0, MINUTE, SECOND, "dead", 4),
+        "retry": RetryPolicy(1, SECOND, 3.0, MINUTE, SECOND, "dead", 4, OSError, ["a.B", KeyError]),
         "timeout": 5, "queue": "q", "priority": 2, "labels": {"l": "m"}, "memo": {"m": 1},
         "search_attributes": {"s": [1]}, "description": "d", "owner": "o",
     }  # fmt: skip

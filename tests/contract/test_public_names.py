@@ -32,6 +32,7 @@ PUBLIC_NAMES = {
     "DeliveryDescription",
     "Description",
     "Every",
+    "ErrorsLike",
     "ExcludeLike",
     "Excluded",
     "FailurePolicy",

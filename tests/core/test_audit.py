@@ -73,6 +73,7 @@ def every_event() -> list[Event]:
     quick = active(notifications='{"expect_duration":30}')
     silent = replace(expecting, overdue_at=NOON, last_success_at=NOON - MINUTE, last_error="boom")
     retrying = active(policies=Policies(retry=RetryPolicy(1)))
+    choosy = active(policies=Policies(retry=RetryPolicy(retry_on="OSError", give_up_on="lost")))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     until = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, until=NOON + 4 * HOUR)
     done = replace(hourly, status=ScheduleStatus.DONE)
@@ -101,6 +102,8 @@ def every_event() -> list[Event]:
         settle(dying, AttemptResult(AttemptOutcome.FAILED, error="boom")),
         settle(hourly, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         settle(retrying, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
+        settle(choosy, AttemptResult(AttemptOutcome.FAILED, error="boom")),
+        settle(choosy, AttemptResult(AttemptOutcome.LOST, error="its work horse died")),
         decide_overdue(silent, now=NOON),
         settle(replace(silent, overdue_since=NOON, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
         settle(quick, AttemptResult(AttemptOutcome.SUCCEEDED)),

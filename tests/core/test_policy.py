@@ -7,14 +7,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rq.timeouts import JobTimeoutException
 
+from rqsched.chain.error_text import types_of
 from rqsched.core.policy import (
+    LOST,
+    NO_TYPES,
+    TIMEOUT,
     CatchUp,
+    ErrorTypes,
     FailurePolicy,
     MissedPolicy,
     OverlapPolicy,
     Policies,
     RetryPolicy,
+    rule_against,
 )
 from rqsched.errors import InvalidPolicyError
 from tests.support.env import HOUR, MINUTE, SECOND
@@ -128,6 +135,13 @@ def test_a_value_out_of_bounds_is_refused(option: str, value: Any) -> None:
         ("jitter", timedelta.max),
         ("then", "retry"),
         ("max_consecutive_failures", 0),
+        ("retry_on", 3),
+        ("retry_on", [""]),
+        ("retry_on", ["two words"]),
+        ("retry_on", [int]),
+        ("retry_on", [OSError("one that was raised")]),
+        ("give_up_on", ["x" * 256]),
+        ("give_up_on", [f"Error{number}" for number in range(101)]),
     ],
     ids=str,
 )
@@ -206,8 +220,8 @@ STORED = (
     '{"buffer_limit":7,"catch_up_limit":9,"catch_up_window":3600.0,"dead_letter":true,"environments":["production"],'
     '"fan_out":"never","final_errors":["a.b"],"max_parallel":8,"max_successes":4,"missed":"all",'
     '"on_delete":"keep_runs","on_exhausted":"delete","overlap":"buffer_all","overlap_until":"dispatched",'
-    '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,"jitter":1.0,'
-    '"max_consecutive_failures":6,"max_retries":5,"then":"dead"},"retry_spread":0.5,"target_retry":{"max_retries":2},'
+    '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
+    '"give_up_on":["KeyError"],"jitter":1.0,"max_consecutive_failures":6,"max_retries":5,"retry_on":["OSError"],"then":"dead"},"retry_spread":0.5,"target_retry":{"max_retries":2},'
     '"target_timeout":20,"targets":"note"}'
 )
 """Every policy as rows hold it, whatever Python calls it."""
@@ -231,7 +245,7 @@ def test_stored_policies_with_keys_of_a_newer_release_are_read_without_them() ->
     [("a.b", True), ("auth.expired", True), ("auth", False), ("a.b.c", False), ("x.auth.y", False)],
 )
 def test_an_error_is_final_by_its_whole_name_or_by_a_prefix_that_ends_in_a_star(kind: str, is_final: bool) -> None:
-    assert Policies(final_errors=("a.b", "auth.*")).is_final(["other", kind]) is is_final
+    assert Policies(final_errors=("a.b", "auth.*")).is_final(ErrorTypes(("other", kind), ("a.b",))) is is_final
 
 
 @pytest.mark.parametrize("values", [{"on_delete": "explode"}, {"retry_spread": 1.0}, {"retry_spread": -0.1}], ids=str)
@@ -244,3 +258,66 @@ def test_lengths_of_policies_may_be_text_or_seconds() -> None:
     retry = RetryPolicy(base="30s", cap=600, jitter="PT5S")  # type: ignore[arg-type]
     assert retry == RetryPolicy(base=30 * SECOND, cap=600 * SECOND, jitter=5 * SECOND)
     assert Policies(catch_up_window="30d").catch_up_window == timedelta(days=30)  # type: ignore[arg-type]
+
+
+class HttpError(OSError):
+    """An error of an application."""
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (OSError, ("OSError",)),
+        ("timeout", ("timeout",)),
+        ([HttpError, "requests.*", "OSError", OSError], (f"{__name__}.HttpError", "requests.*", "OSError")),
+    ],
+    ids=["a class", "a name", "both"],
+)
+def test_a_policy_of_retries_keeps_the_names_of_errors(given: Any, kept: tuple[str, ...]) -> None:
+    policies = Policies(retry=RetryPolicy(retry_on=given), target_retry=RetryPolicy(give_up_on=given))
+    assert (policies.retry.retry_on, policies.target_retry.give_up_on) == (kept, kept)
+    assert Policies.loads(policies.dumps()) == policies
+
+
+def test_an_error_is_known_by_its_class_and_by_those_it_derives_from() -> None:
+    names = types_of(HttpError())
+    assert names.own == ("HttpError", f"{__name__}.HttpError")
+    assert {"OSError", "builtins.OSError", "Exception"} <= {*names.inherited}
+    assert "object" not in names.inherited
+    assert types_of(JobTimeoutException()) == TIMEOUT
+
+
+HTTP = types_of(HttpError())
+ONLY, BUT = "retry_on does not name it", "give_up_on names "
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "rule"),
+    [
+        ({}, HTTP, None),
+        ({"retry_on": HttpError}, HTTP, None),
+        ({"retry_on": OSError}, HTTP, None),
+        ({"retry_on": "HttpError"}, HTTP, None),
+        ({"retry_on": f"{__name__}.*"}, HTTP, None),
+        ({"retry_on": "HttpErr"}, HTTP, ONLY),
+        ({"retry_on": [ValueError, KeyError]}, HTTP, ONLY),
+        ({"retry_on": OSError}, NO_TYPES, ONLY),
+        ({"retry_on": OSError}, TIMEOUT, ONLY),
+        ({"retry_on": ["timeout"]}, TIMEOUT, None),
+        ({"retry_on": OSError}, LOST, None),
+        ({"give_up_on": "lost"}, LOST, BUT + "lost"),
+        ({"give_up_on": [KeyError, "OSError"]}, HTTP, BUT + "OSError"),
+        ({"give_up_on": KeyError}, HTTP, None),
+        ({"retry_on": OSError, "give_up_on": HttpError}, HTTP, f"{BUT}{__name__}.HttpError"),
+        ({"retry_on": HttpError, "give_up_on": OSError}, HTTP, BUT + "OSError"),
+    ],
+)
+def test_retry_on_and_give_up_on_say_which_errors_are_tried_again(
+    policy: dict[str, Any], error: ErrorTypes, rule: str | None
+) -> None:
+    assert rule_against(RetryPolicy(**policy), error) == rule
+
+
+def test_an_error_that_is_both_tried_again_and_given_up_is_refused() -> None:
+    with pytest.raises(InvalidPolicyError, match=r"retry.give_up_on: OSError is in retry_on too"):
+        RetryPolicy(retry_on=[OSError], give_up_on="OSError")

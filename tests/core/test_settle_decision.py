@@ -10,7 +10,7 @@ import pytest
 
 from rqsched.core import lifecycle
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.policy import OverlapPolicy, Policies, RetryPolicy
+from rqsched.core.policy import ErrorTypes, OverlapPolicy, Policies, RetryPolicy
 from rqsched.core.repair import decide_drain
 from rqsched.core.settle_decision import MAX_ATTEMPTS_KEPT, MAX_ERROR, AttemptOutcome, AttemptResult, decide_settle
 from rqsched.spec.spec import Every, Once, Spec
@@ -75,6 +75,32 @@ def test_the_entries_and_the_error_are_kept_within_bounds() -> None:
     assert after.error.endswith("\nraised here")
     assert "[cut]" in after.error
     assert len(after.error) < MAX_ERROR + 20
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempt_result", "status", "reason"),
+    [
+        ({"retry_on": "OSError"}, FAILED._replace(error_types=ErrorTypes(("E",), ("OSError",))), "retrying", None),
+        (
+            {"retry_on": "OSError"},
+            FAILED._replace(error_types=ErrorTypes(("E",))),
+            "failed",
+            "retry_on does not name it",
+        ),
+        ({"give_up_on": "E"}, FAILED._replace(error_types=ErrorTypes(("E",))), "failed", "give_up_on names E"),
+        ({"retry_on": "OSError"}, LOST, "retrying", None),
+        ({"give_up_on": "lost"}, LOST, "lost", "give_up_on names lost"),
+        ({"give_up_on": "E", "max_retries": 0}, FAILED._replace(error_types=ErrorTypes(("E",))), "failed", None),
+    ],
+    ids=["named", "not named", "given up", "lost", "lost and given up", "no attempt was left"],
+)
+def test_an_error_that_is_not_to_be_tried_again_ends_the_run_and_the_event_says_why(
+    retry: dict[str, Any], attempt_result: AttemptResult, status: str, reason: str | None
+) -> None:
+    change = end(retrying(RetryPolicy(**retry)), attempt_result)
+    assert change.changed_runs[0][1].status == status
+    event_type = {"retrying": "RunRetrying", "failed": "RunFailed", "lost": "RunLost"}[status]
+    assert event(change, event_type).get("reason") == reason
 
 
 @pytest.mark.parametrize("attempt_result", [FAILED, LOST], ids=["failed", "lost"])

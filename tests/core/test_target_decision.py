@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched.core.model import Schedule, ScheduleStatus, changed
-from rqsched.core.policy import Policies, RetryPolicy
+from rqsched.core.policy import ErrorTypes, Policies, RetryPolicy
 from rqsched.core.settle_decision import MAX_ERROR
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
 from rqsched.errors import InvalidPolicyError
@@ -35,9 +35,22 @@ def test_nothing_is_repeated_of_a_deleted_schedule_an_ended_run_or_after_a_final
     deleted = changed(schedule(), status=ScheduleStatus.DELETED)
     final = schedule(final_errors=("ValueError",))
     for policy in (deleted, None, final):
-        assert decide_failed(policy, "t", 1, ERROR, now=NOON, error_types=("ValueError",)).status == "failed"
+        assert (
+            decide_failed(policy, "t", 1, ERROR, now=NOON, error_types=ErrorTypes(("ValueError",))).status == "failed"
+        )
     kept = changed(schedule(on_delete="keep_runs"), status=ScheduleStatus.DELETED)
     assert decide_failed(kept, "t", 1, ERROR, now=NOON).status == "retrying"
+
+
+def test_the_policy_of_targets_says_which_errors_are_tried_again() -> None:
+    retry = RetryPolicy(max_retries=1, retry_on="OSError", give_up_on="lost")
+    known = active(policies=Policies(target_retry=retry))
+    attempts = {
+        name: decide_failed(known, "t", 1, ERROR, now=NOON, error_types=ErrorTypes(("MyError",), (name,))).status.value
+        for name in ("OSError", "ValueError")
+    }
+    assert attempts == {"OSError": "retrying", "ValueError": "failed"}
+    assert decide_failed(known, "t", 1, ERROR, now=NOON, is_lost=True).status == "lost"
 
 
 def test_by_default_a_target_has_one_attempt() -> None:

@@ -52,7 +52,17 @@ FIELDS = ["schedule_id", "name", "workflow", "workflow_id", "spec", "cron", "int
           "labels", "memo", "search_attributes", "description", "owner", "note", "paused", "executor",
           "from_completion"]  # fmt: skip
 SPEC_FIELDS = ["cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at"]
-RETRY_FIELDS = ["max_retries", "base", "factor", "cap", "jitter", "then", "max_consecutive_failures"]
+RETRY_FIELDS = [
+    "max_retries",
+    "base",
+    "factor",
+    "cap",
+    "jitter",
+    "then",
+    "max_consecutive_failures",
+    "retry_on",
+    "give_up_on",
+]
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20) | st.sampled_from(["* * * * *", "PT1S", "1h", "UTC", "2026-02-01T00:00:00Z", "x" * 300, ""])

@@ -119,14 +119,17 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     policies = found["policies"]
     assert policies["retry"] | {"max_consecutive_failures": None} == {
         "max_retries": 5, "base": 10.0, "factor": 3, "cap": 60.0, "jitter": 1.5, "then": "continue",
-        "max_consecutive_failures": None,
+        "max_consecutive_failures": None, "retry_on": [], "give_up_on": [],
     }  # fmt: skip
     assert (policies["buffer_limit"], policies["missed"], policies["catch_up_window"]) == (3, "all", 3600.0)
     assert (policies["catch_up_limit"], policies["catch_up"], policies["on_exhausted"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
     assert policies["overlap_until"] == "dispatched"
-    assert policies["target_retry"] == {"max_retries": 2, "base": 5.0, "factor": 2.0, "cap": None, "jitter": 0.0}
+    errors: dict[str, list[str]] = {"retry_on": [], "give_up_on": []}
+    assert (
+        policies["target_retry"] == {"max_retries": 2, "base": 5.0, "factor": 2.0, "cap": None, "jitter": 0.0} | errors
+    )
     assert found["targets"] == policies["targets"] == "note"
     assert (policies["target_timeout"], policies["max_parallel"]) == (20, 8)
     same: dict[str, Any] = {"args": ["eu"], "kwargs": {"deep": {"er": [1, 2.5, None]}}, "overlap": "buffer_all"}

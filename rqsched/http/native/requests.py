@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.core.policy import MAX_ERROR_TYPES
 from rqsched.core.results import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
@@ -175,6 +176,10 @@ def _described(option: str, field: str, least: float | None = None, most: float 
     return Field(default=None, ge=least, le=most, description=help_of(PARTS[option][field]))
 
 
+ErrorNames = Annotated[list[Name], Field(max_length=MAX_ERROR_TYPES)]
+"""Names of types of errors."""
+
+
 class TargetRetryRequest(RequestBody):
     """How failed attempts of a target are repeated; absent fields keep their value, or take the default."""
 
@@ -183,6 +188,8 @@ class TargetRetryRequest(RequestBody):
     factor: float | None = _described("target_retry", "factor", 1, 1000)
     cap: Span | None = _described("target_retry", "cap")
     jitter: Span | None = _described("target_retry", "jitter")
+    retry_on: ErrorNames | None = _described("target_retry", "retry_on")
+    give_up_on: ErrorNames | None = _described("target_retry", "give_up_on")
 
 
 class RetryRequest(TargetRetryRequest):

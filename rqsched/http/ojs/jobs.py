@@ -18,6 +18,7 @@ from rqsched.chain.settling import settle_run
 from rqsched.core.ids import uid_to_uuid, uuid_to_uid
 from rqsched.core.model import OPEN, Run, RunStatus
 from rqsched.core.payload import MEMO_BYTES, dumps, json_text
+from rqsched.core.policy import ErrorTypes
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import RunNotFoundError, RunStateError
 from rqsched.http.dependencies import Admin, Call, Operate, Read
@@ -337,7 +338,7 @@ def _failure(error: Mapping[str, Any]) -> AttemptResult:
         AttemptOutcome.FAILED,
         error=": ".join([*types[:1], *([str(message)] if message else [])]) or "failed",
         is_final=error.get("retryable") is False or code in _FINAL_CODES,
-        error_types=types,
+        error_types=ErrorTypes(types),
         details=dumps(error),
         dead_letter=_FINAL_CODES.get(code),
     )

@@ -13,7 +13,7 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from rqsched.core.policy import MAX_DELAY, FailurePolicy, RetryPolicy
+from rqsched.core.policy import MAX_DELAY, MAX_ERROR_TYPES, FailurePolicy, RetryPolicy
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.http.openapi import request_body
@@ -153,7 +153,6 @@ COEFFICIENT = 2.0
 MAX_INTERVAL = timedelta(minutes=5)
 SPREAD = 0.5
 """With jitter a delay is between a half and one and a half of what the backoff says."""
-MAX_ERROR_TYPES = 100
 
 
 @dataclass(frozen=True, slots=True)
