@@ -28,6 +28,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import using
 from rqsched.clock import Clock
+from rqsched.core.model import Schedule
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
 from rqsched.store import emptying, machine_states, schema_version
@@ -204,17 +205,19 @@ def assert_has_schedule(
         raise AssertionError(f"schedule {schedule_id!r} is {handle.status}, not {status}")
     if spec is not None:
         have = handle.state.spec
-        timing = _beside(Spec.coerce(spec), have)
+        timing = _as_of(handle.state, Spec.coerce(spec))
         if timing.timezone != have.timezone:
-            timing = _beside(Spec.coerce(spec, have.timezone), have)
+            timing = _as_of(handle.state, Spec.coerce(spec, have.timezone))
         if timing != have:
             raise AssertionError(f"schedule {schedule_id!r} is {have.describe()!r}, not {timing.describe()!r}")
     return handle
 
 
-def _beside(given: Spec, have: Spec) -> Spec:
+def _as_of(schedule: Schedule, given: Spec) -> Spec:
     """Return a spec as it would be of a schedule; what is excluded may be given as an option beside it."""
-    return (given if given.exclude else replace(given, exclude=have.exclude)).anchored_like(have)
+    have = schedule.spec
+    placed = given.placed_for(schedule.namespace, schedule.schedule_id)
+    return (placed if placed.exclude else replace(placed, exclude=have.exclude)).anchored_like(have)
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:

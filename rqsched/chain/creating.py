@@ -145,7 +145,7 @@ def _key_of(request: ScheduleRequest) -> Key | None:
 def created(request: ScheduleRequest, uid: str, now: datetime) -> Change:
     """Decide to create what a request asks for; raises InvalidSpecError for what never fires, where that matters."""
     if request.must_have_future:
-        lifecycle.require_future(request.definition.parsed_spec, now)
+        lifecycle.require_future(request.definition.parsed_spec, request.named, now)
     return lifecycle.decide_create(
         Identity(uid, *request.named),
         request.definition,

@@ -224,12 +224,12 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
     """
     members = schedule.spec.members
     cron = members[0] if len(members) == 1 and not schedule.spec.exclude and isinstance(members[0], Cron) else None
-    if cron is None or not _PLAIN_CRON.fullmatch(cron.expression):
+    if cron is None or not _PLAIN_CRON.fullmatch(cron.plain):
         return None
     timezone = cron.timezone or schedule.spec.timezone
     jitter, longest = schedule.definition.jitter, _longest(schedule)
     return {
-        "schedule": {"type": "crontab", "value": cron.expression},
+        "schedule": {"type": "crontab", "value": cron.plain},
         "timezone": timezone,
         **({"checkin_margin": 1 + _minutes(jitter)} if jitter else {}),
         **({"max_runtime": _minutes(longest)} if longest else {}),

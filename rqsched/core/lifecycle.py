@@ -62,9 +62,13 @@ class Identity(NamedTuple):
     """The id its owner chose."""
 
 
-def anchored(spec: Spec, now: datetime, like: Spec | None = None) -> Spec:
-    """Anchor a spec's free intervals: as in `like` when that is the same timing registered before, else at `now`."""
-    return (spec if like is None else spec.anchored_like(like)).anchored_at(now)
+def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
+    """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
+
+    Anchored as in `like` when that is the same timing registered before, else at `now`.
+    """
+    placed = spec.placed_for(*named)
+    return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
 
 
 def decide_create(
@@ -85,7 +89,7 @@ def decide_create(
     where all occurrences are excluded.
     """
     declared = definition.parsed_spec
-    if (spec := anchored(declared, now)) is not declared:
+    if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
         definition = replace(definition, spec=dump_spec(spec))
     _refuse_all_excluded(spec, now)
     schedule = Schedule(
@@ -116,7 +120,7 @@ def decide_create(
 
 def is_shared(definition: Definition) -> bool:
     """Return whether schedules of this definition that are created at one instant differ in their identity only."""
-    return not definition.jitter
+    return not (definition.jitter or definition.parsed_spec.has_places)
 
 
 def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
@@ -142,9 +146,9 @@ def _with_action(event: Event, action: dict[str, Any]) -> Event:
     return Event(event.type, payload, event.run_uid, event.instance_id)
 
 
-def require_future(spec: Spec, now: datetime) -> None:
-    """Refuse a spec that has no occurrence after `now`; raises InvalidSpecError."""
-    future = anchored(spec, now)
+def require_future(spec: Spec, named: tuple[str, str], now: datetime) -> None:
+    """Refuse a spec that has no occurrence after `now` for the schedule of that name; raises InvalidSpecError."""
+    future = registered(spec, named, now)
     _refuse_all_excluded(future, now)
     if future.next_after(now) is None:
         raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
@@ -185,7 +189,8 @@ def decide_update(
     InvalidSpecError for a changed spec all of whose occurrences are excluded.
     """
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
-    spec = anchored(definition.parsed_spec, now, like=schedule.spec)
+    named = schedule.namespace, schedule.schedule_id
+    spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
     definition = replace(definition, spec=dump_spec(spec))
     policies = definition.parsed_policies.kept_from(schedule.policies)
     same = policies == schedule.policies  # perhaps in the words of another release

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from rqsched.chain import option_checks
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import EXPECTATIONS, Notifications, hidden
-from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind
+from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
 from rqsched.core.schedule_options import value_of
 from rqsched.dashboard.visit import Visit
@@ -108,6 +108,8 @@ def preview(visit: Visit) -> Response:
     given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude")}
     try:
         spec = replace(_spec(visit, given), exclude=require_exclusions(_lines(given["exclude"])))
+        if spec.has_places:
+            spec = spec.placed_for(visit.namespace, require_id(visit.query("schedule_id")))
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
     spec = spec.anchored_at(visit.now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from rqsched.errors import InvalidCronError, InvalidSpecError
 from rqsched.spec.cron import CronExpression, parse_cron
 from rqsched.spec.duration import SpanLike, format_short, is_duration, parse_duration, require_interval, to_span
+from rqsched.spec.places import has_place, placed
 from rqsched.spec.timeline import Grid, Moment, Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_timezone
 
@@ -34,6 +35,9 @@ class Cron(Timeline):
     RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without it
     an expression that would mean something else there is warned about; `seconds="first"` avoids the warning.
 
+    `H` in a field stands for a number that the namespace and the id of a schedule give (docs/spreading.md). Until a
+    schedule has it, such an expression has no instants; `Spec.placed_for` gives it its numbers.
+
     It is read in its own timezone; without one, in that of its Spec, else in UTC. Raises InvalidCronError or
     InvalidTimezoneError, which say what to write instead.
     """
@@ -46,6 +50,8 @@ class Cron(Timeline):
     """The instant from which the steps of `@every` count; None until it is registered, and for other expressions."""
     seconds: InitVar[Literal["first", "last"] | None] = None
     """Which of six fields is the seconds: `first` or `last`; None reads the first, and warns where that matters."""
+    numbers: str | None = field(default=None, repr=False)
+    """The expression with the numbers that its `H` stands for; None without one, and until a schedule has it."""
 
     def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
         """Refuse what cannot be evaluated."""
@@ -54,8 +60,10 @@ class Cron(Timeline):
         fields = self.expression.split() if isinstance(self.expression, str) else []
         if seconds == "last" and len(fields) == 6:
             object.__setattr__(self, "expression", " ".join([fields[5], *fields[:5]]))
+        if self.numbers is not None and not (isinstance(self.expression, str) and self.has_place):
+            raise InvalidSpecError("written", f"{self.expression!r} has no H, which alone needs numbers; leave it out")
         if self.every is None:
-            parsed = parse_cron(self.expression)
+            parsed = parse_cron(self.numbers or _sample(self.expression))
             if seconds is None and len(fields) == 6 and _read_seconds_last(fields) not in {None, parsed}:
                 text = f"{self.expression!r} is read with its seconds first, and RQ's cron reads them last"
                 warnings.warn(f"{text}; say which with Cron(..., seconds='first') or 'last'", stacklevel=3)
@@ -81,17 +89,30 @@ class Cron(Timeline):
         """Whether its instants do not depend on when it is registered."""
         return self.every is None or self.anchor is not None
 
+    @property
+    def has_place(self) -> bool:
+        """Whether it has an `H`."""
+        return has_place(self.expression)
+
+    @property
+    def plain(self) -> str:
+        """The expression as any cron reads it: with numbers for `H` once a schedule has it."""
+        return self.numbers or self.expression
+
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
         """Return the expression on the clocks of its zone, or the steps of `@every`."""
         if self.every is not None:
             return (Grid(self.every, self.anchor or anchor),)
-        return (ZonedCron(parse_cron(self.expression), require_timezone(self.timezone or timezone)),)
+        if self.numbers is None and self.has_place:
+            raise InvalidSpecError("cron", f"{self.expression!r} has its times from a schedule's id; name the schedule")
+        return (ZonedCron(parse_cron(self.plain), require_timezone(self.timezone or timezone)),)
 
     def describe(self, timezone: str = "UTC") -> str:
         """Return a short text for people."""
-        return (
-            f"every {format_short(self.every)}" if self.every else f"cron {self.expression} {self.timezone or timezone}"
-        )
+        if self.every:
+            return f"every {format_short(self.every)}"
+        numbers = f" ({self.numbers})" if self.numbers else ""
+        return f"cron {self.expression}{numbers} {self.timezone or timezone}"
 
 
 @dataclass(frozen=True, init=False)
@@ -187,14 +208,19 @@ MemberLike: TypeAlias = Member | str | timedelta | datetime
 def _read_seconds_last(fields: list[str]) -> CronExpression | None:
     """Return six fields parsed with the seconds last; None if they are not valid that way."""
     try:
-        return parse_cron(" ".join([fields[5], *fields[:5]]))
+        return parse_cron(_sample(" ".join([fields[5], *fields[:5]])))
     except InvalidCronError:
         return None
 
 
+def _sample(expression: str) -> str:
+    """Return an expression with some number for each `H`, to see whether it can be read."""
+    return placed(expression, "") if isinstance(expression, str) else expression
+
+
 def is_plain(cron: Cron) -> bool:
-    """Return whether the expression is all there is: no timezone and no anchor of its own."""
-    return cron.timezone is None and cron.anchor is None
+    """Return whether the expression is all there is: no timezone, no anchor and no numbers of its own."""
+    return cron.timezone is None and cron.anchor is None and cron.numbers is None
 
 
 def is_from_completion(member: Member) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
-from rqsched.errors import InvalidDurationError, InvalidSpecError
+from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError
 from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.exclusion import ExcludeLike, exclusion_of, require_exclusions
@@ -31,6 +31,7 @@ from rqsched.spec.members import (
     parse_instant,
     require_member,
 )
+from rqsched.spec.places import placed
 from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_timezone
 
@@ -136,6 +137,26 @@ class Spec(Timeline):
         """Whether every member is anchored: none still needs the instant of its registration."""
         return all(member.is_anchored for member in self.members)
 
+    @cached_property
+    def has_places(self) -> bool:
+        """Whether a cron has an `H`, whose numbers each schedule has of its own."""
+        return any(isinstance(member, Cron) and member.has_place for member in self.members)
+
+    def placed_for(self, namespace: str, schedule_id: str) -> Spec:
+        """Return the spec as a schedule has it: each `H` with the numbers of this namespace and id.
+
+        The same schedule gets the same ones, also after it was deleted and created again. Raises InvalidCronError where
+        what they give never fires.
+        """
+        if not self.has_places:
+            return self
+        salt = f"{namespace}/{schedule_id}"
+        return replace(self, members=tuple(_placed(member, salt) for member in self.members))
+
+    def in_numbers(self) -> Spec:
+        """Return the spec with the numbers instead of each `H`, for systems that know none."""
+        return replace(self, members=tuple(map(_in_numbers, self.members))) if self.has_places else self
+
     def anchored_at(self, instant: datetime) -> Spec:
         """Return the spec with `instant` as the anchor of each member that has none and needs one."""
         if self.is_anchored:
@@ -155,8 +176,8 @@ class Spec(Timeline):
 
     @property
     def primary_cron(self) -> str | None:
-        """The first cron expression, None when there is none."""
-        return next((member.expression for member in self.members if isinstance(member, Cron)), None)
+        """The first cron expression, with numbers for `H`; None when there is none."""
+        return next((member.plain for member in self.members if isinstance(member, Cron)), None)
 
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
         """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
@@ -203,7 +224,7 @@ class Spec(Timeline):
     def to_json(self) -> dict[str, Any]:
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Added to that form: `crons` (objects) for crons with a timezone or an anchor of their own, `instants`, and the
+        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, and the
         `anchor` of an interval, null until the registration.
         """
         crons = [member for member in self.members if isinstance(member, Cron)]
@@ -247,7 +268,7 @@ SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLik
 """What `Spec.coerce` takes: a member or what stands for one, a list of these, the JSON form, or a Spec."""
 
 
-_CRON_KEYS = ("expression", "timezone", "anchor", "seconds")
+_CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude")
 
@@ -271,6 +292,25 @@ def _rank(member: Member) -> int:
     return 2 if isinstance(member, Every) else 3
 
 
+def require_no_place(spec: Spec) -> Spec:
+    """Return a spec of a system that knows no `H`; raises InvalidCronError for one that has it."""
+    if spec.has_places:
+        raise InvalidCronError("cron", "H is refused here; name the value")
+    return spec
+
+
+def _placed(member: Member, salt: str) -> Member:
+    if not isinstance(member, Cron) or not member.has_place:
+        return member
+    return replace(member, numbers=placed(member.expression, salt), seconds="first")
+
+
+def _in_numbers(member: Member) -> Member:
+    if not isinstance(member, Cron) or member.numbers is None:
+        return member
+    return replace(member, expression=member.numbers, numbers=None, seconds="first")
+
+
 def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(form, Mapping):
         raise InvalidSpecError(field, f"{type(form).__name__} is not an object; write one with {', '.join(keys)}")
@@ -288,7 +328,9 @@ def _list(form: Mapping[str, Any], key: str) -> list[Any]:
 
 def _cron_to_json(cron: Cron) -> dict[str, str]:
     anchor = iso_text(cron.anchor) if cron.anchor else None
-    form = {"expression": cron.expression, "timezone": cron.timezone, "anchor": anchor}
+    # A reader that does not know `H` finds numbers where it looks for the expression.
+    written = None if cron.numbers is None else cron.expression
+    form = {"expression": cron.plain, "timezone": cron.timezone, "anchor": anchor, "written": written}
     return {key: value for key, value in form.items() if value is not None}
 
 
@@ -296,7 +338,9 @@ def _cron_from_json(form: object) -> Cron:
     given = _known(form, "crons", _CRON_KEYS)
     anchor = given.get("anchor")
     at = anchor and parse_instant(anchor, "anchor")
-    return Cron(given.get("expression", ""), given.get("timezone"), at, given.get("seconds") or "first")
+    expression, written = given.get("expression", ""), given.get("written")
+    numbers = None if written is None else expression
+    return Cron(written or expression, given.get("timezone"), at, given.get("seconds") or "first", numbers)
 
 
 def _interval_to_json(interval: Every) -> dict[str, Any]:

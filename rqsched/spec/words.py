@@ -74,7 +74,9 @@ def _member(member: Member, timezone: str) -> str:
     if isinstance(member, Cron):
         if member.every is not None:
             return f"every {length_in_words(member.every)}"
-        return cron_in_words(member.expression, member.timezone or timezone)
+        if member.numbers is None and member.has_place:
+            return f"as {member.expression} says for its id"
+        return cron_in_words(member.plain, member.timezone or timezone)
     if isinstance(member, Every):
         phase = f", {length_in_words(member.offset)} past" if member.offset else ""
         return f"every {length_in_words(member.every)}{phase}{' after the last run ended' * member.from_completion}"

@@ -131,3 +131,12 @@ def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link(cli: Cli,
     assert link.is_symlink()
     assert tomllib.loads(target.read_text())["schedules"][0]["schedule_id"] == "a"
     assert (target.stat().st_mode & 0o777, list(target.parent.iterdir())) == (0o640, [target])
+
+
+def test_a_file_holds_an_h_as_it_was_written(cli: Cli, tmp_path: Path) -> None:
+    cli("create", "a", HELLO, "--cron", "H H * * *")
+    cli("create", "b", HELLO, "--cron", "H 2 * * *", "--tz", "Europe/Berlin")
+    cli("export", "s.toml")
+    assert 'cron = "H H * * *"' in (tmp_path / "s.toml").read_text()
+    assert cli("sync", "s.toml").out == "0 created, 0 updated, 2 unchanged, 0 removed.\n"
+    assert "H H * * *" in cli("describe", "a").out

@@ -107,7 +107,7 @@ def test_a_timing_of_which_nothing_is_left_is_refused_at_create_and_at_update(sp
     with pytest.raises(InvalidSpecError, match="takes every occurrence"):
         lifecycle.decide_update(active(), definition(spec), now=NOON)
     with pytest.raises(InvalidSpecError, match="takes every occurrence"):
-        lifecycle.require_future(spec, NOON)
+        lifecycle.require_future(spec, ("default", "a"), NOON)
 
 
 def test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is() -> None:

@@ -102,8 +102,8 @@ def test_a_schedule_may_begin_paused_and_then_has_no_next_time() -> None:
 def test_a_spec_that_is_over_makes_a_schedule_done_at_once_where_it_is_not_refused() -> None:
     assert types(decide_create(IDENTITY, definition(Once(NOON)), now=NOON)) == ["Created", "Completed"]
     with pytest.raises(InvalidSpecError, match="no occurrence after"):
-        lifecycle.require_future(Spec(Once(NOON)), NOON)
-    lifecycle.require_future(Spec(Once(NOON + SECOND)), NOON)
+        lifecycle.require_future(Spec(Once(NOON)), ("default", "a"), NOON)
+    lifecycle.require_future(Spec(Once(NOON + SECOND)), ("default", "a"), NOON)
 
 
 @pytest.mark.parametrize(

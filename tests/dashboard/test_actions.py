@@ -601,3 +601,13 @@ def test_the_form_keeps_what_is_excluded_when_the_timing_is_edited(pages: Pages)
     assert handle.refresh().state.spec == Spec("0 8 * * *", exclude="Sat, Sun")
     pages.do("/schedules/report/edit", **fields, exclude="")
     assert handle.refresh().state.spec == Spec("0 8 * * *")
+
+
+def test_the_preview_of_the_form_needs_the_id_that_gives_the_place(pages: Pages) -> None:
+    asked = "/preview?kind=cron&timing=H+2+*+*+*&timezone=UTC"
+    assert "schedule_id" in pages.get(asked)
+    minute = int((Spec("H 2 * * *").placed_for("default", "nightly").primary_cron or "").split()[0])
+    assert f"At 02:{minute:02}, every day, UTC" in pages.get(f"{asked}&schedule_id=nightly")
+    pages.env.create("nightly", "H 2 * * *")
+    assert 'name="timing" value="H 2 * * *"' in pages.get("/schedules/nightly/edit")
+    assert "schedule_id=nightly" in pages.get("/schedules/nightly/edit")

@@ -300,7 +300,7 @@ if (editor) {
   let wait, asked = 0;
   const preview = async () => {
     const number = ++asked;
-    const query = new URLSearchParams(["kind", "timing", "timezone", "exclude"].map((name) => [name, editor.elements[name].value]));
+    const query = new URLSearchParams(["kind", "timing", "timezone", "exclude", ...(editor.elements.schedule_id ? ["schedule_id"] : [])].map((name) => [name, editor.elements[name].value]));
     if (query.get("kind") === "keep") return;
     const address = new URL(editor.dataset.preview, location.href);
     query.forEach((value, name) => address.searchParams.set(name, value));
@@ -309,6 +309,6 @@ if (editor) {
     const found = page.getElementById("preview-result");
     if (found && number === asked) document.getElementById("preview").replaceChildren(document.importNode(found, true));
   };
-  editor.addEventListener("input", (event) => { if (event.target.matches("[data-watch]")) { clearTimeout(wait); wait = setTimeout(preview, 200); } });
+  editor.addEventListener("input", (event) => { if (event.target.matches("[data-watch], [name=schedule_id]")) { clearTimeout(wait); wait = setTimeout(preview, 200); } });
   preview();
 }

@@ -30,7 +30,7 @@ from rqsched.http.dependencies import Call, SignedIn
 from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER, PageTokenError, ReasonError
 from rqsched.http.durable_workflow.responses import arguments_of
 from rqsched.http.middleware import tag_of
-from rqsched.spec.spec import Spec
+from rqsched.spec.spec import Spec, require_no_place
 from rqsched.store.pages import read_cursor
 from rqsched.store.schedule_queries import Filters
 
@@ -147,7 +147,7 @@ def spec_of(fields: dict[str, Any]) -> Spec:
         raise InvalidSpecError("spec", f"unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_SPEC_KEYS))}")
     given = {"timezone": "UTC", **{key: value for key, value in fields.items() if value is not None}}
     given["intervals"] = [_interval(interval) for interval in given.get("intervals", []) or []]
-    return Spec.from_json(given)
+    return require_no_place(Spec.from_json(given))
 
 
 def _interval(fields: Any) -> Any:

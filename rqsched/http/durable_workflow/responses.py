@@ -33,7 +33,7 @@ def note_of(schedule: Schedule) -> str | None:
 
 def item(schedule: Schedule) -> dict[str, Any]:
     """Return an item of the list, under the names of the protocol and of the SDK."""
-    definition, form = schedule.definition, schedule.spec.to_json()
+    definition, form = schedule.definition, schedule.spec.in_numbers().to_json()
     return {
         "schedule_id": schedule.schedule_id,
         "workflow_type": definition.workflow,

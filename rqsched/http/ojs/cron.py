@@ -18,7 +18,7 @@ from rqsched.http.ojs import requests, responses
 from rqsched.http.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.http.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.http.ojs.responses import REFUSED
-from rqsched.spec.spec import Cron, Spec
+from rqsched.spec.spec import Cron, Spec, require_no_place
 from rqsched.store import schedule_queries
 from rqsched.store.pages import PAGE_CHARACTERS
 from rqsched.store.schedule_queries import Filters
@@ -48,10 +48,7 @@ def register(call: Admin, body: Body) -> Response:
     handle, outcome = call.scheduler.upsert(
         name,
         registration.type or "",
-        Spec(
-            Cron(registration.expression or "", seconds="first"),
-            "UTC" if registration.timezone is None else registration.timezone,
-        ),
+        _spec(registration.expression or "", "UTC" if registration.timezone is None else registration.timezone),
         namespace=call.namespace,
         paused=None if registration.enabled is None else not registration.enabled,
         context=call.context,
@@ -60,6 +57,10 @@ def register(call: Admin, body: Body) -> Response:
     if registration.enabled:
         _toggle(call, handle, enabled=True)
     return OjsResponse(responses.cron_response(handle.state), status_code=201 if outcome == "created" else 200)
+
+
+def _spec(expression: str, timezone: str) -> Spec:
+    return require_no_place(Spec(Cron(expression, seconds="first"), timezone))
 
 
 def _require_kept(call: Call, name: str) -> None:
@@ -172,7 +173,7 @@ def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> N
     if workflow is not None:
         changes["executor"] = _executor(call, workflow)
     timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
-    spec = None if registration.expression is None else Spec(Cron(registration.expression, seconds="first"), timezone)
+    spec = None if registration.expression is None else _spec(registration.expression, timezone)
     handle.update(workflow, spec, context=call.context, **changes)
 
 

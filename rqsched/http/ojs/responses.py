@@ -67,7 +67,8 @@ def expression_of(schedule: Schedule) -> str:
 
 def _says(expression: str, spec: Spec) -> bool:
     try:
-        return Spec(CronMember(expression, seconds="first"), spec.timezone).anchored_like(spec) == spec
+        shown = spec.in_numbers()
+        return Spec(CronMember(expression, seconds="first"), spec.timezone).anchored_like(shown) == shown
     except InvalidSpecError:
         return False
 

@@ -1,0 +1,72 @@
+"""Places: the numbers that `H` in a cron field stands for, which the namespace and the id of a schedule give.
+
+Schedules with one expression get different places, and each keeps its own: a place is a hash, not a draw. The numbers
+are kept with the schedule (`Cron.numbers`), so changing this hash moves only what is declared again. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+from rqsched.errors import InvalidCronError
+
+_FIELDS = (
+    ("second", 0, 59),
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 6),
+)
+"""Name and range of each field, six of them."""
+_LAST_OF_EACH_MONTH = 28
+"""The last day of month that an `H` alone stands for: every month has it."""
+_H = re.compile(r"(?:^|[ \t,])H(?=$|[ \t,(/])", re.IGNORECASE)
+_ITEM = re.compile(r"H(?:\((?P<first>[0-9]{1,2})-(?P<last>[0-9]{1,2})\))?(?:/(?P<step>[0-9]{1,4}))?", re.IGNORECASE)
+
+
+def has_place(expression: str) -> bool:
+    """Return whether an expression has an `H`."""
+    return _H.search(expression) is not None
+
+
+def placed(expression: str, salt: str) -> str:
+    """Return an expression with a number for each `H`; the same `salt` gives the same ones.
+
+    `H` is one value of the field, `H(0-7)` one of a range, `H/15` each 15 from a start on. Raises InvalidCronError for
+    an `H` that is written otherwise; what else is wrong is left for the one who parses.
+    """
+    if not has_place(expression):
+        return expression
+    fields = expression.split()
+    named = _FIELDS[len(_FIELDS) - len(fields) :]
+    if len(named) != len(fields):
+        return expression
+    return " ".join(
+        ",".join(_number(item, field, salt) if item[:1] in {"H", "h"} else item for item in text.split(","))
+        for text, field in zip(fields, named, strict=True)
+    )
+
+
+def _number(item: str, field: tuple[str, int, int], salt: str) -> str:
+    name, low, high = field
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise InvalidCronError("cron", f"{item!r} is not a valid {name}; write H, H(a-b), H/n or H(a-b)/n")
+    first, last = (
+        int(match["first"] or low),
+        int(match["last"] or (min(high, _LAST_OF_EACH_MONTH) if name == "day of month" else high)),
+    )
+    if not low <= first <= last <= high:
+        raise InvalidCronError("cron", f"{item!r} is not a range of the {name}; write H({low}-{high}) or a part of it")
+    step = int(match["step"] or 0)
+    if match["step"] and not step:
+        raise InvalidCronError("cron", f"{item!r} has a step of 0; write a step of at least 1")
+    size = last - first + 1
+    start = first + _drawn(f"{salt}:{name}") % (min(step, size) if step else size)
+    return f"{start}-{last}/{step}" if step and start + step <= last else str(start)
+
+
+def _drawn(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
