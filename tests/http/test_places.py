@@ -24,7 +24,7 @@ def test_open_job_spec_refuses_h_and_shows_the_numbers_of_others(web: Web) -> No
     refused = ojs.register(cron="H * * * *")
     assert (refused.status_code, "H is refused here" in refused.text) == (400, True)
     handle = web.env.create("daily-report", "H * * * *")
-    assert ojs("GET", "/ojs/v1/cron/daily-report").json()["cron"] == handle.spec.primary_cron
+    assert ojs("GET", "/ojs/v1/cron/daily-report").json()["cron"]["cron"] == handle.spec.primary_cron
     assert "H is refused here" in ojs.patch({"cron": "H 2 * * *"}).text
     assert web.env.scheduler.get("daily-report").spec == handle.spec
 
