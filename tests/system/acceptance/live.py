@@ -17,6 +17,7 @@ from rqsched import Every, RetryPolicy, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.processes.vital_signs import ask_all
 from rqsched.spec.spec import SpecLike
+from rqsched.transport import telemetry
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present
 from tests.support.processes import BIN, REPOSITORY, SOON, Process, Processes, is_gone, wait_until
@@ -141,6 +142,15 @@ class LiveEnv(Processes):
         wait_until(
             lambda: schedule.refresh().success_count >= ended + more, timeout=timeout, what=f"runs of {schedule}"
         )
+
+    def wait_for_passes(self, count: int, *, timeout: float = SOON) -> None:
+        """Wait until so many passes more have ended; each leaves a mark in Redis."""
+
+        def passes() -> float:
+            return telemetry.read_passes(self.redis, "rqsched").get(telemetry.PASSES, 0)
+
+        known = passes()
+        wait_until(lambda: passes() >= known + count, timeout=timeout, what=f"{count} passes")
 
     def check(self, *, with_redis: bool = False) -> None:
         """Assert the invariants, and that no attempt was executed twice."""

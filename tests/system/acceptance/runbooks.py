@@ -1,17 +1,19 @@
-"""Follow a section of docs/runbooks.md in a real installation: its blocks of commands are run, in order, as written.
+"""Follow a section of a page in a real installation: its blocks of commands are run, in order, as written.
 
-A command of `rqsched` that looks, such as `doctor`, is repeated until it prints what the page says, as a person looks
-again; every other one is run once. `rqsched worker &` starts one that lives as long as the installation. A value that
-is the reader's own, after `export NAME=`, is that of the installation.
+A command that looks, such as `rqsched doctor`, is repeated until it prints what the page says, as a person looks again;
+every other one is run once. `rqsched worker &` starts one that lives as long as the installation. A value that is the
+reader's own, after `export NAME=`, is that of the installation; one that begins with `$` is what it says.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -20,15 +22,28 @@ from tests.support.processes import BIN, REPOSITORY, SOON, Process, kill_all, pr
 from tests.system.acceptance.live import LiveEnv
 from tests.system.acceptance.snippets import EXPORT, Snippet, SnippetError, commands_of, is_said, snippets_of, status_of
 
-PAGE = REPOSITORY / "docs" / "runbooks.md"
+RUNBOOKS, PLANNED = (REPOSITORY / "docs" / f"{name}.md" for name in ("runbooks", "planned"))
+PAGES = (RUNBOOKS, PLANNED)
+"""The pages whose commands are run where what they are for is the case. No two sections have one title."""
+OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
+"""Passes that are not waited for; the page says how long they take where nothing is set."""
 _LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run", "history"}
+_LOOKS_ELSEWHERE = re.compile(r"^redis-cli .* (GET|INFO) |FROM pg_stat_replication")
+_IS_OURS = re.compile(r"(\w+=\S+ )*rqsched ")
 _SAY_IT_BY_STATUS = {"doctor", "ping"}
 """Commands that end with 1 where something is wrong, which is what they are asked."""
 
 
-def sections() -> dict[str, list[Snippet]]:
-    """The steps below each heading that has some."""
-    text, title, is_code = PAGE.read_text(), "", False
+def sections(*pages: Path) -> dict[str, list[Snippet]]:
+    """The steps below each heading of the pages, or of all, that has some."""
+    found = dict[str, list[Snippet]]()
+    for page in pages or PAGES:
+        found |= _sections(page)
+    return found
+
+
+def _sections(page: Path) -> dict[str, list[Snippet]]:
+    text, title, is_code = page.read_text(), "", False
     steps = {one.line: one for one in snippets_of(text) if one.language == "console"}
     found = defaultdict[str, list[Snippet]](list)
     for number, line in enumerate(text.splitlines(), 1):
@@ -68,11 +83,15 @@ class Runbook:
 
     def _do(self, command: str, expected: str) -> None:
         if exported := EXPORT.fullmatch(command):
-            self.live.environment[exported[1]] = self.values[exported[1]]
+            name, (value,) = exported[1], shlex.split(exported[2])
+            known = Template(value).substitute(self.live.environment) if value.startswith("$") else self.values[name]
+            self.live.environment[name] = known
         elif command.endswith(" &"):
             self._start(command.removesuffix(" &"))
-        elif command.startswith("rqsched ") and " | " not in command:
+        elif _IS_OURS.match(command) and " | " not in command:
             self._ask(command, expected)
+        elif _LOOKS_ELSEWHERE.search(command):
+            self._look(command, expected, lambda: self._run(command), {status_of(command) or 0})
         else:
             self._check(command, expected, *self._run(command))
 
@@ -81,26 +100,30 @@ class Runbook:
         return self.live.start([BIN / words[0], *words[1:]], cwd=self.live.folder, **differs)
 
     def _ask(self, command: str, expected: str) -> None:
-        _, words = self._split(command)
+        differs, words = self._split(command)
+        told = status_of(command)
         if words[1] not in _LOOKS and "--preview" not in words:
-            self._check(command, expected, *self._rqsched(words))
+            self._check(command, expected, *self._rqsched(words, differs))
             return
+        may_be_wrong = words[1] in _SAY_IT_BY_STATUS and told is None
+        codes = {0, 1} if may_be_wrong else {told or 0}
+        self._look(command, expected, lambda: self._rqsched(words, differs), codes)
+
+    def _look(self, command: str, expected: str, ask: Callable[[], tuple[int, str]], codes: AbstractSet[int]) -> None:
         seen: list[str] = []
 
         def look() -> bool:
-            code, said = self._rqsched(words)
+            code, said = ask()
             seen[:] = [f"{said}\n(exit code {code})"]
-            told = status_of(command)
-            is_expected = words[1] in _SAY_IT_BY_STATUS if told is None and code == 1 else code == (told or 0)
-            return is_expected and _is_answer(expected, said)
+            return code in codes and _is_answer(expected, said)
 
         wait_until(look, timeout=SOON, interval=0.1, what=lambda: f"$ {command}\nsays:\n{expected}\nseen:\n{seen[0]}")
 
-    def _rqsched(self, words: list[str]) -> tuple[int, str]:
+    def _rqsched(self, words: list[str], differs: Mapping[str, str]) -> tuple[int, str]:
         """Run a command of ours to its end, from a warm start where the other tests have one."""
-        log = self.live.folder / "command.log"
+        log, environment = self.live.folder / "command.log", self._environment() | differs
         log.unlink(missing_ok=True)
-        process = start([BIN / words[0], *words[1:]], log_path=log, env=self._environment(), cwd=self.live.folder)
+        process = start([BIN / words[0], *words[1:]], log_path=log, env=environment, cwd=self.live.folder)
         try:
             return process.wait(timeout=SOON), process.log()
         except subprocess.TimeoutExpired:
@@ -148,6 +171,11 @@ def _assignments(words: list[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
+def plain(url: str) -> str:
+    """A URL as libpq's own tools read it."""
+    return url.replace("+psycopg", "")
+
+
 def tools(folder: Path, *others: Path) -> str:
     """A PATH with our commands, `redis-cli`, which no package brings, and what else the page calls."""
     folder.mkdir(exist_ok=True)
@@ -163,6 +191,7 @@ from redis import Redis
 
 _, option, url, *words = sys.argv
 assert option == "-u"
-answer = Redis.from_url(url, decode_responses=True).execute_command(*words)
-print("OK" if answer is True else answer)
+redis = Redis.from_url(url, decode_responses=True)
+redis.response_callbacks.clear()
+print(redis.execute_command(*words))
 """

@@ -20,7 +20,6 @@ from rqsched import Every, RetryPolicy, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.audit import MISSED, CommandContext
 from rqsched.core.ids import iso_utc
-from rqsched.transport import telemetry
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -28,17 +27,15 @@ from tests.support.processes import rqsched_command, run_to_end, wait_until
 from tests.support.servers import PostgresServer, ValkeyServer, standby_of, valkey
 from tests.system.acceptance.chores import FAIL, HOLD, INVOICE_SYNC
 from tests.system.acceptance.live import LiveEnv, MakeLive
-from tests.system.acceptance.runbooks import Runbook, sections, tools
+from tests.system.acceptance.runbooks import OFTEN, RUNBOOKS, Runbook, plain, sections, tools
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
-"""Passes that are not waited for; the page says how long they take where nothing is set."""
 
 
 def test_each_runbook_is_followed_here() -> None:
     followed = re.findall(r'Runbook\(\w+, "([^"]+)"', Path(__file__).read_text())
 
-    assert sorted({*followed, *ONE_SCHEDULE}) == sorted(sections())
+    assert sorted({*followed, *ONE_SCHEDULE}) == sorted(sections(RUNBOOKS))
 
 
 def test_doctor_is_asked_first(live: LiveEnv) -> None:
@@ -87,7 +84,7 @@ def test_redis_came_back_with_an_old_snapshot(losing: LiveEnv, redis_of_its_own:
     redis.save()
     snapshot = redis_of_its_own.folder / "dump.rdb"
     nightly = losing.scheduler.get("nightly")
-    wait_for_passes(losing, 2)
+    losing.wait_for_passes(2)
     losing.wait_for_successes(nightly)
     redis_of_its_own.kill()
     assert snapshot.exists()
@@ -98,16 +95,6 @@ def test_redis_came_back_with_an_old_snapshot(losing: LiveEnv, redis_of_its_own:
 
     losing.wait_for_successes(nightly)
     losing.check()
-
-
-def wait_for_passes(live: LiveEnv, count: int) -> None:
-    """Wait until so many passes more have ended; each leaves a mark."""
-
-    def passes() -> float:
-        return telemetry.read_passes(live.redis, "rqsched").get(telemetry.PASSES, 0)
-
-    known = passes()
-    wait_until(lambda: passes() >= known + count, timeout=60, what=f"{count} passes")
 
 
 def executed_twice(live: LiveEnv) -> list[tuple[str, int]]:
@@ -201,11 +188,6 @@ def test_postgresql_is_restored(
         look_and_release(live, make_live(restored))
     finally:
         postgres_server.drop_database(restored)
-
-
-def plain(url: str) -> str:
-    """A URL as libpq's own tools read it."""
-    return url.replace("+psycopg", "")
 
 
 def test_why_is_asked_of_one_schedule(live: LiveEnv) -> None:
@@ -483,7 +465,7 @@ def test_postgresql_fails_over_with_an_asynchronous_standby_and_comes_back(
         book.step()
         standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
         standby.execute("SELECT pg_reload_conf()")
-        wait_for_passes(replicated, 2)
+        replicated.wait_for_passes(2)
         own_postgres.kill()
         book.step(3)
 

@@ -1,0 +1,165 @@
+"""What docs/planned.md plans is done word for word while schedules fire each second: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rq import Queue
+
+from rqsched import Every, RetryPolicy
+from rqsched.store import schema_version
+from rqsched.store.database import Database
+from tests.support.env import SECOND
+from tests.support.servers import PostgresServer, ValkeyServer, postgres, standby_of
+from tests.system.acceptance.live import LiveEnv, MakeLive
+from tests.system.acceptance.runbooks import OFTEN, PLANNED, Runbook, plain, sections, tools
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+
+
+def test_each_section_is_followed_here() -> None:
+    followed = re.findall(r'Runbook\(\w+, "([^"]+)"', Path(__file__).read_text())
+
+    assert sorted(followed) == sorted(sections(PLANNED))
+
+
+def everything_ran_once(live: LiveEnv) -> None:
+    """Assert the invariants, and that what ran since the beginning ran once, to its end."""
+    live.check()
+    assert {run.status for one in live.scheduler.iter() for run in one.runs(limit=500).items} == {"succeeded"}
+    assert len({one.run_uid for one in live.executions()}) == len(live.executions())
+
+
+@pytest.fixture
+def new_redis(tmp_path: Path) -> Iterator[ValkeyServer]:
+    """A second Valkey, to move to."""
+    (tmp_path / "new").mkdir()
+    server = ValkeyServer(tmp_path / "new", options=("--save", "", "--appendonly", "yes"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A second PostgreSQL, to move to."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.mark.postgres
+def test_postgresql_is_moved_with_a_dump(
+    make_live: MakeLive, own_postgres: PostgresServer, server: PostgresServer
+) -> None:
+    old, new = (plain(one.url("app")) for one in (own_postgres, server))
+    with closing(Database(own_postgres.create_database("app"))) as database:
+        schema_version.upgrade(database)
+    live = make_live(old)
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools", server.binaries)}
+    live.start_worker()
+    live.wait_for_successes(live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0)))
+    waits = live.run_now("waits", queue="reports")
+    executing = live.hold_now()
+    live.wait_for_execution(executing)
+
+    with Runbook(live, "With a dump", {"NEW": new.removesuffix("/app")}) as book:
+        live.open_gate()
+        book.step()
+        for worker in live.started:
+            worker.terminate()
+        live.scheduler.close()
+        book.step(8)
+
+    moved = make_live(new)
+    moved.start_worker("reports")
+    moved.wait_for_successes(moved.scheduler.get("nightly"))
+    moved.scheduler.get("nightly").pause()
+    moved.wait_for_status(moved.scheduler.run(waits.uid), "succeeded")
+    everything_ran_once(moved)
+
+
+@pytest.mark.postgres
+def test_postgresql_is_moved_with_a_standby(
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str
+) -> None:
+    """Asynchronous replication loses nothing: the old server is stopped in order."""
+    live = make_live(plain(own_postgres_url))
+    live.start_worker()
+    live.wait_for_successes(live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0)))
+    with standby_of(own_postgres) as standby:
+        url = plain(standby.url(own_postgres_url.rpartition("/")[2]))
+        live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools", standby.binaries)}
+        live.environment["STANDBY"] = plain(standby.url("postgres"))
+        moved = make_live(url)
+        with Runbook(live, "With a standby") as book:
+            book.step()
+            own_postgres.stop()
+            book.step()
+            live.started[0].terminate()
+            live.environment["RQSCHED_DATABASE_URL"] = url
+            live.start_worker()
+            book.step()
+
+        moved.wait_for_successes(moved.scheduler.get("nightly"))
+        moved.scheduler.get("nightly").pause()
+        everything_ran_once(moved)
+
+
+def test_redis_is_moved_to_an_empty_one(
+    make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer, new_redis: ValkeyServer
+) -> None:
+    """Processes at both of them are alive for a while, and no pass, fire or claim of one disturbs the other's."""
+    live, moved = make_live(sqlite_url, redis_url=own_valkey.url), make_live(sqlite_url, redis_url=new_redis.url)
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
+    nightly = live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0))
+    waits = live.run_now("waits", queue="reports")
+    executing = live.hold_now(retry=RetryPolicy(max_retries=0))
+    old = live.start_worker()
+    live.wait_for_execution(executing)
+
+    with Runbook(live, "To an empty Redis", {"RQSCHED_REDIS_URL": new_redis.url}) as book:
+        book.step(2)
+        live.wait_for_passes(4)
+        moved.wait_for_passes(4)
+        live.wait_for_successes(nightly, more=4)
+        assert executing.refresh().status == "running"
+        live.open_gate()
+        live.wait_for_status(executing, "succeeded")
+        assert old.terminate() == 0
+        book.step()
+
+    live.start_worker("reports")
+    live.wait_for_status(waits, "succeeded")
+    live.wait_for_successes(nightly)
+    nightly.pause()
+    everything_ran_once(moved)
+
+
+def test_redis_is_moved_with_a_copy(
+    make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer, new_redis: ValkeyServer
+) -> None:
+    """Jobs that are no runs of rqsched are there, too."""
+    live = make_live(sqlite_url, redis_url=own_valkey.url)
+    live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools"), "NEW": new_redis.url}
+    nightly = live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0))
+    waits = live.run_now("waits", queue="reports")
+    Queue("mail", connection=live.redis).enqueue(print, "of the application's own")
+    live.start_worker()
+    live.wait_for_successes(nightly)
+
+    with Runbook(live, "With a copy of Redis") as book:
+        book.step()
+        live.started[0].terminate()
+        book.step(4)
+
+    moved = make_live(sqlite_url, redis_url=new_redis.url)
+    assert Queue("mail", connection=moved.redis).count == 1
+    moved.start_worker("reports")
+    moved.wait_for_status(moved.scheduler.run(waits.uid), "succeeded")
+    moved.wait_for_successes(moved.scheduler.get("nightly"))
+    moved.scheduler.get("nightly").pause()
+    everything_ran_once(moved)
