@@ -151,7 +151,8 @@ def test_redis_is_moved_with_a_copy(
     live.start_worker()
     live.wait_for_successes(nightly)
 
-    with Runbook(live, "With a copy of Redis") as book:
+    source = {"OLD_HOST": "127.0.0.1", "OLD_PORT": str(own_valkey.port)}
+    with Runbook(live, "With a copy of Redis", source) as book:
         book.step()
         live.started[0].terminate()
         book.step(4)
