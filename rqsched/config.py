@@ -398,6 +398,10 @@ class Settings(BaseSettings):
     """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed, such as `127.0.0.1,
     10.0.0.0/8`, and `unix` for what comes over a UNIX socket; by default none."""
 
+    notify: bool = True
+    """Whether this process tells anybody anything. Off, it writes and sends no notification: for a copy of a database,
+    whose schedules name the receivers of the original."""
+
     webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
 

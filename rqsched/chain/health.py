@@ -656,6 +656,9 @@ def _successes(scope: _Scope) -> Finding:
     "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
 )
 def _notifications(scope: _Scope) -> Finding:
+    if not scope.runtime.settings.notify:
+        advice = "Leave it off in a copy; set RQSCHED_NOTIFY=1, or nothing, where somebody is to be told."
+        return Finding(Level.WARNING, "nobody is told anything: RQSCHED_NOTIFY is off here", advice=advice)
     if unknown := option_checks.unknown_told(scope.runtime):
         told = ", ".join(f"RQSCHED_{option.upper()} names {name!r}" for option, name in unknown.items())
         advice = "Name a workflow that is registered, or start a worker that has it; until then nothing can be created."

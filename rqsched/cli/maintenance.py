@@ -20,8 +20,8 @@ from rqsched.core.ids import new_uid
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words
-from rqsched.store import metadata, pruning, reconcile_queries, schema_version
-from rqsched.store.database import Database
+from rqsched.store import deliveries, metadata, pruning, reconcile_queries, schema_version
+from rqsched.store.database import Connection, Database
 from rqsched.store.migrations import HEAD
 
 app = typer.Typer(add_completion=False)
@@ -196,16 +196,24 @@ def adopt(session: Session, yes: Yes = False) -> None:
 def new_identity(session: Session, yes: Yes = False) -> None:
     """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
 
-    Or its own RQSCHED_CONTROL_QUEUE and run queues. What waits and retries in the copy is executed there, too, once
-    its workers start: cancel it before, or pause what must not run.
+    Or its own RQSCHED_CONTROL_QUEUE and run queues. Notifications that waited are deleted: the original sends them. What
+    waits and retries in the copy is executed there, too, once its workers start: hold it, and cancel that before.
     """
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:
         drawn = new_uid(SystemClock().now())
         before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
-        database.transact(lambda connection: metadata.renew_id(connection, drawn))
-    text = f"The database's id is {drawn} now; give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own."
-    session.writer.record({"database_id": drawn, "before": before}, text)
+        dropped = database.transact(lambda connection: _renew(connection, drawn))
+    told = f"; {dropped} notification(s) that waited are deleted" if dropped else ""
+    text = (
+        f"The database's id is {drawn} now; give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own{told}."
+    )
+    session.writer.record({"database_id": drawn, "before": before, "notifications_deleted": dropped}, text)
+
+
+def _renew(connection: Connection, database_id: str) -> int:
+    metadata.renew_id(connection, database_id)
+    return deliveries.drop_open(connection)
 
 
 def _open(settings: Settings) -> Database:

@@ -143,6 +143,11 @@ def fail(connection: Connection, delivery: Delivery, token: str, error: str, now
     return again_at if is_ours else None
 
 
+def drop_open(connection: Connection) -> int:
+    """Delete what waits or is being delivered; returns how many."""
+    return connection.execute(sa.delete(deliveries).where(IS_OPEN_DELIVERY)).rowcount
+
+
 def _held(uid: str, token: str) -> sa.Update:
     return sa.update(deliveries).where(deliveries.c.uid == uid, is_held_by(deliveries, token))
 

@@ -279,6 +279,29 @@ def test_a_webhook_of_the_settings_is_told_of_every_schedule(make_env: MakeEnv, 
     assert hook.paths == ["/all"]
 
 
+def test_a_process_that_notifies_nobody_writes_no_notification_and_sends_none_that_waits(
+    make_env: MakeEnv, database_url: str, hook: Receiver
+) -> None:
+    """As one of a copy, whose schedules name the receivers of the original."""
+    notifications = {"webhook": f"{hook.url}/hook", "heartbeat": f"{hook.url}/ping"}
+    of_original = make_env(database_url=database_url, webhook_secret=SECRET)
+    fail_once(of_original, notifications=notifications)
+    waiting = [one for one in rows(of_original) if one.status == "pending"]
+    assert waiting
+    env = make_env(database_url=database_url, webhook_secret=SECRET, notify=False)
+    before = hook.paths
+
+    assert [attempt(env.runtime, one) for one in waiting] == [None] * len(waiting)
+    env.redis.flushdb()
+    env.recover(deep=True)
+    env.failing = True
+    env.run_next(env.create("second", retry=ONCE, notifications=notifications))
+    env.work()
+
+    assert hook.paths == before
+    assert [one for one in rows(env) if one.status == "pending"] == waiting
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1%23.example.com", "a..example.com", "[::1%25.example.com]"])
 def test_a_stored_url_whose_host_is_not_plain_is_not_called(make_env: MakeEnv, host: str) -> None:
     env = make_env(webhook_secret=SECRET, webhook_url=f"http://{host}/hook")

@@ -11,7 +11,9 @@ import pytest
 
 from rqsched import Every
 from rqsched.chain.notifications import delivering
-from rqsched.core.ids import DeliveryJobId
+from rqsched.core.deliveries import Delivery, DeliveryKind
+from rqsched.core.ids import DeliveryJobId, new_uid
+from rqsched.store import deliveries as store
 from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, Cli
 from tests.support.env import ONCE
@@ -129,3 +131,21 @@ def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
     [found] = [one for one in cli("doctor", "-o", "json", code=1).json["findings"] if one["check"] == "notifications"]
     assert (found["level"], BOOM in found["detail"]) == ("warning", True)
     assert datetime.fromisoformat(shown["created_at"]) > datetime.now(UTC) - timedelta(hours=1)
+
+
+def test_a_copy_that_is_another_database_does_not_send_what_its_original_sends(cli: Cli) -> None:
+    schedule = cli.scheduler.create("nightly", HELLO, Every("1h"))
+    now = cli.scheduler.runtime.now()
+    hook, url = DeliveryKind.WEBHOOK, "https://receiver.example/secret"
+    waiting = Delivery(new_uid(now), schedule.uid, None, hook, url, "RunFailed", "{}", now, now)
+    cli.scheduler.runtime.database.transact(lambda connection: store.record(connection, [waiting]))
+
+    assert "; 1 notification(s) that waited are deleted" in cli("db", "new-identity", "--yes").out
+
+    assert list(schedule.deliveries().items) == []
+
+
+def test_doctor_says_that_nobody_is_told_anything(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_NOTIFY", "0")
+    [found] = [one for one in cli("doctor", "-o", "json").json["findings"] if one["check"] == "notifications"]
+    assert (found["level"], found["detail"]) == ("warning", "nobody is told anything: RQSCHED_NOTIFY is off here")

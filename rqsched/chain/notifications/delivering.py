@@ -77,7 +77,7 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
     """Claim a delivery that makes sense now; one whose receiver does not answer others waits with those."""
     now = runtime.now()
     found = deliveries.find(connection, job.uid)
-    if found is None:
+    if found is None or not runtime.settings.notify:
         return None
     until = now + timedelta(seconds=runtime.notifier.seconds(found) + LEASE_SECONDS)
     worker = process_name()

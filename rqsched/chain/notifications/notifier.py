@@ -96,6 +96,8 @@ class Notifier:
 
     def _tells_of(self, schedule: Schedule) -> bool:
         """Return whether somebody may be told of a schedule: by its options, its workflow's or the settings."""
+        if not self._parts.settings.notify:
+            return False
         definition, configured = schedule.definition, self._configured
         if definition.notifications != "{}" or configured.webhook is not None or self.tells_every_start:
             return True
@@ -119,6 +121,8 @@ class Notifier:
             return delivery.connection or "", delivery.queue or ""
 
         written = 0
+        if not self._parts.settings.notify:
+            return written
         for (connection, queue), some in groupby(sorted(waiting, key=where), where):
             jobs = [
                 JobSpec(str(DeliveryJobId(one.uid, one.attempt)), self.seconds(one) + LEASE_SECONDS) for one in some

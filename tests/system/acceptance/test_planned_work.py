@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rq import Queue
@@ -14,7 +15,11 @@ from rqsched import Every, RetryPolicy
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from tests.support.env import SECOND
+from tests.support.invariants import check_invariants
+from tests.support.processes import wait_until
+from tests.support.receiver import Receiver
 from tests.support.servers import PostgresServer, ValkeyServer, postgres, standby_of
+from tests.system.acceptance.chores import FAIL
 from tests.system.acceptance.live import LiveEnv, MakeLive
 from tests.system.acceptance.runbooks import OFTEN, PLANNED, Runbook, plain, sections, tools
 
@@ -164,3 +169,62 @@ def test_redis_is_moved_with_a_copy(
     moved.wait_for_successes(moved.scheduler.get("nightly"))
     moved.scheduler.get("nightly").pause()
     everything_ran_once(moved)
+
+
+@pytest.mark.postgres
+def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
+    make_live: MakeLive,
+    own_postgres_url: str,
+    own_postgres: PostgresServer,
+    new_redis: ValkeyServer,
+    hook: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Production fires on, and alone tells what fails, also of what waited to be told when it was copied."""
+    monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET", "a key of this test")
+    live = make_live(plain(own_postgres_url))
+    live.environment |= {**OFTEN, "RQSCHED_ENV": "production"}
+    live.environment["PATH"] = tools(live.folder / "tools", own_postgres.binaries)
+    told: dict[str, Any] = {"retry": RetryPolicy(max_retries=0), "notifications": {"webhook": hook.url}}
+    hook.answer("503")
+    live.start_worker()
+    nightly = live.scheduler.create("nightly", FAIL, Every(SECOND), kwargs={"log": str(live.log)}, **told)
+    live.note_every("guarded", Every(SECOND), environments=["production"])
+    live.run_now("waits", queue="reports")
+    executing = live.hold_now(**told)
+    live.wait_for_execution(executing)
+    wait_until(lambda: nightly.deliveries(status="pending").items, what="a notification that waits")
+
+    staging = make_live(plain(own_postgres_url), redis_url=new_redis.url)
+    url = f"{plain(own_postgres_url).rpartition('/')[0]}/app"
+    staging.environment |= live.environment
+    values = {
+        "RQSCHED_DATABASE_URL": url,
+        "RQSCHED_REDIS_URL": new_redis.url,
+        "STAGING": plain(own_postgres.url("postgres")),
+        "RQSCHED_ENV": "staging",
+        "RQSCHED_NOTIFY": "0",
+    }
+    with Runbook(staging, "Clone for staging", values) as book:
+        book.step(5)
+        copy = make_live(url, redis_url=new_redis.url).scheduler
+        copied = max(run.number for run in copy.get("nightly").runs().items)
+        assert {one.status for one in copy.iter()} == {"paused"}
+        assert copy.run(executing.uid).status == "lost"
+        assert {run.status for run in copy.get("waits").runs().items} == {"cancelled"}
+        book.step(2)
+    copy.get("guarded").resume()
+    wait_until(lambda: copy.get("guarded").skipped_count, what="an occurrence that is skipped in staging")
+    wait_until(lambda: copy.get("nightly").runs().items[0].number >= copied + 3, what="runs in staging")
+    hook.answer("200")
+    live.open_gate()
+    live.wait_for_status(executing, "succeeded")
+    wait_until(lambda: nightly.deliveries(status="succeeded").items, what="what production has to tell")
+
+    assert [one for schedule in copy.iter() for one in schedule.deliveries().items] == []
+    known = {one.uid for one in nightly.deliveries(limit=500).items}
+    assert {one["headers"]["rqsched-delivery"] for one in hook.got} <= known
+    for one in (live.scheduler, copy):
+        check_invariants(one.runtime, with_redis=False)
+    executed = [(one.run_uid, one.attempt) for one in live.executions()]
+    assert len(executed) == len({*executed})
