@@ -196,18 +196,17 @@ def adopt(session: Session, yes: Yes = False) -> None:
 def new_identity(session: Session, yes: Yes = False) -> None:
     """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
 
-    Or its own RQSCHED_CONTROL_QUEUE and run queues. Notifications that waited are deleted: the original sends them. What
-    waits and retries in the copy is executed there, too, once its workers start: hold it, and cancel that before.
+    Or its own RQSCHED_CONTROL_QUEUE and run queues. Notifications that waited are deleted: the original sends them.
+    What waits and retries in the copy is executed there, too, once its workers start: hold it, and cancel that before.
     """
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:
         drawn = new_uid(SystemClock().now())
         before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
         dropped = database.transact(lambda connection: _renew(connection, drawn))
+    needs = "give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own"
     told = f"; {dropped} notification(s) that waited are deleted" if dropped else ""
-    text = (
-        f"The database's id is {drawn} now; give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own{told}."
-    )
+    text = f"The database's id is {drawn} now; {needs}{told}."
     session.writer.record({"database_id": drawn, "before": before, "notifications_deleted": dropped}, text)
 
 

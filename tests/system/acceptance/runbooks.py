@@ -119,7 +119,7 @@ class Runbook:
 
         wait_until(look, timeout=SOON, interval=0.1, what=lambda: f"$ {command}\nsays:\n{expected}\nseen:\n{seen[0]}")
 
-    def _rqsched(self, words: list[str], differs: Mapping[str, str]) -> tuple[int, str]:
+    def _rqsched(self, words: list[str], differs: dict[str, str]) -> tuple[int, str]:
         """Run a command of ours to its end, from a warm start where the other tests have one."""
         log, environment = self.live.folder / "command.log", self._environment() | differs
         log.unlink(missing_ok=True)

@@ -187,7 +187,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
     live.environment["PATH"] = tools(live.folder / "tools", own_postgres.binaries)
     told: dict[str, Any] = {"retry": RetryPolicy(max_retries=0), "notifications": {"webhook": hook.url}}
     hook.answer("503")
-    live.start_worker()
+    live.start_runners(2)
     nightly = live.scheduler.create("nightly", FAIL, Every(SECOND), kwargs={"log": str(live.log)}, **told)
     live.note_every("guarded", Every(SECOND), environments=["production"])
     live.run_now("waits", queue="reports")
