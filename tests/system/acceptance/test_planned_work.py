@@ -32,6 +32,13 @@ def test_each_section_is_followed_here() -> None:
     assert sorted(followed) == sorted(sections(PLANNED))
 
 
+def test_nothing_is_wrong_before_one_begins(live: LiveEnv) -> None:
+    live.start_worker()
+    live.note_every("nightly", Every(SECOND))
+    with Runbook(live, "Planned work") as book:
+        book.step()
+
+
 def everything_ran_once(live: LiveEnv) -> None:
     """Assert the invariants, and that what ran since the beginning ran once, to its end."""
     live.check()
