@@ -20,7 +20,7 @@ from rqsched.chain import firing
 from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
 from rqsched.chain.reconcile import Recovered, iter_batches
 from rqsched.chain.runtime import Runtime
-from rqsched.errors import BackendUnavailableError, ConfigError, WrongDatabaseError
+from rqsched.errors import BackendUnavailableError, ConfigError, DatabaseUnavailableError, WrongDatabaseError
 from rqsched.transport.telemetry import DispatcherHeartbeat
 from rqsched.transport.transport import NextLook
 
@@ -40,7 +40,7 @@ _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
 """How often a dispatcher whose server is not the recorded one asks again."""
 _TELL_SECONDS = 60.0
-"""How often it says so in its log."""
+"""How often its log says what it waits for, while that is the same."""
 
 
 class Dispatcher:
@@ -57,6 +57,7 @@ class Dispatcher:
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
         self._pruning: Iterator[Pruned] | None = None
         self._asks_at = self._tells_at = time.monotonic()
+        self._told = ""
         self._name = secrets.token_hex(8)
         self._is_woken = self._has_looked = False
         self._heartbeat = DispatcherHeartbeat(
@@ -87,7 +88,9 @@ class Dispatcher:
                     self._use_spare_time(is_idle=not fired)
             except (BackendUnavailableError, RedisError) as error:
                 self._pass = self._pruning = None
-                _log.warning("waiting for a backend: %s", error, extra={"action": "backend_wait"})
+                if isinstance(error, DatabaseUnavailableError):
+                    self._heartbeat.waits_for = str(error)
+                self._tell(logging.WARNING, "waiting for a backend: %s", error, "backend_wait")
                 self._pause()
             except WrongDatabaseError as error:
                 self._wait_for_server(error)
@@ -97,13 +100,21 @@ class Dispatcher:
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
         """Take nothing while the control queue is another server's, count as none, and ask again soon."""
         self._pass = self._pruning = None
-        if time.monotonic() >= self._tells_at:
-            self._tells_at = time.monotonic() + _TELL_SECONDS
-            _log.error("nothing is taken: %s", error, extra={"action": "foreign_server"})
+        self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
         with contextlib.suppress(RedisError):
             if self._heartbeat.was_sent:
                 self._heartbeat.stop()
         time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
+
+    def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
+        """Log what is waited for, at once and then once a minute: what fills a disk is not to be filled by it."""
+        if str(error) != self._told or time.monotonic() >= self._tells_at:
+            self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
+            _log.log(level, text, error, extra={"action": action})
+
+    def _has_written(self) -> None:
+        """Note that SQL takes what is written."""
+        self._told = self._heartbeat.waits_for = ""
 
     def _use_spare_time(self, *, is_idle: bool) -> None:
         """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""
@@ -133,6 +144,7 @@ class Dispatcher:
             return 0
         self._on_turn()
         fired = firing.fire(self._runtime, ids, skip_locked=True)
+        self._has_written()
         self._on_turn()
         transport.put_back({result.id: result.again_at for result in fired if result.again_at is not None})
         transport.drop([result.id for result in fired if result.again_at is None])
@@ -152,6 +164,7 @@ class Dispatcher:
             next(self._pass)
         except StopIteration:
             self._pass = None
+            self._has_written()
         except ConfigError as error:
             self._pass = None
             _log.error("not reconciled: %s", error, extra={"action": "foreign_database_id"})

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq import Worker
 from rq.registry import FailedJobRegistry
 
@@ -134,7 +134,18 @@ class _Check(NamedTuple):
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
 _OF_PROCESSES = frozenset(
-    {"hold", "writes", "memory", "ownership", "went back", "clock", "dispatchers", "workers", "foreign workers"}
+    {
+        "hold",
+        "writes",
+        "memory",
+        "ownership",
+        "went back",
+        "clock",
+        "dispatchers",
+        "waits",
+        "workers",
+        "foreign workers",
+    }
 )
 _OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
@@ -240,7 +251,14 @@ def _writes(scope: _Scope) -> Finding:
 def _redis(scope: _Scope) -> Finding:
     redis = scope.runtime.transport.redis
     before = time.perf_counter()
-    redis.ping()
+    try:
+        redis.ping()
+    except ResponseError as error:
+        if not str(error).startswith("MISCONF"):
+            raise
+        told = "it refuses writes, because it cannot write its own data to the disk"
+        advice = "Make room on its disk; its log says what it could not write. Everything continues by itself then."
+        return Finding(Level.PROBLEM, told, advice=advice)
     took = time.perf_counter() - before
     require_no_cluster(redis)
     server: Any = redis.info("server")
@@ -409,6 +427,23 @@ def _dispatchers(scope: _Scope) -> Finding:
     filters = Filters(namespace=scope.namespace, statuses=("active",))
     active = scope.read(lambda connection: schedule_queries.count_schedules(connection, filters))
     return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {active} active schedule(s)")
+
+
+@_check(
+    "waits",
+    "database redis",
+    "Mend what it says, such as a full disk of the database; they continue by themselves then.",
+)
+def _waits(scope: _Scope) -> Finding:
+    """Look for dispatchers that SQL answers, and that cannot write to it: nothing that only reads can tell that."""
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    waiting = [one for one in alive if one.waits_for]
+    if not waiting:
+        return Finding(Level.OK, "no dispatcher waits for SQL")
+    told = _listed(f"{one.name} ({one.waits_for.rstrip('.')})" for one in waiting)
+    level = Level.PROBLEM if len(waiting) == len(alive) else Level.WARNING
+    return Finding(level, f"dispatchers wait for SQL: {told}", names=[one.name for one in waiting])
 
 
 @_check(

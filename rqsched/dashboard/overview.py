@@ -113,6 +113,12 @@ _WORDS: Mapping[str, _Words] = {
         "Start `rqsched worker`.",
         list_of=_List("/system"),
     ),
+    "waits": _Words(
+        "Dispatchers wait for SQL",
+        "It answers them, and does not take what they write: schedules do not fire.",
+        "`rqsched doctor` shows its answer; mostly its disk is full.",
+        list_of=_List("/system"),
+    ),
     "memory": _Words("Redis is full", "Nothing new is put on its queues, and schedules do not fire: {detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
     "clock": _Words(

@@ -71,6 +71,11 @@ def dispatcher(queue: str, name: str) -> str:
     return f"rqsched:dispatcher:{queue}:{name}"
 
 
+def dispatcher_waits(queue: str, name: str) -> str:
+    """Return the key that says what one dispatcher waits for; it exists while it does."""
+    return f"rqsched:dispatcher-waits:{queue}:{name}"
+
+
 def foreign_workers(database_id: str) -> str:
     """Return the key of the set that names the workers that were given jobs of a database which is not theirs."""
     return f"rqsched:foreign-workers:{database_id}"

@@ -56,6 +56,8 @@ class LiveDispatcher:
     """Since when it has sent no heartbeat."""
     environment: str | None = None
     """RQSCHED_ENV of its process, empty where it is not set; None of an older release's."""
+    waits_for: str = ""
+    """What SQL answered when it could not write; empty while it fires."""
 
 
 class DispatcherHeartbeat:
@@ -70,6 +72,9 @@ class DispatcherHeartbeat:
         self._environment = environment or ""
         name = f"{socket.gethostname()}:{os.getpid()}"
         self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
+        self._waits_key = redis_keys.dispatcher_waits(queue, name)
+        self.waits_for = self._told = ""
+        """What SQL answered when it could not write; empty while it fires. It is shown by the next `send`."""
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
 
@@ -79,22 +84,26 @@ class DispatcherHeartbeat:
         return self._sent_at is not None
 
     def send(self) -> None:
-        """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last heartbeat."""
-        now = self._now()
-        if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL:
+        """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last one that says the same."""
+        now, waits_for = self._now(), self.waits_for
+        if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL and waits_for == self._told:
             return
         self._started_at = self._started_at or now
         with self._redis.pipeline() as pipe:
             pipe.sadd(self._names_key, self._name)
             pipe.set(self._key, f"{iso_utc(self._started_at)} {_version()} {self._environment}", ex=EXPIRY)
+            if waits_for:
+                pipe.set(self._waits_key, waits_for, ex=EXPIRY)
+            elif self._told:
+                pipe.delete(self._waits_key)
             pipe.execute()
-        self._sent_at = now
+        self._sent_at, self._told = now, waits_for
 
     def stop(self) -> None:
         """Count as gone at once, until `send` is called again."""
         with self._redis.pipeline() as pipe:
             pipe.srem(self._names_key, self._name)
-            pipe.delete(self._key)
+            pipe.delete(self._key, self._waits_key)
             pipe.execute()
         self._sent_at = None
 
@@ -157,24 +166,25 @@ def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
     keys = [redis_keys.dispatcher(queue, name) for name in names]
     with redis.pipeline() as pipe:
         pipe.mget(keys)
+        pipe.mget([redis_keys.dispatcher_waits(queue, name) for name in names])
         for key in keys:
             pipe.pttl(key)
-        values, *left = pipe.execute()
+        values, waits, *left = pipe.execute()
     silent = [name for name, value in zip(names, values, strict=True) if value is None]
     if silent:
         redis.srem(redis_keys.dispatchers(queue), *silent)
     return [
-        _live(name, _text(value), timedelta(milliseconds=milliseconds))
-        for name, value, milliseconds in zip(names, values, left, strict=True)
+        _live(name, _text(value), timedelta(milliseconds=milliseconds), _text(waits_for or ""))
+        for name, value, milliseconds, waits_for in zip(names, values, left, waits, strict=True)
         if value is not None
     ]
 
 
-def _live(name: str, value: str, left: timedelta) -> LiveDispatcher:
+def _live(name: str, value: str, left: timedelta, waits_for: str) -> LiveDispatcher:
     started_at, _, rest = value.partition(" ")
     number, is_told, environment = rest.partition(" ")
     silent_for = max(EXPIRY - left, timedelta(0))
-    return LiveDispatcher(name, started_at, number, silent_for, environment if is_told else None)
+    return LiveDispatcher(name, started_at, number, silent_for, environment if is_told else None, waits_for)
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:

@@ -79,6 +79,8 @@ _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_secon
 _TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
 _TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
 """The first words of errors that say that Redis cannot write now, whatever the command is."""
+_OF_PIPELINE = " of pipeline caused error: "
+"""What redis-py puts before them, behind the command, where it is one of several."""
 
 
 Names = Mapping[str, tuple[str, str]]
@@ -126,7 +128,8 @@ class NextLook(NamedTuple):
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same command may succeed when it is tried again."""
-    is_refusal = isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT_WORDS)
+    words = str(error).rpartition(_OF_PIPELINE)[2]
+    is_refusal = isinstance(error, ResponseError) and words.startswith(_TRANSIENT_WORDS)
     return is_refusal or isinstance(error, _TRANSIENT)
 
 

@@ -29,6 +29,8 @@ from tests.support.cli import HELLO, Cli
 from tests.support.cli_machines import Ticket
 from tests.support.env import block, link_id
 from tests.support.narrow import present
+from tests.support.processes import wait_until
+from tests.support.servers import ValkeyServer
 
 
 def levels(cli: Cli, code: int) -> dict[str, str]:
@@ -59,6 +61,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "went back",
             "hold",
             "dispatchers",
+            "waits",
             "environments",
             "workers",
             "foreign workers",
@@ -407,6 +410,41 @@ def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
     assert "run `rqsched db upgrade`" in cli("list", code=5).err
     cli("db", "upgrade")
     assert cli("list").out == "Namespace: default\nNo schedules.\n"
+
+
+def test_dispatchers_that_cannot_write_to_sql_are_named_with_its_answer(served: Cli) -> None:
+    """SQL answers what doctor reads, as on a full disk."""
+    runtime = served.scheduler.runtime
+    heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
+    for waits_for, level in (("the disk is full.", "problem"), ("", "ok")):
+        heartbeat.waits_for = waits_for
+        heartbeat.send()
+        found = served.findings(1 if waits_for else 0)
+        assert (found["waits"]["level"], found["dispatchers"]["level"]) == (level, "ok")
+        assert ("(the disk is full)" in found["waits"]["detail"]) is bool(waits_for)
+    heartbeat.waits_for = "the disk is full"
+    heartbeat.send()
+    heartbeat.stop()
+    assert runtime.transport.redis.keys("rqsched:dispatcher-waits*") == []
+
+
+def test_a_redis_that_cannot_write_to_its_disk_is_told_from_one_that_is_away(
+    cli: Cli, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", own_valkey.url)
+    with Redis.from_url(own_valkey.url) as redis:
+        redis.config_set("save", "1 1")
+        (own_valkey.folder / "dump.rdb").mkdir()  # no file can be put in its place
+        redis.set("one", 1)
+        wait_until(lambda: has_failed_to_save(redis), what="a snapshot that fails")
+    found = cli.findings(1)
+    assert found["redis"]["detail"] == "it refuses writes, because it cannot write its own data to the disk"
+    assert "Make room" in found["redis"]["advice"]
+
+
+def has_failed_to_save(redis: Redis) -> bool:
+    info: Any = redis.info("persistence")
+    return bool(info["rdb_last_bgsave_status"] != "ok")
 
 
 def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:

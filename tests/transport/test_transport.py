@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from rqsched import jobs
 from rqsched.core.ids import RetryLinkId, derived_uid
 from rqsched.core.model import RunStatus
-from rqsched.transport.transport import Arm, NextLook, Transport
+from rqsched.transport.transport import Arm, NextLook, Transport, is_transient
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id
 from tests.support.links import arm, put
 from tests.support.rights import RIGHTS
@@ -111,6 +111,18 @@ def test_links_and_retry_links_share_the_control_queue(env: Env) -> None:
 
     assert env.job(retry.id).func is jobs.fire
     assert isinstance(env.transport, Transport)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_redis_that_is_full_is_waited_for_also_where_a_pipeline_met_it(own_valkey: ValkeyServer, count: int) -> None:
+    """Else a worker of RQ's would end with each heartbeat that it sends in a pipeline."""
+    with Redis.from_url(own_valkey.url) as redis:
+        redis.config_set("maxmemory", "1")
+        with pytest.raises(ResponseError) as told, redis.pipeline() as pipe:
+            for number in range(count):
+                pipe.set(f"key-{number}", 1)
+            pipe.execute()
+    assert is_transient(told.value)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -20,6 +21,7 @@ from rqsched import Every, RetryPolicy, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.audit import MISSED, CommandContext
 from rqsched.core.ids import iso_utc
+from tests.support.disks import Disk, small_disk
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -254,6 +256,88 @@ def test_redis_is_full(losing: LiveEnv) -> None:
     with Runbook(losing, "Redis is full") as book:
         book.step(3)
     losing.wait_for_successes(losing.scheduler.get("nightly"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of a few megabytes, to fill."""
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
+
+
+def test_the_disk_of_sqlite_is_full(make_live: MakeLive, sqlite_url: str, disk: Disk) -> None:
+    database = disk.folder / "rqsched.db"
+    shutil.copyfile(sqlite_url.partition("///")[2], database)
+    live = make_live(f"sqlite:///{database}")
+    live.environment |= OFTEN
+    worker = live.start_worker()
+    nightly = live.note_every("nightly", Every(SECOND))
+    live.wait_for_successes(nightly)
+    executing = live.hold_now(retry=RetryPolicy(max_retries=0))
+    live.wait_for_execution(executing)
+
+    is_over(live, disk, "The disk of the database is full")
+
+    live.wait_for_status(executing, "succeeded")
+    live.wait_for_successes(nightly)
+    live.check()
+    assert "Traceback" not in worker.log()
+
+
+def is_over(live: LiveEnv, disk: Disk, title: str) -> None:
+    """Follow the runbook of a full disk; the run that executes ends while it is full."""
+    disk.fill()
+    with Runbook(live, title) as book:
+        book.step()
+        live.open_gate()
+        disk.make_room()
+        book.step(len(sections()[title]) - 1)
+
+
+@pytest.mark.postgres
+def test_the_disk_of_postgresql_is_full(make_live: MakeLive, own_postgres: PostgresServer, disk: Disk) -> None:
+    """That of a tablespace: the server has room for its WAL, and goes on."""
+    os.chown(disk.folder, own_postgres.user or -1, -1)
+    own_postgres.execute(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
+    own_postgres.execute("CREATE DATABASE app TABLESPACE small STRATEGY wal_log")
+    live = make_live(plain(own_postgres.url("app")))
+    assert run_to_end(rqsched_command("db", "upgrade"), live.environment).returncode == 0
+    live.environment |= OFTEN
+    worker = live.start_worker()
+    executing = live.hold_now(retry=RetryPolicy(max_retries=0))
+    live.wait_for_execution(executing)
+    nightly = live.note_every("nightly", Every(SECOND), memo={"filler": "x" * 4000})
+
+    is_over(live, disk, "The disk of the database is full")
+
+    live.wait_for_status(executing, "succeeded")
+    live.wait_for_successes(nightly)
+    live.check()
+    assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("keeps", ["an append-only file", "snapshots"])
+def test_the_disk_of_redis_is_full(make_live: MakeLive, sqlite_url: str, disk: Disk, keeps: str) -> None:
+    options = ("--save", "1 1") if keeps == "snapshots" else ("--save", "", "--appendonly", "yes")
+    redis = ValkeyServer(disk.folder, options=options)
+    redis.start()
+    try:
+        live = make_live(sqlite_url, redis_url=redis.url)
+        live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
+        worker = live.start_worker()
+        nightly = live.note_every("nightly", Every(SECOND))
+        live.wait_for_successes(nightly)
+        executing = live.hold_now(retry=RetryPolicy(max_retries=0))
+        live.wait_for_execution(executing)
+
+        is_over(live, disk, "The disk of Redis is full")
+
+        live.wait_for_status(executing, "succeeded")
+        live.wait_for_successes(nightly)
+        live.check()
+        assert "Traceback" not in worker.log()
+    finally:
+        redis.kill()
 
 
 def test_it_fires_and_nothing_runs(live: LiveEnv) -> None:

@@ -1,0 +1,49 @@
+"""A small disk: a real file system of some megabytes, to fill. It takes root, and a system that lets it mount."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+_BLOCK = b"x" * 4096
+
+
+class Disk(NamedTuple):
+    """A file system that is mounted."""
+
+    folder: Path
+    """Where it is."""
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with (self.folder / "filler").open("wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(_BLOCK)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def make_room(self) -> None:
+        """Have room again."""
+        (self.folder / "filler").unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int = 64) -> Iterator[Disk]:
+    """A file system is mounted while the block runs; the test is skipped where that is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs root, and a system that lets it mount: {done.stderr.strip()}")
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
