@@ -24,7 +24,6 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, Worker
 from rq.exceptions import StopRequested
 from rq.executions import ExecutionRegistry
@@ -353,8 +352,11 @@ class PatientWorker(BaseWorker):
         super().handle_job_failure(job, *arguments, **options)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Let RQ's thread for commands connect again after a silent connection as after a lost one."""
-        error = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
+        """Let RQ's thread for commands go on after whatever passes by waiting, as it does after a lost connection.
+
+        It is not started again: a worker whose thread had ended on a full disk of Redis would hear no command any more.
+        """
+        error = RedisConnectionError(str(exc)) if is_transient(exc) else exc
         super()._pubsub_exception_handler(error, pubsub, pubsub_thread)
 
     @contextlib.contextmanager

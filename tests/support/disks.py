@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,14 +37,19 @@ class Disk(NamedTuple):
 
 
 @contextmanager
-def small_disk(folder: Path, megabytes: int = 64) -> Iterator[Disk]:
-    """A file system is mounted while the block runs; the test is skipped where that is not allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"needs root, and a system that lets it mount: {done.stderr.strip()}")
-    try:
-        yield Disk(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def small_disk(megabytes: int = 64) -> Iterator[Disk]:
+    """A file system is mounted while the block runs; the test is skipped where that is not allowed.
+
+    It is not below pytest's own temporary folder: that is closed to the user of PostgreSQL.
+    """
+    with tempfile.TemporaryDirectory(prefix="rqsched-disk-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"needs root, and a system that lets it mount: {done.stderr.strip()}")
+        try:
+            yield Disk(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", name], check=True)
