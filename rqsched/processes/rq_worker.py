@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq import Queue, Worker
 from rq.exceptions import StopRequested
 from rq.executions import ExecutionRegistry
@@ -259,12 +259,19 @@ class PatientWorker(BaseWorker):
 
     def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
         """Wait for a job; None when RQ's loop is to end."""
-        self._waits_for_job = True
+        self._waits_for_job, found, is_refused = True, None, True
         try:
-            self._wait_until_allowed()
-            if self._stop_requested:
-                raise StopRequested
-            found = super().dequeue_job_and_maintain_ttl(*arguments, **options)
+            while is_refused:
+                self._wait_until_allowed()
+                if self._stop_requested:
+                    raise StopRequested
+                try:
+                    found, is_refused = super().dequeue_job_and_maintain_ttl(*arguments, **options), False
+                except ResponseError as error:  # RQ itself waits for a lost connection alone
+                    if not is_transient(error):
+                        raise
+                    self._tell("its next job", error)
+                    time.sleep(self.max_connection_wait_time)
         finally:
             self._waits_for_job = False
         self.is_idle = found is None
