@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import quantiles
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rqsched.core.model import FAILURES, RunKind, RunStatus
+from rqsched.core.model import FAILURES, OPEN, RunStatus
 from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
 from rqsched.store import run_queries
 from rqsched.store.database import Connection
-from rqsched.store.run_queries import FailedRun, RunTiming
+from rqsched.store.pages import newest_since
+from rqsched.store.run_queries import FailedRun
+from rqsched.store.tables import runs
 
 DAY = timedelta(days=1)
 """The span that is wanted."""
@@ -114,22 +116,23 @@ _TONES = {"succeeded": "ok", "failed": "bad", "stopped": "idle", "open": "info"}
 def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent:
     """Read how the runs of a namespace in the last day went."""
     begin = _start(DAY, now)
-    found, since = run_queries.newest_timings(connection, namespace, begin, MOST)
+    is_among, since = newest_since(connection, runs, begin, MOST)
     whole = [span for span in SPANS if since == begin or since < _start(span, now)]
     span = whole[0] if whole else SPANS[-1]
     start, width = _start(span, now), span / SLOTS
-    slots: list[list[RunTiming]] = [[] for _ in range(SLOTS)]
+    counted = [Counter[str]() for _ in range(SLOTS)]
+    late: list[list[int]] = [[] for _ in range(SLOTS)]
     backfilled = 0
-    for one in found:
-        place = (one.created_at - start) // width
-        if one.kind == RunKind.BACKFILL:
-            backfilled += place >= 0
-        elif 0 <= place < SLOTS:
-            slots[place].append(one)
-    counted = [Counter(_kind(one) for one in timings) for timings in slots]
-    late = [lateness(timings) for timings in slots]
+    slot = run_queries.slot_of_creation(connection, start, width)
+    for one in run_queries.outcomes(connection, namespace, is_among, slot):
+        if one.is_backfilled:
+            backfilled += one.runs if one.key >= 0 else 0
+        elif 0 <= one.key < SLOTS:
+            counted[one.key][_kind(one.status)] += one.runs
+            late[one.key] += one.late
+    latenesses = [lateness(some) for some in late]
     most = max(counts.total() for counts in counted)
-    longest = max((p95 for _, p95 in late if p95 is not None), default=None)
+    longest = max((p95 for _, p95 in latenesses if p95 is not None), default=None)
     return Recent(
         span,
         bool(whole),
@@ -138,7 +141,7 @@ def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent
                 start + n * width, start + (n + 1) * width, round(n * WIDTH / SLOTS, 1), counts, p50, p95,
                 _stacked(counts, most), _compared(p50, p95, longest),
             )
-            for n, (counts, (p50, p95)) in enumerate(zip(counted, late, strict=True))
+            for n, (counts, (p50, p95)) in enumerate(zip(counted, latenesses, strict=True))
         ],
         sum(counted, Counter()),
         backfilled,
@@ -153,21 +156,19 @@ def _start(span: timedelta, now: datetime) -> datetime:
     return now - (now - datetime.fromtimestamp(0, UTC)) % width + width - span
 
 
-def _kind(one: RunTiming) -> str:
-    if one.status == RunStatus.SUCCEEDED:
+def _kind(status: str) -> str:
+    if status == RunStatus.SUCCEEDED:
         return "succeeded"
-    return "failed" if one.status in FAILURES else "stopped" if one.has_ended else "open"
+    return "failed" if status in FAILURES else "open" if status in OPEN else "stopped"
 
 
-def lateness(timings: Iterable[RunTiming]) -> tuple[float | None, float | None]:
-    """Return how many seconds after it was due a run started, at the median and at the 95th percentile.
+def lateness(late: Sequence[int]) -> tuple[float | None, float | None]:
+    """Return the median and the 95th percentile of how many microseconds after they were due runs started, in seconds.
 
-    A run of a backfill is late for nobody: its time had passed when it was asked for.
+    None of none.
     """
-    first = [one for one in timings if one.attempt == 1 and one.kind != RunKind.BACKFILL]
-    late = [(one.started_at - one.due_at).total_seconds() for one in first if one.started_at and one.due_at]
-    cuts = quantiles(late, n=20) if len(late) > 1 else late * 19
-    return (max(cuts[9], 0.0), max(cuts[18], 0.0)) if cuts else (None, None)
+    cuts = quantiles(late, n=20) if len(late) > 1 else [*late] * 19
+    return (max(cuts[9] / 1_000_000, 0.0), max(cuts[18] / 1_000_000, 0.0)) if cuts else (None, None)
 
 
 def _stacked(counts: Counter[str], most: int) -> list[Block]:
@@ -220,17 +221,18 @@ def read_failures(connection: Connection, namespace: str, now: datetime) -> Fail
     """Read what failed most in a namespace in the last day; errors that differ in numbers alone are the same."""
     since = now - DAY
     found = run_queries.failed_since(connection, namespace, since, MOST_FAILED)
-    groups: dict[tuple[str, str], list[FailedRun]] = {}
+    meant = {text: _numberless(text) for text in {run.error for run in found}}  # most texts are there many times
+    groups: dict[tuple[str, str], list[str]] = {}
     for run in found:
-        groups.setdefault((run.schedule_id, _numberless(run.error)), []).append(run)
+        groups.setdefault((run.schedule_uid, meant[run.error]), []).append(run.uid)
     largest = sorted(groups.values(), key=len, reverse=True)[:GROUPS]
-    errors = run_queries.errors_of(connection, [runs[0].uid for runs in largest])
-    return Failures(
-        since, len(found), [_failure(runs[0], len(runs), error_line(errors.get(runs[0].uid))) for runs in largest]
-    )
+    newest = run_queries.failures_of(connection, [uids[0] for uids in largest])
+    shown = [_failure(newest[uids[0]], len(uids)) for uids in largest if uids[0] in newest]
+    return Failures(since, len(found), shown)
 
 
-def _failure(newest: FailedRun, count: int, error: str) -> Failure:
+def _failure(newest: FailedRun, count: int) -> Failure:
+    error = error_line(newest.error)
     searched = re.split(r"\d", error, maxsplit=1)[0][:_SEARCHED].strip()
     return Failure(newest.schedule_id, error, count, newest, searched)
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -23,11 +24,14 @@ from starlette.responses import Response
 
 from rqsched.chain import health
 from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.core.model import FAILURES, OPEN
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
 from rqsched.store import fan_out_targets, run_queries
 from rqsched.store.database import Connection
-from rqsched.store.run_queries import RunTiming
+from rqsched.store.pages import newest_since
+from rqsched.store.run_queries import Outcome
+from rqsched.store.tables import runs
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
 
@@ -177,20 +181,25 @@ def _alive(visit: Visit, hour: LastHour) -> _Alive:
 def _read_last_hour(visit: Visit) -> LastHour:
     """Read how the namespace's runs went."""
     start = visit.now - _HOUR
-    found, since = visit.read(lambda c: run_queries.newest_timings(c, visit.namespace, start, _MOST_RUNS))
+    found, since = visit.read(partial(_newest_outcomes, namespace=visit.namespace, start=start))
     handled, since_target = visit.read(lambda c: fan_out_targets.newest_flow(c, visit.namespace, start, _MOST_RUNS))
-    default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[RunTiming]](list)
-    for timing in found:
-        of_queue[timing.queue or default].append(timing)
+    default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[Outcome]](list)
+    for one in found:
+        of_queue[one.key or default].append(one)
     flows, all_targets = defaultdict[str, _Flow](_Flow), _Flow()
     scale = _HOUR / max(visit.now - since_target, timedelta(seconds=1))
     for target in handled:
-        for one in (all_targets, flows[target.queue or default]):
-            one.arriving += target.was_queued * scale
-            one.ended += target.has_ended * scale
+        for flow in (all_targets, flows[target.queue or default]):
+            flow.arriving += target.was_queued * scale
+            flow.ended += target.has_ended * scale
     span = max(visit.now - since, timedelta(seconds=1))
     paces = {name: _pace(of_queue[name], span, flows[name]) for name in sorted({*of_queue, *flows})}
     return LastHour(since, since > start, _pace(found, span, all_targets), paces)
+
+
+def _newest_outcomes(connection: Connection, namespace: str, start: datetime) -> tuple[list[Outcome], datetime]:
+    is_among, since = newest_since(connection, runs, start, _MOST_RUNS)
+    return run_queries.outcomes(connection, namespace, is_among, runs.c.queue), since
 
 
 @dataclass
@@ -203,11 +212,12 @@ class _Flow:
     """Ended."""
 
 
-def _pace(timings: Sequence[RunTiming], span: timedelta, targets: _Flow) -> Pace:
-    failed = sum(one.status in {"failed", "lost"} for one in timings)
-    ended = sum(one.has_ended for one in timings) * _HOUR / span
-    arriving = len(timings) * _HOUR / span
-    return Pace(len(timings), failed, arriving + targets.arriving, ended + targets.ended, *lateness(timings))
+def _pace(found: Sequence[Outcome], span: timedelta, targets: _Flow) -> Pace:
+    count = sum(one.runs for one in found)
+    failed = sum(one.runs for one in found if one.status in FAILURES)
+    ended = sum(one.runs for one in found if one.status not in OPEN) * _HOUR / span
+    late = [one for some in found for one in some.late]
+    return Pace(count, failed, count * _HOUR / span + targets.arriving, ended + targets.ended, *lateness(late))
 
 
 def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:

@@ -98,6 +98,10 @@ class Dialect(ABC):
         """Return the whole seconds from 1970 to an instant."""
 
     @abstractmethod
+    def microseconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """Return the microseconds from 1970 to an instant."""
+
+    @abstractmethod
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
         """Return a column so that no index of SQLite holds it: without statistics it takes the wrong one."""
 
@@ -168,6 +172,10 @@ class _Sqlite(Dialect):
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.cast(sa.func.strftime("%s", column), sa.BigInteger)
 
+    def microseconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        # An instant is kept as text with six decimals, and SQLite computes with three.
+        return self.seconds(column) * 1_000_000 + sa.cast(sa.func.substr(column, 21), sa.BigInteger)
+
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
         return sa.literal_column(f"+{column.table.name}.{column.name}", column.type)
 
@@ -178,7 +186,6 @@ class _Sqlite(Dialect):
         return sa.func.length(sa.cast(column, sa.LargeBinary))
 
     def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        # An instant is kept as text with six decimals, and SQLite computes with three.
         kept = f"{column.table.name}.{column.name}"
         second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
         carried = f"datetime({second}, '+1 second') || '.000000'"
@@ -249,6 +256,9 @@ class _Postgres(Dialect):
 
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.cast(sa.func.floor(sa.extract("epoch", column)), sa.BigInteger)
+
+    def microseconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.cast(sa.extract("epoch", column) * 1_000_000, sa.BigInteger)
 
     def _given(self) -> sa.TableValuedAlias:
         bound = sa.bindparam("among", type_=sa.ARRAY(sa.Text))

@@ -6,7 +6,7 @@ Every query is bounded, whatever is stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
+from rqsched.store.pages import cut_to_size, malformed_cursor, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -147,22 +147,18 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
     return _named(rows)
 
 
-class FailedRun(NamedTuple):
-    """A run that failed or was lost, and how its error begins."""
+class FailureMark(NamedTuple):
+    """What a run that failed or was lost is grouped by."""
 
-    schedule_id: str
-    """The id of its schedule."""
+    schedule_uid: str
+    """Its schedule."""
     uid: str
     """Its uid."""
-    number: int
-    """Its number within the schedule."""
-    ended_at: datetime
-    """When it ended."""
     error: str
     """The beginning of its error's text; of a traceback, which ends with what went wrong, `Traceback` and the end."""
 
 
-def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailedRun]:
+def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailureMark]:
     """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all of them."""
     order = runs.c.ended_at.desc(), runs.c.uid.desc()
     last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
@@ -172,11 +168,11 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
     end = "Traceback " + sa.func.substr(text, sa.func.length(text) - _SHOWN_OF_ERROR)
     shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
     statement = (
-        sa.select(of_schedule(schedules.c.schedule_id, runs), runs.c.uid, runs.c.number, runs.c.ended_at, shown)
-        .where(HAS_FAILED, runs.c.ended_at >= begin, of_schedule(schedules.c.namespace, runs) == namespace)
+        sa.select(runs.c.schedule_uid, runs.c.uid, shown)
+        .where(HAS_FAILED, runs.c.ended_at >= begin, *_of_namespace(connection, namespace))
         .order_by(*order)
     )
-    return [FailedRun(*row) for row in connection.execute(statement.limit(limit))]
+    return [FailureMark(*row) for row in connection.execute(statement.limit(limit))]
 
 
 _FAILED_AMONG = 5_000
@@ -184,10 +180,26 @@ _FAILED_AMONG = 5_000
 _SHOWN_OF_ERROR = 300
 
 
-def errors_of(connection: Connection, uids: Sequence[str]) -> dict[str, str]:
-    """Read the errors of some runs, by their uids."""
-    found = sa.select(runs.c.uid, runs.c.error).where(runs.c.uid.in_(uids), runs.c.error.is_not(None))
-    return {row.uid: row.error for row in connection.execute(found)} if uids else {}
+class FailedRun(NamedTuple):
+    """A run that failed or was lost."""
+
+    schedule_id: str
+    """The id of its schedule."""
+    uid: str
+    """Its uid."""
+    number: int
+    """Its number within the schedule."""
+    ended_at: datetime
+    """When it ended."""
+    error: str | None
+    """Its error, whole."""
+
+
+def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, FailedRun]:
+    """Read some runs that failed or were lost, by their uids."""
+    columns = of_schedule(schedules.c.schedule_id, runs), *(runs.c[name] for name in FailedRun._fields[1:])
+    found = connection.execute(sa.select(*columns).where(runs.c.uid.in_(uids), HAS_FAILED)) if uids else ()
+    return {run.uid: run for run in (FailedRun(*row) for row in found)}
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
@@ -314,42 +326,48 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
     return next(iter(earlier), None), next(iter(later), None)
 
 
-class RunTiming(NamedTuple):
-    """When a run was due and started, whether it has ended, and where."""
+class Outcome(NamedTuple):
+    """Runs of one queue or time that are alike."""
 
-    queue: str | None
-    """The queue it names; None for the default."""
+    key: Any
+    """The queue or the time, as it was asked for."""
+    is_backfilled: bool
+    """Whether a backfill asked for them."""
     status: str
-    """Where it is in its life."""
-    kind: str
-    """What asked for it."""
-    attempt: int
-    """The newest attempt."""
-    created_at: datetime
-    """When it was recorded."""
-    due_at: datetime | None
-    """When it was to start."""
-    started_at: datetime | None
-    """When the newest attempt began."""
-    has_ended: bool
-    """Whether it has ended."""
+    """How they ended, or where they are."""
+    runs: int
+    """How many."""
+    late: list[int]
+    """How many microseconds after they were due they started: live runs whose first attempt is their newest."""
 
 
-_TIMING = [*(runs.c[name] for name in RunTiming._fields[:-1]), runs.c.ended_at.is_not(None)]
+def outcomes(
+    connection: Connection, namespace: str, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
+) -> list[Outcome]:
+    """Count the runs of a namespace among some by what `key` says of each; SQL does, because rows are slow to read."""
+    microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
+    late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
+    is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
+    listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
+    by = key, is_backfilled, runs.c.status
+    statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed)
+    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would be another one
+    rows = connection.execute(statement.where(is_among, *_of_namespace(connection, namespace)).group_by(*names))
+    return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one]) for row in rows]
 
 
-def newest_timings(
-    connection: Connection, namespace: str, start: datetime, most: int
-) -> tuple[list[RunTiming], datetime]:
-    """Read the runs of a namespace among the `most` newest of all since `start`; also return since when these are."""
-    is_among, since = newest_since(connection, runs, start, most)
-    statement = (
-        sa.select(*_TIMING)
-        .where(is_among, of_schedule(schedules.c.namespace, runs) == namespace)
-        .order_by(runs.c.uid.desc())
-        .limit(most)
-    )
-    return [RunTiming(*row) for row in connection.execute(statement)], since
+def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
+    """Say that runs are of a namespace; nothing where there is no other one, as asking for each run takes a third."""
+    others = (sa.exists().where(one) for one in (schedules.c.namespace < namespace, schedules.c.namespace > namespace))
+    has_others = connection.execute(sa.select(sa.or_(*others))).scalar_one()
+    return [of_schedule(schedules.c.namespace, runs) == namespace] if has_others else []
+
+
+def slot_of_creation(connection: Connection, start: datetime, width: timedelta) -> sa.ColumnElement[int]:
+    """Say in which of some slots of whole seconds a run was made; before the first one it is negative."""
+    since = dialect_of(connection).microseconds(runs.c.created_at) - int(start.timestamp()) * 1_000_000
+    step = width // timedelta(microseconds=1)
+    return sa.case((since < 0, -1), else_=since // step)
 
 
 class Waiting(NamedTuple):
