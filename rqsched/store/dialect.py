@@ -170,10 +170,10 @@ class _Sqlite(Dialect):
         return {"ranges": json.dumps(ranges)}
 
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        return sa.cast(sa.func.strftime("%s", column), sa.BigInteger)
+        # An instant is kept as text with six decimals; SQLite rounds to three, and .9995 to the next second.
+        return sa.cast(sa.func.strftime("%s", sa.func.substr(column, 1, 19)), sa.BigInteger)
 
     def microseconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        # An instant is kept as text with six decimals, and SQLite computes with three.
         return self.seconds(column) * 1_000_000 + sa.cast(sa.func.substr(column, 21), sa.BigInteger)
 
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -186,6 +186,7 @@ class _Sqlite(Dialect):
         return sa.func.length(sa.cast(column, sa.LargeBinary))
 
     def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        # In text, as `seconds`: SQLite computes with three decimals.
         kept = f"{column.table.name}.{column.name}"
         second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
         carried = f"datetime({second}, '+1 second') || '.000000'"

@@ -297,6 +297,8 @@ class _Way(Enum):
     """Along the index of the order, past what does not match."""
     SORTED = auto()
     """By an index of what few schedules match, which are sorted."""
+    DUE = auto()
+    """By the index of next fires, because few are within the times that are asked for; it holds no namespace."""
 
 
 class _Plan(NamedTuple):
@@ -343,11 +345,12 @@ def _page(
         "consecutive_failures",
         *(["namespace"] if column is schedules.c.due_at else []),
     }
-    hidden = frozenset(exceptions if is_walked else ())
+    is_due = way is _Way.DUE
+    hidden = frozenset(exceptions if is_walked else {"namespace"} if is_due else ())
     statement = statement.where(*conditions_of(dialect, filters, is_walked=is_walked, hidden=hidden))
-    statement = statement.where(*_has_place(sort, filters))
+    statement = statement.where(*_has_place(sort, filters), *([IS_ACTIVE] if is_due else []))
     order: tuple[sa.ColumnElement[Any], ...] = (column, schedules.c.uid)
-    if way is _Way.SORTED:
+    if way is _Way.SORTED or (is_due and column is not schedules.c.due_at):
         order = (dialect.unindexed(column), dialect.unindexed(schedules.c.uid))
     key = sa.tuple_(*order)
     if is_continued:
@@ -391,8 +394,11 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     of_namespace = schedules.c.namespace == filters.namespace
     few = [] if is_in_order else _exceptions(filters, is_named=not has_statistics)
     few += [(IS_LIVE, ())] if by_hand else []
-    if any(_has_fewer(connection, of_namespace & condition, order, most) for condition, order in few):
-        return _Plan(_Way.SORTED)
+    for condition, order in few:
+        is_due = order[:1] == (schedules.c.due_at,)
+        owner = dialect_of(connection).unindexed(schedules.c.namespace) == filters.namespace if is_due else of_namespace
+        if _has_fewer(connection, owner & condition, order, most):
+            return _Plan(_Way.DUE if is_due else _Way.SORTED)
     return _Plan(_Way.WALKED, None if is_in_order else _end(connection, filters, sort, after, most))
 
 

@@ -17,6 +17,7 @@ from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.event_queries import AskedFilters, Position
+from rqsched.store.pages import newest_since
 from rqsched.store.schedule_queries import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
@@ -88,6 +89,14 @@ PAGES: dict[str, tuple[Ask, str]] = {
     ),
     "schedules that ended badly": (lambda c: c.execute(ended_badly(dialect_of(c))), "ix_rqsched_schedules_ended_badly"),
     "schedules at rest": (lambda c: c.execute(at_rest(dialect_of(c))), "ix_rqsched_schedules_resting"),
+    "failures of the overview": (
+        lambda c: run_queries.failed_since(c, "default", NOW, 1_000),
+        "ix_rqsched_runs_failed",
+    ),
+    "schedules that are late": (
+        lambda c: schedule_queries.late(c, "default", NOW, 8),
+        "ix_rqsched_schedules_due",
+    ),
     "events that somebody asked for": (
         lambda c: event_queries.search_asked(c, AskedFilters("default", "ada", since=NOW), before=None, limit=50),
         "ix_rqsched_audit_events_asked",
@@ -190,6 +199,38 @@ def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Datab
     found = plan(database, lambda c: changes.read_idle(c, "0"))
     assert "pk_rqsched_schedules" in found, found
     assert "ix_rqsched_runs_open" in found, found
+
+
+def outcomes_of_a_day(connection: sa.Connection) -> object:
+    is_among, _ = newest_since(connection, runs, NOW, 3_000)
+    slot = run_queries.slot_of_creation(connection, NOW, timedelta(hours=1))
+    return run_queries.outcomes(connection, "default", is_among, slot)
+
+
+def test_the_charts_of_the_overview_look_at_the_newest_runs_alone(database: Database) -> None:
+    fill(database)
+    found = plan(database, outcomes_of_a_day)
+    # The one that is the newest but so many, and those from it on.
+    if database.dialect.name == "sqlite":
+        assert len(re.findall(r"SEARCH rqsched_runs USING INDEX sqlite_autoindex_rqsched_runs_1 \(uid>", found)) == 2
+    else:
+        assert len(re.findall(r"pk_rqsched_runs .*\n.*Index Cond: \(\(uid\)::text >=", found)) == 2
+    assert not re.search("SCAN rqsched_runs|Seq Scan on rqsched_runs", found), found
+
+
+@pytest.mark.parametrize("sort", ["next", "id", "-id", "-created"])
+def test_sqlite_lists_what_is_late_along_the_index_of_next_fires(database: Database, sort: str) -> None:
+    if database.dialect.name != "sqlite":  # PostgreSQL decides by its statistics
+        return
+    fill(database)
+    late = Filters("default", statuses=("active",), next_until=NOW)
+    found = plan(database, lambda c: schedule_queries.list_schedules(
+        c, late, limit=50, cursor=None, sort=sort, most_looked_at=1_000
+    )).splitlines()  # fmt: skip
+    indexes = {line.partition(" USING ")[2] for line in found if "USING INDEX" in line}
+    assert indexes
+    assert all(line.startswith("INDEX ix_rqsched_schedules_due (due_at") for line in indexes), found
+    assert ("USE TEMP B-TREE FOR ORDER BY" in found) == (sort != "next")
 
 
 def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(database: Database) -> None:
