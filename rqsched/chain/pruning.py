@@ -212,7 +212,7 @@ def _prune_runs(
 
 def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
     """Count runs before they go; returns those that are in their hours, which is all, or for once fewer."""
-    count = partial(run_hours.count_some, connection, uid, most_open=None)
+    count = partial(run_hours.count_some, connection, uid)
     done = count()
     while done is not None and done.is_more and done.number < chosen[-1].number:
         done = count()

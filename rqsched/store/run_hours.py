@@ -12,7 +12,8 @@ Lock order: the schedule before its row in `counted`. Who counts locks the sched
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,15 +22,13 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Run, dumps
 from rqsched.core.payload import loads
 from rqsched.core.run_hours import A_DAY, EndedRun, HourKey, Tally, by_day, tally
-from rqsched.store.dialect import dialect_of
+from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
 """So many runs of a schedule are worth a transaction; fewer are as quickly read from the runs."""
 BATCH = 500
 """The most runs of one transaction."""
-MOST_OPEN = 100
-"""So many runs that have not ended are passed over; what is behind them waits until some of these have."""
 
 
 class Counted(NamedTuple):
@@ -43,27 +42,26 @@ class Counted(NamedTuple):
     """Whether another step would count more."""
 
 
-def count_some(
-    connection: Connection, schedule_uid: str, *, skip_locked: bool = False, most_open: int | None = MOST_OPEN
-) -> Counted | None:
-    """Count the next runs of a schedule that have ended, up to BATCH, beyond at most `most_open` that have not.
+def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool = False) -> Counted | None:
+    """Count the next runs of a schedule that have ended, up to BATCH, however many before them have not.
 
-    None passes over any number: runs that are to be pruned are counted, however many before them are open.
+    Those that are passed over are kept by their numbers, so these rows are never more than the runs that are open.
     Returns None when there is no such schedule, or another transaction holds what must be locked (`skip_locked`).
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
     if before is None:
         return None
-    again = [EndedRun(*row) for row in connection.execute(_ENDED_AGAIN.limit(BATCH), {"schedule_uid": schedule_uid})]
-    named = {"schedule_uid": schedule_uid, "after": before}
-    following = connection.execute(_FOLLOWING, named).all()
-    passed = 0 if most_open is None else connection.execute(_COUNT_PASSED, {"schedule_uid": schedule_uid}).scalar_one()
-    ended, open_ = _reach(following, BATCH if most_open is None else most_open - passed + len(again))
-    number = ended[-1].number if ended else before
-    if most_open is None and len(following) == BATCH and not ended:
-        number, open_ = following[-1].number, [row.number for row in following]
-    if not (again or ended or open_):
+    dialect = dialect_of(connection)
+    ended_again = connection.execute(_ended_again(dialect).limit(BATCH), {"among": dialect.listed([schedule_uid])})
+    again = [EndedRun(*row) for row in ended_again]
+    following = connection.execute(_FOLLOWING.limit(BATCH), {"schedule_uid": schedule_uid, "after": before}).all()
+    is_full = len(following) == BATCH
+    ended = [EndedRun._make(row) for row in following if row.ended_at is not None]
+    # Open runs behind the last that has ended are not passed over, unless nothing else is in reach.
+    number = ended[-1].number if ended else following[-1].number if is_full else before
+    if not again and number == before:
         return Counted(0, before, False)
+    open_ = [row.number for row in following if row.ended_at is None and row.number <= number]
     _write(connection, schedule_uid, tally([*again, *ended]), Tally.add)
     if again:
         mine = uncounted.c.schedule_uid == schedule_uid, uncounted.c.number.in_([run.number for run in again])
@@ -71,50 +69,35 @@ def count_some(
     if open_:
         connection.execute(sa.insert(uncounted), [{"schedule_uid": schedule_uid, "number": one} for one in open_])
     connection.execute(sa.update(counted).where(counted.c.schedule_uid == schedule_uid).values(number=number))
-    is_full = len(again) == BATCH or len(following) == BATCH
-    return Counted(len(again) + len(ended), number, is_full)
+    return Counted(len(again) + len(ended), number, is_full or len(again) == BATCH)
 
 
 _COLUMNS = [runs.c[name] for name in EndedRun._fields]
 _OF_SCHEDULE = sa.bindparam("schedule_uid", type_=runs.c.schedule_uid.type)
-_IS_PASSED = (uncounted.c.schedule_uid == _OF_SCHEDULE) & (uncounted.c.number == runs.c.number)
-_ENDED_AGAIN = (
-    sa.select(*_COLUMNS)
-    .select_from(uncounted)
-    .join(runs, _IS_PASSED & (runs.c.schedule_uid == _OF_SCHEDULE))
-    .where(runs.c.ended_at.is_not(None))
-)
 _FOLLOWING = (
     sa.select(*_COLUMNS)
     .where(runs.c.schedule_uid == _OF_SCHEDULE, runs.c.number > sa.bindparam("after"))
     .order_by(runs.c.number)
-    .limit(BATCH)
 )
-_COUNT_PASSED = sa.select(sa.func.count()).select_from(uncounted).where(uncounted.c.schedule_uid == _OF_SCHEDULE)
 _OF_COUNTED = sa.select(counted.c.number).where(counted.c.schedule_uid == _OF_SCHEDULE)
 _LOCK = _OF_COUNTED.with_for_update(key_share=True)
 _LOCK_FREE = _OF_COUNTED.with_for_update(key_share=True, skip_locked=True)
 _SELECT_HOURS = sa.select(*(hours.c[name] for name in (*HourKey._fields, "count", "longest", "waits", "durations")))
 
 
-def _reach(following: Iterable[sa.Row[Any]], room: int) -> tuple[list[EndedRun], list[int]]:
-    """Return which of the following runs are counted, and the numbers of the open ones between them.
+def passed_over(dialect: Dialect, *columns: sa.Column[Any]) -> sa.Select[Any]:
+    """Select the runs that counting has passed over, of each schedule of a list that is bound as `among`.
 
-    Open ones after the last that is counted are none: they are not passed over.
+    They are looked up by their numbers: a schedule may have millions of others.
     """
-    ended: list[EndedRun] = []
-    passed: list[int] = []
-    waiting: list[int] = []
-    for row in following:
-        if row.ended_at is None:
-            waiting.append(row.number)
-            if len(passed) + len(waiting) > room:
-                break
-        else:
-            passed += waiting
-            waiting = []
-            ended.append(EndedRun._make(row))
-    return ended, passed
+    of, number = dialect.unindexed(uncounted.c.schedule_uid).label("of"), uncounted.c.number
+    passed = dialect.of_each(sa.select(of, number), uncounted.c.schedule_uid).subquery("passed").c
+    return sa.select(*columns).where(runs.c.schedule_uid == passed.of, runs.c.number == passed.number)
+
+
+@lru_cache(maxsize=2)
+def _ended_again(dialect: Dialect) -> sa.Select[Any]:
+    return passed_over(dialect, *_COLUMNS).where(runs.c.ended_at.is_not(None))
 
 
 def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> int | None:
@@ -275,8 +258,10 @@ def counts(connection: Connection, schedule_uid: str, first: int, last: int) -> 
 
 
 def _not_counted(connection: Connection, schedule_uid: str) -> Iterator[EndedRun]:
-    for statement in (_TAIL, _ENDED_AGAIN):
-        for row in connection.execute(statement, {"schedule_uid": schedule_uid}):
+    dialect = dialect_of(connection)
+    again = _ended_again(dialect), {"among": dialect.listed([schedule_uid])}
+    for statement, given in ((_TAIL, {"schedule_uid": schedule_uid}), again):
+        for row in connection.execute(statement, given):
             yield EndedRun._make(row)
 
 

@@ -18,7 +18,7 @@ from rqsched.core.model import RunKind
 from rqsched.core.run_hours import A_DAY
 from rqsched.store import run_hours
 from rqsched.store.dialect import Dialect, dialect_of
-from rqsched.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, constant, hours, runs, uncounted
+from rqsched.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, constant, hours, runs
 
 MOST_RUNS = 50_000
 """Runs of all schedules together that are read one by one; where there are more, hours are read."""
@@ -242,13 +242,12 @@ def _of_hours(connection: Connection, newest: Mapping[str, int], columns: Column
     is_whole = sum(newest[uid] - number for uid, number in to.items()) <= 2 * MOST_RUNS
     least = 0 if is_whole else MOST_RUNS // len(newest)
     behind = [(uid, number if is_whole else max(number, newest[uid] - least), _LAST) for uid, number in to.items()]
-    passed = connection.execute(_select_passed(dialect), among)
-    tail = dialect.given_ranges([*behind, *((row.schedule_uid, row.number - 1, row.number) for row in passed)])
     width = A_DAY if columns.step % (A_DAY * _SECONDS) == 0 else 1
     within = {"width": width, "first": columns.start // _SECONDS, "last_hour": (columns.end - 1) // _SECONDS}
     asked = (
         (_hour_lots(dialect), among | within),
-        (_uncounted_lots(dialect), tail),
+        (_lots_behind(dialect), dialect.given_ranges(behind)),
+        (_passed_lots(dialect), among),
     )
     return Picture(
         [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)], is_whole
@@ -270,15 +269,21 @@ def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 @lru_cache(maxsize=2)
-def _select_passed(dialect: Dialect) -> sa.Select[Any]:
-    return dialect.of_each(sa.select(uncounted.c.schedule_uid, uncounted.c.number), uncounted.c.schedule_uid)
+def _lots_behind(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs behind those that are counted."""
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
+    return _lots_as_hours(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
 
 
 @lru_cache(maxsize=2)
-def _uncounted_lots(dialect: Dialect) -> sa.Select[Any]:
+def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs that counting has passed over; there may be many, so no list of them is made here."""
+    found = run_hours.passed_over(dialect, *(runs.c[name] for name in _NAMES))
+    return _lots_as_hours(dialect, found.where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED))
+
+
+def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
     """Return lots of runs as hours have them: each in the column of its end, a backfilled one's in its occurrence's."""
-    found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
-    found = dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number)
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, event_queries, run_queries, schedule_queries, system_queries
+from rqsched.store import changes, event_queries, run_hours, run_queries, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
@@ -216,6 +216,18 @@ def test_the_charts_of_the_overview_look_at_the_newest_runs_alone(database: Data
     else:
         assert len(re.findall(r"pk_rqsched_runs .*\n.*Index Cond: \(\(uid\)::text >=", found)) == 2
     assert not re.search("SCAN rqsched_runs|Seq Scan on rqsched_runs", found), found
+
+
+def test_runs_that_counting_has_passed_over_are_looked_up_by_their_numbers(database: Database) -> None:
+    fill(database)
+
+    def ask(connection: sa.Connection) -> object:
+        dialect = dialect_of(connection)
+        return connection.execute(run_hours.passed_over(dialect, runs.c.uid), {"among": dialect.listed(["0", "1"])})
+
+    found = plan(database, ask)
+    assert not re.search(r"rqsched_runs .*\(schedule_uid=\?\)$", found, re.MULTILINE), found
+    assert re.search(r"schedule_uid=\? AND number=\?|schedule_uid\)?.*= .* AND \(number = ", found), found
 
 
 @pytest.mark.parametrize("sort", ["next", "id", "-id", "-created"])

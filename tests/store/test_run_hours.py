@@ -57,8 +57,8 @@ def expected(runs: Iterable[Run]) -> Counter[tuple[int, bool, str]]:
     return found
 
 
-def count_all(database: Database, schedule: Schedule, most_open: int | None = run_hours.MOST_OPEN) -> None:
-    step = partial(run_hours.count_some, schedule_uid=schedule.uid, most_open=most_open)
+def count_all(database: Database, schedule: Schedule) -> None:
+    step = partial(run_hours.count_some, schedule_uid=schedule.uid)
     while (done := database.transact(step)) is not None and done.is_more:
         continue
 
@@ -114,10 +114,7 @@ class Story:
         self.runs |= {run.number: run for run in (*new, *(moved for _, moved in changed))}
 
     def count(self) -> None:
-        step = partial(
-            run_hours.count_some, schedule_uid=self.schedule.uid, most_open=self.random.choice([3, 20, None])
-        )
-        self.database.transact(step)
+        self.database.transact(partial(run_hours.count_some, schedule_uid=self.schedule.uid))
 
     def prune(self) -> None:
         """Delete some of those that are counted."""
@@ -136,13 +133,16 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_run_that_has_ended_is_counted_once_whatever_happens(database: Database, seed: int) -> None:
+def test_every_run_that_has_ended_is_counted_once_whatever_happens(
+    database: Database, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_hours, "BATCH", (4, 500)[seed % 2])
     story = Story(database, seed)
     steps = [story.start, story.end, story.run_again, story.count, story.prune]
     for _ in range(40):
         story.random.choice(steps)()
         assert counts(database, story.schedule) == expected(story.runs.values())
-    count_all(database, story.schedule, None)
+    count_all(database, story.schedule)
     assert counts(database, story.schedule) == expected(story.runs.values())
     assert days_agree(database, story.schedule)
     open_ones = {run.number for run in story.there if run.ended_at is None}
@@ -162,16 +162,33 @@ def test_waits_and_durations_are_counted_with_the_runs_and_taken_out_with_them(d
     assert database.read(lambda c: c.execute(sa.select(hours)).all()) == []
 
 
-def test_a_schedule_is_not_counted_beyond_many_open_runs_and_is_when_they_have_ended(database: Database) -> None:
+@pytest.mark.parametrize("number_open", [7, 150, 2 * run_hours.BATCH + 3])
+def test_counting_goes_on_behind_any_number_of_open_runs_a_batch_at_a_time(
+    database: Database, number_open: int
+) -> None:
     schedule = add_schedule(database)
-    runs = [run_of(schedule, number) for number in range(1, 11)] + [ended(run_of(schedule, 11), 5)]
-    add_runs(database, schedule, runs)
-    count_all(database, schedule, 9)
-    assert database.read(lambda c: run_hours.counted_to(c, [schedule.uid])) == {schedule.uid: 0}
-    assert counts(database, schedule).total() == 1, "it is read from the runs"
-    count_all(database, schedule, 10)
-    assert database.read(lambda c: run_hours.counted_to(c, [schedule.uid])) == {schedule.uid: 11}
-    assert counts(database, schedule).total() == 1
+    open_runs = [run_of(schedule, number) for number in range(1, number_open + 1)]
+    behind = [ended(run_of(schedule, number_open + number), number) for number in range(1, 6)]
+    add_runs(database, schedule, [*open_runs, *behind])
+    sizes = [1]
+    while sizes[-1]:
+        before = passed_over(database)
+        database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid))
+        sizes.append(passed_over(database) - before)
+    assert max(sizes) <= run_hours.BATCH
+    assert database.read(lambda c: run_hours.counted_to(c, [schedule.uid])) == {schedule.uid: number_open + 5}
+    assert passed_over(database) == number_open
+    late = tuple((run, ended(run, 90)) for run in open_runs)
+    write(database, Change(schedule, replace(schedule, run_number=number_open + 5), changed_runs=late))
+    assert counts(database, schedule) == expected([*(run for _, run in late), *behind]), "read, not counted"
+    count_all(database, schedule)
+    assert passed_over(database) == 0
+    assert counts(database, schedule) == expected([*(run for _, run in late), *behind])
+
+
+def passed_over(database: Database) -> int:
+    """How many runs are kept as not counted."""
+    return database.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(uncounted)).scalar_one())
 
 
 def test_a_step_that_fails_has_counted_nothing(database: Database) -> None:
@@ -194,7 +211,7 @@ def test_many_that_count_while_runs_end_and_are_run_again_count_each_once(databa
     failures: list[BaseException] = []
 
     def go_on_counting() -> None:
-        step = partial(run_hours.count_some, schedule_uid=story.schedule.uid, skip_locked=True, most_open=None)
+        step = partial(run_hours.count_some, schedule_uid=story.schedule.uid, skip_locked=True)
         try:
             while not is_over.is_set():
                 database.transact(step)
@@ -211,7 +228,7 @@ def test_many_that_count_while_runs_end_and_are_run_again_count_each_once(databa
         thread.join()
     assert failures == []
     assert counts(database, story.schedule) == expected(story.runs.values())
-    count_all(database, story.schedule, None)
+    count_all(database, story.schedule)
     assert counts(database, story.schedule) == expected(story.runs.values())
 
 

@@ -980,6 +980,48 @@ PRUNING = (
 )
 """What was deleted is not run again."""
 
+_HOURS = _STORE + "run_hours.py::test_"
+HOURS = (
+    _edit(
+        "counting forgets the open runs it passes over",
+        "store/run_hours.py",
+        "if row.ended_at is None and row.number <= number]",
+        "if False]",
+        _HOURS + "counting_goes_on_behind_any_number_of_open_runs_a_batch_at_a_time[sqlite-7]",
+        _HOURS + "every_run_that_has_ended_is_counted_once_whatever_happens[sqlite-0]",
+    ),
+    _edit(
+        "counting waits behind a batch of open runs",
+        "store/run_hours.py",
+        "following[-1].number if is_full else before",
+        "before",
+        _HOURS + "counting_goes_on_behind_any_number_of_open_runs_a_batch_at_a_time[postgres-1003]",
+        _CHAIN + "hours.py::test_many_open_runs_keep_no_run_from_being_pruned[sqlite-501]",
+    ),
+    _edit(
+        "a run that was passed over is counted twice",
+        "store/run_hours.py",
+        "connection.execute(sa.delete(uncounted).where(*mine))",
+        "del mine",
+        _HOURS + "every_run_that_has_ended_is_counted_once_whatever_happens[sqlite-0]",
+    ),
+    _edit(
+        "a run that is run again stays in its hour",
+        "store/changes.py",
+        "        run_hours.take_out(connection, had_ended)\n",
+        "        pass\n",
+        _HOURS + "every_run_that_has_ended_is_counted_once_whatever_happens[sqlite-1]",
+        _CHAIN + "hours.py::test_a_run_that_is_retried_is_counted_where_it_ends_anew[sqlite]",
+    ),
+    _edit(
+        "runs are pruned that are not counted",
+        "chain/pruning.py",
+        "        chosen = _counted(connection, schedule.uid, chosen)\n",
+        "        pass\n",
+        _CHAIN + "hours.py::test_hours_of_pruned_runs_stay_for_more_than_a_year[sqlite]",
+    ),
+)
+"""A run that has ended is in one hour, once, also when it is not there any more."""
 
 NOTIFICATIONS = (
     _edit(
@@ -1256,6 +1298,7 @@ MUTATIONS = (
     *ANSWERS,
     *RECONCILE,
     *PRUNING,
+    *HOURS,
     *NOTIFICATIONS,
     *RETRIES_ON_REQUEST,
     *FAN_OUT,
