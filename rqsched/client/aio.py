@@ -190,13 +190,17 @@ class AsyncClient:
         after: str | None = None,
         since: datetime | None = None,
         event_types: Sequence[str] = (),
+        principal: str | None = None,
     ) -> AsyncGenerator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
+
+        `principal` is a part of the name of who asked, in upper or lower case: what nobody asked for, such as a fire,
+        is left out.
 
         With `follow` it also yields each as it is recorded (without `after` and `since` new ones only) until it is
         closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
         """
-        params = requests.event_params(after, since, event_types)
+        params = requests.event_params(after, since, event_types, principal)
         if follow:
             return self.follow(path_of("events", "stream"), params)
         return _pages(lambda cursor: self.send(requests.events(params, cursor)))

@@ -104,10 +104,12 @@ def _filters(filters: ListFilters) -> dict[str, Any]:
     return {name: instant(name, value) if isinstance(value, datetime) else value for name, value in named.items()}
 
 
-def event_params(after: str | None, since: datetime | None, event_types: Sequence[str]) -> dict[str, Any]:
+def event_params(
+    after: str | None, since: datetime | None, event_types: Sequence[str], principal: str | None
+) -> dict[str, Any]:
     """Return the query of events."""
     start = None if since is None else instant("since", since)
-    return given({"after": after, "since": start, "event_type": list(event_types) or None})
+    return given({"after": after, "since": start, "event_type": list(event_types) or None, "principal": principal})
 
 
 def events(params: Mapping[str, Any], cursor: str | None) -> Request[Page[EventRecord]]:

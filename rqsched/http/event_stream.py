@@ -13,12 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.results import Page
 from rqsched.errors import RqschedError
@@ -135,13 +136,33 @@ def event_fields(event: FoundEvent, id_: str) -> dict[str, Any]:
     return {"id": id_, "schedule_id": event.schedule_id, **record}
 
 
+class Wanted(NamedTuple):
+    """Which events a reader gets."""
+
+    event_types: Collection[str] = frozenset()
+    """Of these types; none is all."""
+    principal: str | None = None
+    """Asked for by somebody whose name has this part, in upper or lower case; None is anybody, and nobody."""
+
+    def has(self, record: AuditRecord) -> bool:
+        """Return whether an event is one of them."""
+        if self.event_types and record.event_type not in self.event_types:
+            return False
+        asked_by = (record.payload.get("command_context") or {}).get("principal") or ""
+        return self.principal is None or self.principal.lower() in asked_by.lower()
+
+
+EVERYTHING = Wanted()
+"""All of them."""
+
+
 async def open_stream(
     feed: EventFeed,
     reader: Reader,
     cursor: Cursor,
     *,
     is_new: bool,
-    event_types: Collection[str] = (),
+    wanted: Wanted = EVERYTHING,
     fields: Fields = event_fields,
 ) -> EventStream:
     """Return the response of a stream; for a new reader what was recorded before now counts as had.
@@ -154,19 +175,17 @@ async def open_stream(
         page = await feed.read(cursor.read)
         cursor.take(page.items)
         is_new = page.next_cursor is not None
-    return EventStream(feed, reader, cursor, frozenset(event_types), fields)
+    return EventStream(feed, reader, cursor, wanted, fields)
 
 
 class EventStream(Response):
     """The response of a stream; `open_stream` makes it."""
 
-    def __init__(
-        self, feed: EventFeed, reader: Reader, cursor: Cursor, event_types: frozenset[str], fields: Fields
-    ) -> None:
+    def __init__(self, feed: EventFeed, reader: Reader, cursor: Cursor, wanted: Wanted, fields: Fields) -> None:
         super().__init__(media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._feed, self._reader, self._cursor = feed, reader, cursor
-        self._event_types, self._fields = event_types, fields
+        self._wanted, self._fields = wanted, fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader goes, does not keep up, or the time is over."""
@@ -237,7 +256,7 @@ class EventStream(Response):
     def _render(self, events: list[FoundEvent]) -> bytes:
         chunk = ""
         for event in events:
-            if not self._event_types or event.record.event_type in self._event_types:
+            if self._wanted.has(event.record):
                 id_ = self._cursor.id_of(event)
                 text = json.dumps(self._fields(event, id_), ensure_ascii=False, separators=(",", ":"))
                 chunk += f"id: {id_}\ndata: {text}\n\n"

@@ -19,7 +19,7 @@ from rqsched.core.audit import COMPLETED, DELETED, DIED, MISSED, PAUSED, SKIPPED
 from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.store.dialect import dialect_of
+from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.pages import PAGE_CHARACTERS, bound_to, cut_to_size, page_of
 from rqsched.store.tables import (
     IS_ASKED,
@@ -242,21 +242,41 @@ def read_after(
     limit: int,
     event_types: Sequence[str] = (),
     until: datetime | None = None,
+    principal: str | None = None,
 ) -> Page[FoundEvent]:
-    """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`)."""
+    """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`).
+
+    Those of a principal (a part of its name) are looked for among MOST_LOOKED_AT that somebody asked for, along the
+    index of these: the page may be short, or empty, though another one follows.
+    """
+    namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # SQLite would begin with all its schedules
     statement = (
         sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
         .join(schedules, schedules.c.uid == audit_events.c.schedule_uid)
-        .where(schedules.c.namespace.in_(namespaces), sa.tuple_(*_POSITION) > bound_to(_POSITION, position))
+        .where(namespace.in_(namespaces), sa.tuple_(*_POSITION) > bound_to(_POSITION, position))
     )
     if event_types:
         statement = statement.where(audit_events.c.event_type.in_(event_types))
     if until is not None:
         statement = statement.where(audit_events.c.recorded_at < until)
+    last = None
+    if principal is not None:
+        among = IS_ASKED, sa.tuple_(*_POSITION) > bound_to(_POSITION, position)
+        looked_at = sa.select(*_POSITION).where(*among).order_by(*_POSITION).offset(MOST_LOOKED_AT - 1).limit(1)
+        last = connection.execute(looked_at).first()
+        statement = statement.where(IS_ASKED, _is_of(dialect_of(connection), principal))
+        statement = statement if last is None else statement.where(sa.tuple_(*_POSITION) <= bound_to(_POSITION, last))
     statement, cut = cut_to_size(connection, statement.order_by(*_POSITION).limit(limit + 1), PAGE_CHARACTERS)
     rows = connection.execute(statement)
     found = [FoundEvent(to_record(row), row.schedule_id, row.namespace, len(row.payload)) for row in rows]
-    return page_of(found, limit, lambda event: str(event.position), cut)
+    page = page_of(found, limit, lambda event: str(event.position), cut)
+    return page if page.next_cursor is not None or last is None else Page(page.items, str(Position(*last)))
+
+
+def _is_of(dialect: Dialect, principal: str) -> sa.ColumnElement[bool]:
+    """Say that somebody asked whose name has that part, in upper or lower case."""
+    name = dialect.text_at(audit_events.c.payload, "command_context", "principal")
+    return name.icontains(principal, autoescape=True)
 
 
 MOST_LOOKED_AT = 5_000
@@ -312,8 +332,7 @@ def search_asked(
         within.append(sa.tuple_(*_POSITION) >= bound_to(_POSITION, last))
     wanted = [of_schedule(schedules.c.namespace, audit_events) == filters.namespace]
     if filters.principal is not None:
-        name = dialect_of(connection).text_at(events.payload, "command_context", "principal")
-        wanted.append(name.icontains(filters.principal, autoescape=True))
+        wanted.append(_is_of(dialect_of(connection), filters.principal))
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:

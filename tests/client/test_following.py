@@ -65,6 +65,7 @@ def test_events_of_all_schedules_are_read_page_by_page(quick: Web, url: str) -> 
         assert list(client.events(after=found[1].id)) == found[2:]
         assert list(client.events(event_types=["SchedulePaused"])) == found[2:]
         assert list(client.events(since=start)) == found
+        assert list(client.events(principal="nobody")) == []
         with pytest.raises(InvalidInputError):
             list(client.events(since=datetime(2026, 1, 15)))  # noqa: DTZ001 - what is refused
 

@@ -16,9 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 import sqlalchemy as sa
 
+from rqsched.core.audit import CommandContext
 from rqsched.http import Limits
 from rqsched.http.event_feed import EventFeed, Reader
-from tests.support.env import MINUTE
+from rqsched.store import event_queries
+from tests.support.env import MINUTE, Env
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to
 from tests.support.servers import ValkeyServer
@@ -72,9 +74,46 @@ def test_pages_are_filtered_by_type_and_time(any_web: Web) -> None:
     assert found(since=middle) == ["SchedulePaused", "ScheduleResumed"]
 
 
+def ask_as(env: Env, name: str, principal: str | None) -> None:
+    """Pause and resume a schedule as somebody."""
+    handle, context = env.scheduler.get(name), CommandContext(source="test", principal=principal)
+    handle.pause(context=context)
+    handle.resume(context=context)
+
+
+def test_pages_of_a_principal_hold_what_it_asked_for_and_end(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_queries, "MOST_LOOKED_AT", 4)
+    for name in ("a", "b"):
+        any_web.env.create(name)
+    for principal in ("Ada Lovelace", "bob", "bob", "bob", "ada", None):
+        any_web.env.advance(timedelta(seconds=1))
+        ask_as(any_web.env, "a" if principal == "bob" else "b", principal)
+    found, cursor, pages = list[str](), None, 0
+    while pages == 0 or cursor is not None:
+        page = any_web.get(EVENTS, params={"principal": "ADA", **({"cursor": cursor} if cursor else {})}).json()
+        found += [event["payload"]["command_context"]["principal"] for event in page["items"]]
+        cursor, pages = page["next_cursor"], pages + 1
+    assert found == ["Ada Lovelace", "Ada Lovelace", "ada", "ada"]
+    assert pages == 4, "ten events and two that nobody's name is in, four at a time"
+    both = any_web.get(EVENTS, params={"principal": "bob", "event_type": "SchedulePaused", "limit": 2}).json()
+    assert {(one["schedule_id"], one["event_type"]) for one in both["items"]} == {("a", "SchedulePaused")}
+
+
+def test_a_stream_of_a_principal_holds_what_it_asks_for_alone(quick: Web, url: str) -> None:
+    quick.env.create("a")
+    with reading(url + STREAM, params={"principal": "ada"}) as lines:
+        for principal in ("bob", "Ada", None):
+            ask_as(quick.env, "a", principal)
+        quick.env.create("b")
+        ask_as(quick.env, "b", "ada")
+        lines.wait_for(lambda those: len(those.data) >= 4, "what ada asked for")
+    assert types_of(lines.data) == [(name, done) for name in "ab" for done in ("SchedulePaused", "ScheduleResumed")]
+
+
 @pytest.mark.parametrize(
     ("params", "field"),
-    [({"event_type": "Nonsense"}, "event_type"), ({"after": "x"}, "after"), ({"cursor": "1.2.3"}, "cursor"),
+    [({"principal": ""}, "principal"),
+     ({"event_type": "Nonsense"}, "event_type"), ({"after": "x"}, "after"), ({"cursor": "1.2.3"}, "cursor"),
      ({"since": "2026-01-15T12:00:00"}, "since"), ({"since": "0001-01-01T00:00:00+12:00"}, "since")],
 )  # fmt: skip
 def test_parameters_of_events_that_mean_nothing_are_refused_by_name(

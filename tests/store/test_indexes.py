@@ -101,6 +101,10 @@ PAGES: dict[str, tuple[Ask, str]] = {
         lambda c: event_queries.search_asked(c, AskedFilters("default", "ada", since=NOW), before=None, limit=50),
         "ix_rqsched_audit_events_asked",
     ),
+    "events that somebody asked for, the oldest first": (
+        lambda c: event_queries.read_after(c, ["default"], Position(NOW, "0", 1), limit=100, principal="ada"),
+        "ix_rqsched_audit_events_asked",
+    ),
     "events that somebody asked for before one": (
         lambda c: event_queries.search_asked(c, AskedFilters("default"), before=Position(NOW, "0", 1), limit=50),
         "ix_rqsched_audit_events_asked",
@@ -243,6 +247,15 @@ def test_sqlite_lists_what_is_late_along_the_index_of_next_fires(database: Datab
     assert indexes
     assert all(line.startswith("INDEX ix_rqsched_schedules_due (due_at") for line in indexes), found
     assert ("USE TEMP B-TREE FOR ORDER BY" in found) == (sort != "next")
+
+
+def test_sqlite_reads_the_events_of_namespaces_from_the_time_on_that_is_asked_for(database: Database) -> None:
+    if database.dialect.name != "sqlite":  # PostgreSQL decides by its statistics
+        return
+    fill(database)
+    found = plan(database, lambda c: event_queries.read_after(c, ["default", "b"], Position(NOW, "0", 1), limit=100))
+    assert "SEARCH rqsched_audit_events USING INDEX ix_rqsched_audit_events_recorded_at (recorded_at>?)" in found
+    assert "namespace" not in found, "every event of a namespace would be read once a second"
 
 
 def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(database: Database) -> None:

@@ -15,7 +15,7 @@ from rqsched.core.ids import is_uid
 from rqsched.errors import InvalidInputError
 from rqsched.http.dependencies import Read, wiring_of
 from rqsched.http.event_feed import Reader
-from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCursor, event_fields, open_stream
+from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCursor, Wanted, event_fields, open_stream
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
 from rqsched.http.request_bodies import StrictRoute
@@ -30,6 +30,10 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 After = Annotated[str | None, Query(max_length=100, description="The id of an event: only what follows it.")]
 EventTypes = Annotated[list[str] | None, Query(description="Only these types, such as RunFailed.")]
+Principal = Annotated[
+    str | None,
+    Query(min_length=1, max_length=255, description="Asked for by somebody whose name has this part, in any case."),
+]
 Since = Annotated[Instant | None, Query(description="Recorded then or later.")]
 LastEventId = Annotated[
     str | None, Header(max_length=100, description="The same; a browser that comes back sends it, and it wins.")
@@ -40,13 +44,17 @@ LastEventId = Annotated[
 def list_events(
     call: Read,
     event_type: EventTypes = None,
+    principal: Principal = None,
     since: Since = None,
     until: Annotated[Instant | None, Query(description="Recorded before.")] = None,
     limit: Limit = 100,
     after: After = None,
     cursor: Annotated[str | None, Query(max_length=100, description="The next_cursor of the previous page.")] = None,
 ) -> Response:
-    """Read the audit events of all schedules of the namespace, in the order they were recorded."""
+    """Read the audit events of all schedules of the namespace, in the order they were recorded.
+
+    A page of a principal looks at 5 000 events: it may be empty although `next_cursor` leads on.
+    """
     start = event_queries.position_before(since or _EPOCH)
     for name, text in (("after", after), ("cursor", cursor)):
         if text is not None:
@@ -54,7 +62,7 @@ def list_events(
     types = _types_of(event_type)
     page = call.read(
         lambda connection: event_queries.read_after(
-            connection, [call.namespace], start, limit=limit, event_types=types, until=until
+            connection, [call.namespace], start, limit=limit, event_types=types, until=until, principal=principal
         )
     )
     items = [event_fields(event, str(event.position)) for event in page.items]
@@ -74,6 +82,7 @@ async def stream_events(
     call: Read,
     request: Request,
     event_type: EventTypes = None,
+    principal: Principal = None,
     since: Since = None,
     after: After = None,
     last_event_id: LastEventId = None,
@@ -85,8 +94,8 @@ async def stream_events(
     if text is not None:
         floor = max(since or _EPOCH, event_queries.read_position("after", text).recorded_at - SETTLING)
     cursor, is_new = NamespaceCursor(call.namespace, floor), text is None and since is None
-    types = _types_of(event_type)
-    return await open_stream(feed, Reader(call.namespace, now), cursor, is_new=is_new, event_types=types)
+    wanted = Wanted(frozenset(_types_of(event_type)), principal)
+    return await open_stream(feed, Reader(call.namespace, now), cursor, is_new=is_new, wanted=wanted)
 
 
 @router.get("/schedules/{schedule_id}/history/stream/", response_class=Response, responses=_STREAM)
