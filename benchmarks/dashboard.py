@@ -49,6 +49,34 @@ PAGES = {
     "timeline": "/timeline",
     "timeline_of_a_week": "/timeline?hours=168",
     "workers": "/system",
+    "runs": "/runs",
+    **{
+        f"runs_{name}": f"/runs?{query}"
+        for name, query in {
+            "failed": "status=failures&within=24h",
+            "blocked": "status=blocked",
+            "workflow": "workflow=workflow-3",
+            "rare_workflow": "workflow=rare",
+            "of_a_schedule": "schedule={schedule}",
+            "text": "q=usual",
+            "rare_text": "q=rare",
+        }.items()
+    },
+    "audit": "/audit",
+    **{
+        f"audit_{name}": f"/audit?{query}"
+        for name, query in {
+            "person": "who=person-3",
+            "rare_person": "who=rare",
+            "action": "action=ScheduleCreated",
+            "of_a_schedule": "schedule={schedule}",
+            "within": "within=7d",
+        }.items()
+    },
+    **{
+        f"find_{name}": f"/find?q={text}"
+        for name, text in {"text": "-3", "rare_text": "rare", "action": "pause+-3"}.items()
+    },
 }
 """The pages by name; half-way through a world lies the schedule and its run."""
 _AIM = {"ratio": 1.5, "first_byte_ms": 150, "kilobytes": 150}

@@ -14,9 +14,11 @@ import sqlalchemy as sa
 from benchmarks.flows import NOOP
 from benchmarks.lab import analyse
 from rqsched import Cron, Scheduler
+from rqsched.core.audit import CREATED
 from rqsched.core.ids import first_uid_at, live_instance_id
+from rqsched.core.model import dumps
 from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import backfills, runs, schedules
+from rqsched.store.tables import audit_events, backfills, runs, schedules
 
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""
@@ -31,7 +33,7 @@ _CHUNK = 5_000
 
 @dataclass(frozen=True)
 class World:
-    """Schedules that fire every day, the runs of each of the last days, and a backfill of one in ten."""
+    """Schedules that fire every day, who made them, the runs of each of the last days, and a backfill of one in ten."""
 
     schedules: int
     """How many."""
@@ -46,7 +48,8 @@ class World:
         assert run is not None
         database = scheduler.runtime.database
         schedule, of_run = (database.read(partial(_only_row, table=table)) for table in (schedules, runs))
-        for table, rows in ((schedules, self._schedules(schedule)), (runs, self._runs(of_run))):
+        whole = (schedules, self._schedules(schedule)), (runs, self._runs(of_run)), (audit_events, self._events())
+        for table, rows in whole:
             while chunk := list(islice(rows, _CHUNK)):
                 database.transact(partial(insert_rows, table=table, columns=columns_of(chunk)))
         database.transact(partial(insert_rows, table=backfills, columns=columns_of([*self._backfills()])))
@@ -91,6 +94,17 @@ class World:
                     "blocked_at": at if is_blocked else None,
                     "blocked_reason": "no module named 'usual'" if is_blocked else None,
                 }  # fmt: skip
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """Yield that each schedule was created, and by whom."""
+        for number in range(self.schedules):
+            who = "rare" if number == RARE else f"person-{number % KINDS}"
+            at = self._at(number, -1)
+            yield {
+                "schedule_uid": self._uid(at, number), "sequence": 1, "event_type": CREATED, "recorded_at": at,
+                "payload": dumps({"command_context": {"principal": who, "source": "http"}}),
+                "workflow_instance_id": None, "workflow_run_id": None,
+            }  # fmt: skip
 
     def _backfills(self) -> Iterator[dict[str, Any]]:
         for number in range(0, self.schedules, KINDS):
