@@ -2,8 +2,8 @@
 
 The set is stored when it is counted: nothing is done to what matches later. A thread of the process that was asked
 works it off. When that process dies, no process continues by itself: whoever looks sees how far it came, and continues
-it in any process. What was done without a record then is not done again: a trigger finds the run that it started,
-anything else a schedule that does not match any more.
+it in any process. What was done without a record then is not done again, and counts as done: a trigger finds the run
+that it started, anything else the schedule's event that names the action.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.api.bulk import BATCH, Bulk, carry_out
 from rqsched.chain.backfill import pause_between_chunks
 from rqsched.chain.runtime import Runtime
-from rqsched.core.audit import CommandContext
+from rqsched.core.audit import DELETED, PAUSED, RESUMED, CommandContext
 from rqsched.core.ids import is_uid, new_uid
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.results import BulkRow
 from rqsched.errors import ConflictError, NotFoundError
-from rqsched.store import metadata
+from rqsched.store import event_queries, metadata
 from rqsched.store.database import Connection
 from rqsched.store.schedule_queries import Filters
 
 _log = logging.getLogger(__name__)
 KEPT = timedelta(hours=12)
 """How long it is known after it was counted: half as long as the idempotency keys of its triggers."""
-MOST_COUNTED = 20
-"""How many are kept that were counted and not begun."""
+MOST_KEPT: Mapping[str, int] = {"counted": 20, "stopped": 20, "done": 100}
+"""How many are kept that were counted and not begun, that were stopped or interrupted, and that are done."""
+MOST_STOPS = 100
+"""How many stops are kept for the audit."""
 SILENT = timedelta(seconds=15)
 """After so long without progress the process that carries it out counts as gone."""
 _NAMED = 50
@@ -48,6 +50,17 @@ SLOTS = threading.BoundedSemaphore(AT_ONCE)
 """Those of this process."""
 _STATE, _SET = "bulk:", "bulkset:"
 """The names of what is stored: how far it is, and the ids of its schedules by uid until it is done."""
+_STOPS = "bulkstops"
+"""The name of the stops."""
+_TOLD = {
+    "pause": (PAUSED, "paused"),
+    "resume": (RESUMED, "resumed"),
+    "restart": (RESUMED, "restarted"),
+    "delete": (DELETED, "deleted"),
+}
+"""The event that tells of each operation, and the outcome of it; a trigger has a key instead."""
+_EVENTS, _LAST = 1_000, 2**62
+"""Among so many newest events of a schedule, up to this sequence, it is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +146,10 @@ def count(
 
     def write(connection: Connection) -> None:
         known = _known(connection)
-        counted = [one for one in known if one.status == "counted"]
-        old = {one.uid for one in known if _is_old(one, now)} | {one.uid for one in counted[MOST_COUNTED - 1 :]}
+        old = {one.uid for one in known if _is_old(one, now)}
+        for status, most in MOST_KEPT.items():
+            alike = [one.uid for one in known if status == ("stopped" if one.is_interrupted(now) else one.status)]
+            old |= {*alike[most - (status == "counted") :]}
         metadata.remove_values(connection, sorted(name + uid for uid in old for name in (_STATE, _SET)))
         metadata.set_value(connection, _SET + action.uid, json.dumps(dict(fixed)))
         _save(connection, action)
@@ -219,15 +234,51 @@ def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> 
     return action
 
 
+class BulkStop(NamedTuple):
+    """That somebody stopped one: kept when it is forgotten itself."""
+
+    namespace: str
+    """Whose schedules."""
+    operation: str
+    """What `Bulk.operation` has."""
+    total: int
+    """How many schedules it was about."""
+    position: int
+    """Behind how many of them it was then."""
+    begun_by: str | None
+    """Who began or continued it last; None when nobody's name was recorded."""
+    by: str
+    """Who stopped it."""
+    at: datetime
+    """When."""
+
+
 def stop(runtime: Runtime, known: BulkAction, by: str) -> None:
     """Have it stop behind the batch that is being done; what is done stays done. Raises NotFoundError."""
 
     def decide(connection: Connection) -> None:
-        held = _lock(connection, known, runtime.now())
-        if held.status == "running":
-            _save(connection, replace(held, stopped_by=by))
+        now = runtime.now()
+        held = _lock(connection, known, now)
+        if held.status != "running" or held.stopped_by is not None:
+            return
+        _save(connection, replace(held, stopped_by=by))
+        metadata.claim_value(connection, _STOPS, "[]")
+        begun_by = held.context.get("principal")
+        made = BulkStop(held.namespace, held.operation, held.total, held.position, begun_by, by, now)
+        kept = [made, *_read_stops(metadata.lock_value(connection, _STOPS))][:MOST_STOPS]
+        metadata.set_value(connection, _STOPS, json.dumps(kept, default=datetime.isoformat))
 
     runtime.database.transact(decide)
+
+
+def stops(connection: Connection, namespace: str) -> list[BulkStop]:
+    """Read the stops in a namespace that are kept, the newest first."""
+    return [one for one in _read_stops(metadata.find_value(connection, _STOPS)) if one.namespace == namespace]
+
+
+def _read_stops(text: str | None) -> list[BulkStop]:
+    found = (BulkStop._make(row) for row in json.loads(text or "[]"))
+    return [one._replace(at=datetime.fromisoformat(str(one.at))) for one in found]
 
 
 def _save(connection: Connection, action: BulkAction) -> BulkAction:
@@ -241,7 +292,10 @@ def _carry_out(runtime: Runtime, action: BulkAction, filters: Filters) -> None:
         text = runtime.database.read(partial(metadata.find_value, name=_SET + action.uid)) or "{}"
         left = dict(islice(json.loads(text).items(), action.position, None))
         rows = carry_out(runtime, _bulk(action), left, filters)
+        is_first = True
         while batch := list(islice(rows, BATCH)):
+            if is_first:
+                batch, is_first = _with_unrecorded(runtime, action, batch, [*left]), False
             moved = action.after(batch, runtime.now())
             action = runtime.database.transact(partial(_record, moved=moved))
             if action.status != "running" or action.worker != moved.worker:
@@ -253,8 +307,33 @@ def _carry_out(runtime: Runtime, action: BulkAction, filters: Filters) -> None:
         SLOTS.release()
 
 
+def _with_unrecorded(
+    runtime: Runtime, action: BulkAction, batch: Sequence[BulkRow], uids: Sequence[str]
+) -> list[BulkRow]:
+    """Return the first batch with what a process that died had done of it, and not recorded, as done."""
+    if action.operation not in _TOLD:
+        return [*batch]
+    event_type, outcome = _TOLD[action.operation]
+
+    def has_done(connection: Connection, uid: str) -> bool:
+        found = event_queries.newest_of_types(connection, uid, [event_type], _LAST, _EVENTS)
+        context = {} if found is None else found.payload.get("command_context") or {}
+        return (context.get("context") or {}).get("bulk_action") == action.uid
+
+    def read(connection: Connection) -> list[BulkRow]:
+        return [
+            BulkRow(row.schedule_id, outcome) if row.outcome == "skipped" and has_done(connection, uid) else row
+            for row, uid in zip(batch, uids, strict=False)
+        ]
+
+    return runtime.database.read(read)
+
+
 def _bulk(action: BulkAction) -> Bulk:
-    """Return what is done to each. Triggers have its uid as their key: none starts twice, whoever continues it."""
+    """Return what is done to each. Triggers have its uid as their key: none starts twice, whoever continues it.
+
+    What else is done names it in the event of each schedule.
+    """
     catch_up, overlap = action.choices.get("catch_up"), action.choices.get("overlap")
     return Bulk(
         action.operation,
@@ -262,7 +341,7 @@ def _bulk(action: BulkAction) -> Bulk:
         catch_up=CatchUp.of(catch_up) if catch_up else None,
         overlap=OverlapPolicy.of(overlap) if overlap else None,
         idempotency_key=f"bulk-{action.uid}",
-        context=CommandContext.from_json(action.context),
+        context=replace(CommandContext.from_json(action.context), context={"bulk_action": action.uid}),
         force=True,
     )
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from rqsched.api import bulk_actions
 from rqsched.core.reasons import ASKED
+from rqsched.dashboard.actions import ACTIONS
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -22,6 +24,8 @@ EVENTS = 500
 
 HOLDS = 10
 """Holds of the whole installation that stand above them."""
+STOPS = 10
+"""Actions on many schedules that somebody stopped, which stand there, too."""
 
 
 class Asked(NamedTuple):
@@ -46,10 +50,11 @@ def show(visit: Visit) -> Response:
         following = lines[-1].oldest.position
     names = ("who", "action", "schedule", "within", "since", "until")
     is_filtered = any(visit.query(name) for name in names)
+    stops = [] if is_filtered or after else visit.read(lambda c: bulk_actions.stops(c, visit.namespace))[:STOPS]
     return visit.page(
-        "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, filters=filters,
+        "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, named=ACTIONS, filters=filters,
         spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
-        holds=[] if is_filtered or after else visit.scheduler.holds()[:HOLDS],
+        stops=stops, holds=[] if is_filtered or after else visit.scheduler.holds()[:HOLDS],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from starlette.responses import RedirectResponse, Response
 
 from rqsched.api import bulk_actions
-from rqsched.api.bulk import BATCH, MOST, OPERATIONS, Bulk, fix
+from rqsched.api.bulk import MOST, OPERATIONS, Bulk, fix
 from rqsched.api.bulk_actions import BulkAction
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.reasons import skip_in_words
@@ -129,7 +129,7 @@ def show(visit: Visit) -> Response:
     return visit.page(
         "bulk.html", bulk=found, action=action, question=f"{action.label}: {_schedules(found.total)}", about=about,
         done=done, skipped=skipped, kept=kept, back=back, is_interrupted=found.is_interrupted(visit.now),
-        ends_at=found.ends_at(visit.now), batch=BATCH,
+        ends_at=found.ends_at(visit.now),
     )  # fmt: skip
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from rqsched.api import bulk_actions
 from rqsched.api.bulk import BATCH, MOST, Bulk, fix
-from rqsched.api.bulk_actions import KEPT, MOST_COUNTED, SILENT, BulkAction
+from rqsched.api.bulk_actions import KEPT, MOST_KEPT, SILENT, BulkAction
 from rqsched.core.audit import CommandContext
 from rqsched.errors import ConflictError, NotFoundError
 from rqsched.store import metadata, schedule_queries
 from rqsched.store.schedule_queries import Filters
-from tests.support.env import SECOND, Env, events
+from tests.support.env import HOUR, SECOND, Env, events
 from tests.support.plans import plan
 from tests.support.processes import wait_until
 
@@ -212,13 +212,76 @@ def test_row_of_a_newer_release_is_read_without_what_it_added(any_env: Env) -> N
     assert find(any_env, counted.uid) == counted
 
 
-def test_those_that_are_only_counted_are_bounded(any_env: Env) -> None:
+@pytest.mark.parametrize("status", MOST_KEPT)
+def test_those_that_do_not_go_on_are_bounded(any_env: Env, status: str) -> None:
     create(any_env, 1)
-    counted = list[BulkAction]()
-    for _ in range(MOST_COUNTED + 2):
-        counted.append(count(any_env))
-        any_env.clock.advance(SECOND)
-    assert sorted(metadata_of(any_env, "bulkset:")) == [f"bulkset:{one.uid}" for one in counted[2:]]
+    most, found = MOST_KEPT[status], list[BulkAction]()
+    for _ in range(most + 2):
+        found.append(count(any_env))
+        moved = replace(found[-1], status="running" if status == "stopped" else status)  # whose process is silent
+        any_env.runtime.database.transact(partial(metadata.set_value, name=f"bulk:{moved.uid}", value=moved.dumps()))
+        any_env.clock.advance(SILENT + SECOND)
+    newest = count(any_env)
+    kept = [*found, newest][-most:] if status == "counted" else [*found[-most:], newest]
+    assert sorted(metadata_of(any_env, "bulkset:")) == [f"bulkset:{one.uid}" for one in kept]
+    assert sorted(metadata_of(any_env, "bulk:")) == [f"bulk:{one.uid}" for one in kept]
+
+
+def test_a_stop_is_kept_with_who_asked_for_it_and_how_far_it_was(any_env: Env) -> None:
+    create(any_env, BATCH + 1)
+    counted = count(any_env)
+    stop_at_first_change(any_env, counted)
+    carry_out(any_env, counted)
+    bulk_actions.stop(any_env.runtime, counted, "eve")  # it stands already
+    any_env.clock.advance(KEPT + SECOND)
+    count(any_env)
+    (told,) = any_env.runtime.database.read(partial(bulk_actions.stops, namespace="default"))
+    assert (told.by, told.begun_by, told.operation, told.total, told.position) == ("bob", "ada", "pause", BATCH + 1, 0)
+    assert any_env.runtime.database.read(partial(bulk_actions.stops, namespace="another")) == []
+
+
+def test_stops_are_bounded(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_actions, "MOST_STOPS", 3)
+    create(any_env, 1)
+    for number in range(5):
+        running = replace(count(any_env), status="running")
+        any_env.runtime.database.transact(
+            partial(metadata.set_value, name=f"bulk:{running.uid}", value=running.dumps())
+        )
+        bulk_actions.stop(any_env.runtime, running, f"person {number}")
+    found = any_env.runtime.database.read(partial(bulk_actions.stops, namespace="default"))
+    assert [one.by for one in found] == ["person 4", "person 3", "person 2"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "before", "outcome"),
+    [("pause", "active", "paused"), ("resume", "paused", "resumed"), ("restart", "done", "restarted"),
+     ("delete", "active", "deleted")],
+)  # fmt: skip
+def test_what_a_process_did_and_did_not_record_before_it_died_counts_as_done(
+    any_env: Env, operation: str, before: str, outcome: str
+) -> None:
+    for schedule_id in create(any_env, 4):
+        if before == "paused":
+            any_env.scheduler.get(schedule_id).pause()
+        if before == "done":
+            any_env.scheduler.get(schedule_id).update(max_runs=1)
+            any_env.run_next(any_env.scheduler.get(schedule_id), HOUR)
+    runtime, filters = any_env.runtime, replace(BILLING, statuses=(before,))
+    counted = bulk_actions.count(runtime, operation, "default", fix(runtime, filters, MOST), {})
+    kept, bulk = metadata_of(any_env, "bulkset:"), Bulk(operation, context=ADA)
+    for known in (counted, replace(counted, status="running", worker="gone", begun_at=counted.created_at)):
+        for name, value in (kept | {f"bulk:{known.uid}": known.dumps()}).items():
+            runtime.database.transact(partial(metadata.set_value, name=name, value=value))
+        any_env.clock.advance(SILENT + SECOND)
+        bulk_actions.begin(runtime, known, filters, bulk)
+        wait_until(lambda: find(any_env, counted.uid).status == "done", what="its end")
+        assert find(any_env, counted.uid).counts == {outcome: 4}
+    any_env.advance(SECOND)
+    other = bulk_actions.count(runtime, operation, "default", json.loads(kept[f"bulkset:{counted.uid}"]), {})
+    bulk_actions.begin(runtime, other, filters, bulk)
+    wait_until(lambda: find(any_env, other.uid).status == "done", what="its end")
+    assert find(any_env, other.uid).counts == {"skipped": 4}, "another action has done it"
 
 
 def test_members_of_a_set_are_looked_up_by_their_uids_where_no_statistics_say_so(env: Env) -> None:

@@ -84,6 +84,11 @@ def test_what_is_stopped_shows_how_far_it_came_on_its_page_and_in_the_list_and_i
     assert f"{BATCH} paused" in stopped
     listed = pages.get("/schedules")
     assert f"Pause: {BATCH} of {2 * BATCH} schedules</a>, stopped" in listed
+    told = re.search(
+        rf'<td class="name">Pause: {2 * BATCH} schedules, at 0</td>.*?</tr>', pages.get("/audit"), re.DOTALL
+    )
+    assert told is not None
+    assert told[0].count("<bdi>local</bdi>") == 2, "who stopped it, and who had begun it"
     pages.do(path, action="continue")
     assert f"{2 * BATCH} paused" in read_until(pages, address, "<strong>Done.</strong>")
     assert "schedules</a>, stopped" not in pages.get("/schedules")
