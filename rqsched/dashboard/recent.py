@@ -20,9 +20,7 @@ from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
 from rqsched.store import run_queries
 from rqsched.store.database import Connection
-from rqsched.store.pages import newest_since
 from rqsched.store.run_queries import FailedRun
-from rqsched.store.tables import runs
 
 DAY = timedelta(days=1)
 """The span that is wanted."""
@@ -116,7 +114,7 @@ _TONES = {"succeeded": "ok", "failed": "bad", "stopped": "idle", "open": "info"}
 def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent:
     """Read how the runs of a namespace in the last day went."""
     begin = _start(DAY, now)
-    is_among, since = newest_since(connection, runs, begin, MOST)
+    is_among, since = run_queries.newest(connection, begin, MOST)
     whole = [span for span in SPANS if since == begin or since < _start(span, now)]
     span = whole[0] if whole else SPANS[-1]
     start, width = _start(span, now), span / SLOTS

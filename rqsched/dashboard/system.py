@@ -29,9 +29,7 @@ from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
 from rqsched.store import fan_out_targets, run_queries
 from rqsched.store.database import Connection
-from rqsched.store.pages import newest_since
 from rqsched.store.run_queries import Outcome
-from rqsched.store.tables import runs
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
 
@@ -198,8 +196,8 @@ def _read_last_hour(visit: Visit) -> LastHour:
 
 
 def _newest_outcomes(connection: Connection, namespace: str, start: datetime) -> tuple[list[Outcome], datetime]:
-    is_among, since = newest_since(connection, runs, start, _MOST_RUNS)
-    return run_queries.outcomes(connection, namespace, is_among, runs.c.queue), since
+    is_among, since = run_queries.newest(connection, start, _MOST_RUNS)
+    return run_queries.outcomes(connection, namespace, is_among, run_queries.BY_QUEUE), since
 
 
 @dataclass

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import cut_to_size, malformed_cursor, page_of, read_cursor, write_cursor
+from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -339,6 +339,15 @@ class Outcome(NamedTuple):
     """How many."""
     late: list[int]
     """How many microseconds after they were due they started: live runs whose first attempt is their newest."""
+
+
+BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
+"""The key of `outcomes` for the queue that a run names; None is the default one."""
+
+
+def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.ColumnElement[bool], datetime]:
+    """Return the condition of the `most` newest of all runs since `start`, and since when these are."""
+    return newest_since(connection, runs, start, most)
 
 
 def outcomes(

@@ -17,7 +17,6 @@ from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.event_queries import AskedFilters, Position
-from rqsched.store.pages import newest_since
 from rqsched.store.schedule_queries import Filters, ended_so, has_status
 from rqsched.store.tables import audit_events, backfills, runs, schedules
 from tests.store.samples import NOW, created, run_of, write
@@ -206,7 +205,7 @@ def test_open_runs_of_a_schedule_that_is_triggered_are_looked_up(database: Datab
 
 
 def outcomes_of_a_day(connection: sa.Connection) -> object:
-    is_among, _ = newest_since(connection, runs, NOW, 3_000)
+    is_among, _ = run_queries.newest(connection, NOW, 3_000)
     slot = run_queries.slot_of_creation(connection, NOW, timedelta(hours=1))
     return run_queries.outcomes(connection, "default", is_among, slot)
 

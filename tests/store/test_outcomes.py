@@ -16,8 +16,7 @@ from rqsched.core.ids import derived_uid
 from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule
 from rqsched.store import run_queries
 from rqsched.store.database import Database
-from rqsched.store.pages import newest_since
-from rqsched.store.tables import runs, schedules
+from rqsched.store.tables import schedules
 from tests.store.samples import NOW, add_schedule, run_of, write
 
 START = NOW.replace(microsecond=0) - timedelta(hours=24)
@@ -60,7 +59,7 @@ def test_outcomes_and_latenesses_are_those_of_each_run_whatever_slot_it_lies_in(
             lateness = (run.started_at - run.due_at) // timedelta(microseconds=1)
             expected[(run.created_at - START) // WIDTH].append(lateness)
     assert late == {slot: sorted(found) for slot, found in expected.items()}
-    assert look(database, lambda _: runs.c.queue)[0].total() == len(read)
+    assert look(database, lambda _: run_queries.BY_QUEUE)[0].total() == len(read)
 
 
 def look(
@@ -69,7 +68,7 @@ def look(
     """How many runs are in each slot, and how late those began that began in it."""
 
     def read(connection: sa.Connection) -> list[run_queries.Outcome]:
-        is_among, _ = newest_since(connection, runs, START, 1_000)
+        is_among, _ = run_queries.newest(connection, START, 1_000)
         return run_queries.outcomes(connection, "default", is_among, key(connection))
 
     counted, late = Counter[tuple[int, bool, str]](), defaultdict[int, list[int]](list)
