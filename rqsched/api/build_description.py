@@ -183,5 +183,5 @@ def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = No
     if schedule.spec.is_from_completion:
         return
     after = max(schedule.next_run_at, now) + TICK
-    for nominal in schedule.spec.between(max(after, since or after), _LAST):
+    for nominal in schedule.timeline.between(max(after, since or after), _LAST):
         yield due_of(schedule, nominal)

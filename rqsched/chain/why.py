@@ -395,7 +395,7 @@ class _Question:
         """Answer for an occurrence that is still to come."""
         schedule = self.schedule
         if schedule.remaining is not None and schedule.next_run_at is not None and occurrence > schedule.next_run_at:
-            before, _ = schedule.spec.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
+            before, _ = schedule.timeline.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
             if before >= schedule.remaining:
                 text = f"Its max_runs end before: {schedule.remaining} of {schedule.definition.max_runs} are left."
                 return self.say(Answer.DONE, text, occurrence_at=occurrence)

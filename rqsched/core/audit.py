@@ -34,6 +34,8 @@ FIRE_FAILED = "ScheduleFireFailed"
 """It could not be evaluated; the occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
 """Occurrences passed without a fire: `count`, from `first` to `last`; those of `fired` fire in their place."""
+SKIPS_SET = "ScheduleSkipsSet"
+"""Somebody chose which of its next occurrences are skipped, or a change of its timing did: `occurrences`, or none."""
 EXCLUDED = "ScheduleExcluded"
 """Occurrences are excluded and did not happen: `count`, from `first` to `last`, recorded by the fire after them."""
 COMPLETED = "ScheduleCompleted"
@@ -96,7 +98,9 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RESUMED: frozenset({"next_fire_at", "reason", "until"}),
     UPDATED: _DEFINED | {"changed_fields"},
     TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids"},
-    SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"}),
+    SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"})
+    | {"asked_at", "asked_by", "asked_reason"},
+    SKIPS_SET: frozenset({"occurrences", "reason", "next_fire_at"}),
     DELETED: frozenset({"reason", "deleted_at", "dropped_buffered"}),
     BUFFERED: _STARTED | {"buffer_depth", "blocking_run_id"},
     FIRE_FAILED: frozenset({"error", "fire_failures", "retry_at", "occurrence_time"}),

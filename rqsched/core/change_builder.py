@@ -184,7 +184,7 @@ def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dic
     since = now if starts_anew else (after.last_success_at or now)
     if after.overdue_since is not None and since + span <= now:
         return {}  # reported, and still so
-    return {"overdue_at": since + span, "overdue_since": None}
+    return {"overdue_at": since + span + after.skips_over(now), "overdue_since": None}
 
 
 def combined(first: Change, second: Change) -> Change:

@@ -24,6 +24,7 @@ from rqsched.core.occurrences import (
     leave_out,
     next_occurrence,
     record_missed,
+    record_skips,
     skip,
     stored_due_of,
 )
@@ -96,6 +97,8 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     """
     schedule = builder.schedule
     leave_out(builder, due.last)
+    if schedule.skips is not None:
+        record_skips(builder, due.last)
     builder.set(evaluated_to=due.last)
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)

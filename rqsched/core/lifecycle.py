@@ -6,9 +6,11 @@ Each returns a Change; none of them fires a due occurrence or lets one vanish wi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
@@ -25,18 +27,23 @@ from rqsched.core.model import (
     RunKind,
     Schedule,
     ScheduleStatus,
+    Skips,
     changed,
+    dump_skips,
     dump_spec,
     unchanged,
 )
 from rqsched.core.occurrences import (
     TICK,
     classify_due,
+    drop_skips,
     due_of,
     leave_out,
     miss_passed,
     next_occurrence,
     planned_from,
+    record_skips,
+    set_skips,
     stored_due_of,
     write_off,
 )
@@ -49,6 +56,8 @@ from rqsched.spec.spec import Member, Once, Spec
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
 _TIMING = frozenset({"spec", "jitter"})
+MAX_SKIPS = 100
+"""The most occurrences that are skipped on request."""
 
 
 class Identity(NamedTuple):
@@ -205,6 +214,8 @@ def decide_update(
         _refuse_all_excluded(spec, now)
         _close_timing(builder, tzdata, keep_next=keep_next)
     builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
+    if "spec" in changed:
+        drop_skips(builder, now, "timing_changed")
     if _TIMING & set(changed):
         _move(builder, keep_next=keep_next)
     if "max_runs" in changed:
@@ -229,6 +240,7 @@ def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> No
             kept = next(iter(classify_due(schedule, now).fires), stored)
             miss_passed(builder, kept=kept, policy=schedule.policies.missed.value)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+        record_skips(builder, now)
     missed = schedule.paused_next_run_at
     builder.set(
         timing_changed_at=planned_from(builder.schedule, now),
@@ -254,7 +266,7 @@ def _move(builder: ChangeBuilder, *, keep_next: bool) -> None:
 def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
     """Keep an occurrence inside its jitter window from being overtaken by the next one of the new timing."""
     schedule = builder.schedule
-    following = schedule.spec.next_after(builder.now)
+    following = schedule.timeline.next_after(builder.now)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
         builder.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
 
@@ -312,6 +324,69 @@ def _stop(builder: ChangeBuilder) -> None:
     )
 
 
+def decide_skip_next(
+    schedule: Schedule,
+    count: int,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Skip so many of the next occurrences, as they are now, and none of the others that are ahead; 0 skips none.
+
+    What is due already is not among them. Nothing changes where the same ones are skipped already. Raises unless active
+    (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no occurrence ahead.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
+        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for longer")
+    _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
+    if schedule.spec.is_from_completion:
+        raise InvalidInputError(
+            "count", "skips nothing of a from_completion interval, which has no times ahead; use pause(until=...)"
+        )
+    is_over = partial(_is_due, schedule, now)
+    *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
+    skipped = tuple(at for at in ahead if at is not None)
+    if count and not skipped:
+        raise InvalidInputError("count", "skips nothing: it has no further occurrence")
+    passed = [asked._replace(occurrences=tuple(filter(is_over, asked.occurrences))) for asked in schedule.parsed_skips]
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    by, why = (context.principal, context.reason) if context else (None, None)
+    set_skips(builder, [*passed, Skips(skipped, now, by, reason or why)])
+    if builder.schedule.skipped_at == schedule.skipped_at:
+        return unchanged(schedule)
+    stored = schedule.next_run_at
+    if stored is None or (following != stored and not is_over(stored)):
+        builder.plan(None if following is None else Occurrence(following, due_of(schedule, following)))
+    builder.set(version=schedule.version + 1)
+    builder.record(
+        audit.SKIPS_SET,
+        occurrences=[*map(iso_utc, skipped)],
+        reason=reason,
+        next_fire_at=builder.schedule.due_at,
+    )
+    return builder.build(operation)
+
+
+def _ahead(schedule: Schedule, now: datetime) -> Iterator[datetime]:
+    """Yield the occurrences that are not due yet, in order, those that are skipped on request among them."""
+    since, stored = planned_from(schedule, now), schedule.next_run_at
+    known = {*schedule.skipped_at, *([] if stored is None else [stored])}
+    for at in sorted(known):
+        # It waits for its jitter, or was kept from another timing.
+        if (at <= since and not _is_due(schedule, now, at)) or (at > since and not schedule.spec.names(at)):
+            yield at
+            since = max(since, at)
+    while (following := schedule.spec.next_after(since)) is not None:
+        yield following
+        since = following
+
+
+def _is_due(schedule: Schedule, now: datetime, nominal: datetime) -> bool:
+    return stored_due_of(schedule, nominal) <= now
+
+
 def decide_resume(
     schedule: Schedule,
     runs: Iterable[Run],
@@ -337,6 +412,7 @@ def decide_resume(
         spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))
         builder.set(definition=definition, timing_changed_at=planned_from(schedule, at))
+        drop_skips(builder, at, "timing_changed")
     upcoming = schedule.paused_next_run_at
     if keep_next and upcoming is not None and upcoming > now:
         builder.plan(Occurrence(upcoming, due_of(schedule, upcoming)))
@@ -368,6 +444,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
         resume_at=None,
         resume_catch_up=None,
         evaluated_to=planned_from(builder.schedule, at),
+        skips=dump_skips(asked.after(planned_from(builder.schedule, at)) for asked in builder.schedule.parsed_skips),
         note=builder.schedule.note if note is None else note,
         version=builder.schedule.version + 1,
     )
@@ -377,7 +454,7 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
     upcoming = schedule.paused_next_run_at
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
-    newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
+    newest = [] if schedule.spec.is_from_completion else schedule.timeline.last_between(since, now, 1)
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
 

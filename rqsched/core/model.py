@@ -8,7 +8,7 @@ fields here; JSON fields hold canonical JSON text, so a fire never decodes what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rqsched.core.audit import Event
+from rqsched.core.ids import iso_utc
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
@@ -263,6 +264,47 @@ class Occurrence(NamedTuple):
     """Nominal time plus jitter."""
 
 
+class Skips(NamedTuple):
+    """Occurrences that somebody asked to skip."""
+
+    occurrences: tuple[datetime, ...]
+    """Their nominal times."""
+    asked_at: datetime
+    """When that was."""
+    by: str | None = None
+    """Who it was; None when that was not said."""
+    reason: str | None = None
+    """Why; None when that was not said."""
+
+    def after(self, instant: datetime) -> Skips:
+        """Return them without those up to an instant."""
+        return self._replace(occurrences=tuple(at for at in self.occurrences if at > instant))
+
+
+def dump_skips(skips: Iterable[Skips]) -> str | None:
+    """Write the text that a row holds of them; None for none."""
+    kept = [
+        {**asked._asdict(), "occurrences": [*map(iso_utc, asked.occurrences)], "asked_at": iso_utc(asked.asked_at)}
+        for asked in skips
+        if asked.occurrences
+    ]
+    return dumps(kept) if kept else None
+
+
+@lru_cache(maxsize=1024)
+def _parse_skips(text: str) -> tuple[Skips, ...]:
+    def read(one: dict[str, Any]) -> Skips:
+        occurrences = tuple(map(datetime.fromisoformat, one["occurrences"]))
+        return Skips(occurrences, datetime.fromisoformat(one["asked_at"]), one.get("by"), one.get("reason"))
+
+    return tuple(map(read, json.loads(text)))
+
+
+@lru_cache(maxsize=1024)
+def _parse_timeline(spec: str, skips: str) -> Spec:
+    return parse_spec(spec).without(at for asked in _parse_skips(skips) for at in asked.occurrences)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """One schedule as its row has it. All instants are aware UTC."""
@@ -356,6 +398,8 @@ class Schedule:
     """Where it continues then, a CatchUp; None without `resume_at`."""
     traceparent: str | None = None
     """What created it, as W3C Trace Context names a span; None when that was not traced."""
+    skips: str | None = None
+    """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""
@@ -367,6 +411,30 @@ class Schedule:
     def spec(self) -> Spec:
         """The parsed spec."""
         return parse_spec(self.definition.spec)
+
+    @property
+    def timeline(self) -> Spec:
+        """The parsed spec without what is skipped on request: when it fires."""
+        if self.skips is None:  # as in nearly all
+            return parse_spec(self.definition.spec)
+        return _parse_timeline(self.definition.spec, self.skips)
+
+    @property
+    def parsed_skips(self) -> tuple[Skips, ...]:
+        """What is skipped on request and has no outcome yet, by who asked; those that one call named are ordered."""
+        return () if self.skips is None else _parse_skips(self.skips)
+
+    @property
+    def skipped_at(self) -> list[datetime]:
+        """The nominal times of all that, in order."""
+        return sorted(at for asked in self.parsed_skips for at in asked.occurrences)
+
+    def skips_over(self, instant: datetime) -> timedelta:
+        """Return how much later its next fire after an instant is because of what is skipped on request."""
+        first = None if self.skips is None else self.spec.next_after(instant)
+        if first is None:
+            return timedelta(0)
+        return (self.timeline.next_after(instant) or max(first, self.skipped_at[-1])) - first
 
     @property
     def policies(self) -> Policies:

@@ -15,20 +15,22 @@ from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import jittered
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import Occurrence, Schedule
+from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.core.policy import MissedPolicy
 
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
 LONGEST_SKEW = timedelta(hours=1)
 """Two processes' clocks differ by less; a schedule evaluated further ahead was evaluated by a wrong clock."""
+ON_REQUEST = "skip_next"
+"""The reason of a skip that somebody asked for."""
 TICK = timedelta(microseconds=1)
 """The smallest difference of two instants."""
 
 
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
     """Compute the next occurrence strictly after an instant, with its jitter; None when the spec is over."""
-    nominal = schedule.spec.next_after(after)
+    nominal = schedule.timeline.next_after(after)
     return None if nominal is None else Occurrence(nominal, due_of(schedule, nominal))
 
 
@@ -100,9 +102,9 @@ def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
         if _is_fresh(schedule, stored, now):
             return DueOccurrences((stored,), None, stored, following)
         return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
-    newest = reversed(schedule.spec.last_between(since, now, 2))
+    newest = reversed(schedule.timeline.last_between(since, now, 2))
     passed = _Passed(stored, since, next(nominal for nominal in newest if due_of(schedule, nominal) <= now))
-    beyond, capped = schedule.spec.count_between(since, passed.last, cap=COUNT_CAP)
+    beyond, capped = schedule.timeline.count_between(since, passed.last, cap=COUNT_CAP)
     fires = _choose(schedule, passed, now)
     missed = beyond + 1 - len(fires)
     first = following.nominal_at if stored in fires else stored
@@ -120,7 +122,7 @@ class _Passed(NamedTuple):
 def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetime, ...]:
     policies = schedule.policies
     if policies.missed is MissedPolicy.ALL:
-        newest = [passed.stored, *schedule.spec.last_between(passed.since, passed.last, policies.catch_up_limit)]
+        newest = [passed.stored, *schedule.timeline.last_between(passed.since, passed.last, policies.catch_up_limit)]
         kept = newest[-policies.catch_up_limit :]
         return tuple(nominal for nominal in kept if _is_fresh(schedule, nominal, now))
     if policies.missed is MissedPolicy.SKIP:
@@ -132,7 +134,7 @@ def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetim
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
     """Find the oldest occurrence due at or after `edge`: jitter may admit the newest one nominally before it."""
-    spec, before = schedule.spec, max(edge - TICK, passed.since)
+    spec, before = schedule.timeline, max(edge - TICK, passed.since)
     candidates = [*spec.last_between(passed.since, before, 1), spec.next_after(before)]
     fresh = (nominal for nominal in candidates if nominal is not None and nominal <= passed.last)
     return next(((nominal,) for nominal in fresh if due_of(schedule, nominal) >= edge), ())
@@ -159,7 +161,7 @@ def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[dat
 
 def miss_passed(builder: ChangeBuilder, *, kept: datetime, policy: str) -> None:
     """Count every occurrence from the stored one to now as missed, except `kept`."""
-    schedule, spec = builder.schedule, builder.schedule.spec
+    schedule, spec = builder.schedule, builder.schedule.timeline
     stored = schedule.next_run_at
     if stored is None or spec.is_from_completion:
         return
@@ -187,6 +189,8 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
         skip(builder, first, reason)
         miss_passed(builder, kept=first, policy=reason)
         builder.set(evaluated_to=builder.now)
+    if builder.schedule.skips is not None:
+        record_skips(builder, builder.now)
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:
@@ -195,11 +199,21 @@ def _first_without_outcome(schedule: Schedule) -> datetime | None:
         return schedule.next_run_at
     if schedule.spec.is_from_completion:
         return None
-    return schedule.spec.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))
+    return schedule.timeline.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))
 
 
-def skip(builder: ChangeBuilder, occurrence_at: datetime | None, reason: str, *, blocking: str | None = None) -> None:
-    """Record that an occurrence or trigger starts nothing; `blocking` is the uid of the run that is the reason."""
+def skip(
+    builder: ChangeBuilder,
+    occurrence_at: datetime | None,
+    reason: str,
+    *,
+    blocking: str | None = None,
+    asked: Skips | None = None,
+) -> None:
+    """Record that an occurrence or trigger starts nothing.
+
+    `blocking` is the uid of the run that is the reason, `asked` says who is.
+    """
     count = builder.schedule.skipped_count + 1
     builder.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=builder.now)
     builder.record(
@@ -209,6 +223,9 @@ def skip(builder: ChangeBuilder, occurrence_at: datetime | None, reason: str, *,
         last_skipped_at=builder.now,
         occurrence_time=occurrence_at,
         blocking_run_id=blocking,
+        asked_at=asked and asked.asked_at,
+        asked_by=asked and asked.by,
+        asked_reason=asked and asked.reason,
     )
 
 
@@ -230,3 +247,37 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
         return
     for gap in spec.gaps_between(since, until):
         skip(builder, gap.occurrence_at, "dst_skip")
+
+
+def record_skips(builder: ChangeBuilder, until: datetime) -> None:
+    """Give what is skipped on request its outcome, up to an instant; what is after it stays."""
+    left = []
+    for asked in builder.schedule.parsed_skips:
+        for at in asked.occurrences:
+            if at <= until:
+                skip(builder, at, ON_REQUEST, asked=asked)
+        left.append(asked.after(until))
+    builder.set(skips=dump_skips(left))
+
+
+def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
+    """Set what is skipped on request; a success is expected as much later as its next fire is."""
+    before = builder.schedule
+    builder.set(skips=dump_skips(skips))
+    if before.overdue_at is not None:
+        later = builder.schedule.skips_over(builder.now) - before.skips_over(builder.now)
+        builder.set(overdue_at=before.overdue_at + later)
+
+
+def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
+    """Drop what is skipped on request after an instant and is no occurrence there any more; `reason` says why."""
+    schedule = builder.schedule
+    spec = schedule.spec
+    left = [
+        asked._replace(occurrences=tuple(at for at in asked.occurrences if at <= since or spec.names(at)))
+        for asked in schedule.parsed_skips
+    ]
+    if dump_skips(left) != schedule.skips:
+        set_skips(builder, left)
+        occurrences = [iso_utc(at) for at in builder.schedule.skipped_at if at > builder.now]
+        builder.record(audit.SKIPS_SET, occurrences=occurrences, reason=reason)

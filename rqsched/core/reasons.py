@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rqsched.core import audit
 from rqsched.core.fire_decision import HELD
+from rqsched.core.occurrences import ON_REQUEST
 from rqsched.core.policy import MissedPolicy
 from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
 
@@ -19,6 +20,7 @@ ASKED = {
     audit.UPDATED: "changed",
     audit.PAUSED: "paused",
     audit.RESUMED: "resumed or restarted",
+    audit.SKIPS_SET: "chose what is skipped",
     audit.DELETED: "deleted",
     audit.TRIGGERED: "started a run",
     audit.BUFFERED: "asked for a run, which waits",
@@ -36,6 +38,7 @@ _SKIPS = {
     audit.NOT_TRIGGERABLE: "its status starts no run",
     "environment": "RQSCHED_ENV of the process that fired it is not one of its environments",
     "dst_skip": "the clocks went forward past it",
+    ON_REQUEST: "somebody asked for that",
     "disabled": "it was paused",
     "deleted": "it was deleted",
     HELD: "everything was held, and the release counted it as missed",

@@ -11,7 +11,7 @@ from datetime import datetime
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Change, Run, Schedule, unchanged
-from rqsched.core.occurrences import next_occurrence
+from rqsched.core.occurrences import drop_skips, next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import complete_if_over
 from rqsched.core.settle_decision import note_long
@@ -35,6 +35,7 @@ def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
     """Recompute the next time after the timezone database changed; nothing already due moves."""
     builder = ChangeBuilder(schedule, now=now)
     builder.set(tzdata=tzdata)
+    drop_skips(builder, now, "timezone_rules_changed")
     if schedule.is_active and schedule.next_run_at is not None and schedule.next_run_at > now:
         builder.plan(next_occurrence(schedule, max(schedule.evaluated_to, schedule.timing_changed_at)))
         complete_if_over(builder)

@@ -27,11 +27,13 @@ def complete(builder: ChangeBuilder, reason: str) -> None:
 def complete_if_over(builder: ChangeBuilder) -> None:
     """Set an active schedule done whose spec has no further occurrence and for which nothing waits.
 
-    One whose further occurrences are all excluded stays active: passes of reconcile look again.
+    One whose further occurrences are all excluded, or skipped on request, stays active: passes of reconcile look again.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
     if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting:
+        return
+    if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return
     if not schedule.spec.is_all_excluded_after(builder.now):
         complete(builder, SPEC_ENDED)
@@ -85,4 +87,4 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
 
 def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
-    builder.set(resume_at=None, resume_catch_up=None)
+    builder.set(resume_at=None, resume_catch_up=None, skips=None)

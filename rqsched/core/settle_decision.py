@@ -180,7 +180,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     )
     span = schedule.expect_success_within
     if span is not None and run.kind is not RunKind.BACKFILL:  # a backfilled run says nothing about now
-        overdue_at = builder.now + span if schedule.status in EXPECTING else None
+        overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:

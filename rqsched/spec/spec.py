@@ -38,6 +38,7 @@ from rqsched.spec.zones import require_timezone
 __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
 _MOST_GAPS = 1000
 _Answer = TypeVar("_Answer")
 
@@ -131,6 +132,16 @@ class Spec(Timeline):
         if self.exclusion is None or self.next_after(instant) is not None:
             return False
         return replace(self, exclude=()).next_after(instant) is not None
+
+    def names(self, instant: datetime) -> bool:
+        """Return whether an aware UTC instant is an occurrence."""
+        return next(self.between(instant, instant + _TICK), None) is not None
+
+    def without(self, instants: Iterable[datetime]) -> Spec:
+        """Return the spec without those of these instants that it names; it is equal to this one."""
+        fewer = replace(self)
+        object.__setattr__(fewer, "left_out", frozenset(at for at in instants if self.names(at)))
+        return fewer
 
     @cached_property
     def is_anchored(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, groupby, islice, takewhile
+from itertools import chain, filterfalse, groupby, islice, takewhile
 from operator import gt
 from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
@@ -146,6 +146,8 @@ class Timeline(ABC):
     """No instant at or after this one is yielded."""
     exclusion: Exclusion | None = None
     """The local times of which none is yielded; None excludes nothing."""
+    left_out: frozenset[datetime] = frozenset()
+    """Instants of its own that are not yielded."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
@@ -181,7 +183,7 @@ class Timeline(ABC):
                 inner = (start - _TICK, end - _TICK)
                 counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
         if len(counts) == 1:
-            return Count(counts[0], is_capped=False)
+            return Count(counts[0] - sum(low < at <= high for at in self.left_out), is_capped=False)
         if max(counts) > cap:
             return Count(cap, is_capped=True)
         return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
@@ -210,6 +212,8 @@ class Timeline(ABC):
         low, high = self._within(after, until)
         walk = partial(_merged_back, self.sources(after))
         found = walk(high) if self.exclusion is None else self.exclusion.descending(walk, low, high)
+        if self.left_out:
+            found = filterfalse(self.left_out.__contains__, found)
         newest = list(islice(takewhile(lambda at: at > low, found), limit))
         return newest[::-1]
 
@@ -230,6 +234,8 @@ class Timeline(ABC):
             found = sources[0].ascending(after)
         else:
             found = _merged(sources, after)
+        if self.left_out:
+            found = filterfalse(self.left_out.__contains__, found)
         end_at = self.end_at
         return found if end_at is None else takewhile(lambda at: at < end_at, found)
 

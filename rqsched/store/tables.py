@@ -210,6 +210,7 @@ schedules = sa.Table(
     sa.Column("resume_at", Instant),
     sa.Column("resume_catch_up", sa.String(16)),
     sa.Column("traceparent", Traceparent),
+    _text("skips"),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),

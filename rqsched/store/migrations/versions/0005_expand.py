@@ -1,5 +1,5 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
-ends of pauses; which traces schedules and runs belong to.
+ends of pauses; which traces schedules and runs belong to; what is skipped on request.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -22,7 +22,7 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, and traces.
+    pauses, traces, and what is skipped on request.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -39,12 +39,14 @@ def upgrade() -> None:
     op.create_index("ix_rqsched_schedules_resuming", "rqsched_schedules", ["resume_at", "uid"], **resumes)
     for table in _TRACED:
         op.add_column(table, sa.Column("traceparent", sa.String(55)))
+    op.add_column("rqsched_schedules", sa.Column("skips", sa.Text))
 
 
 def downgrade() -> None:
     """Drop the hours, which are counted again from the runs that there are."""
     for table in _TRACED:
         op.drop_column(table, "traceparent")
+    op.drop_column("rqsched_schedules", "skips")
     op.drop_index("ix_rqsched_schedules_resuming", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "resume_catch_up")
     op.drop_column("rqsched_schedules", "resume_at")
