@@ -166,6 +166,7 @@ class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
 
     refresh = _changing(ScheduleHandle.refresh)
     pause = _changing(ScheduleHandle.pause)
+    skip_next = _changing(ScheduleHandle.skip_next)
     resume = _changing(ScheduleHandle.resume)
     restart = _changing(ScheduleHandle.restart)
     update = _changing(ScheduleHandle.update)

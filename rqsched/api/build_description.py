@@ -12,10 +12,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription
+from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, plainly
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
-from rqsched.core.ids import iso_utc
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import TICK, due_of
@@ -39,9 +38,7 @@ def describe(schedule: Schedule, latest: Run | LatestRun | None = None) -> Descr
 
 def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:
     """Return `describe(...).to_dict()` without what is between: a list over HTTP is made of it."""
-    return {
-        name: iso_utc(value) if type(value) is datetime else value for name, value in _fields(schedule, latest).items()
-    }
+    return plainly(_fields(schedule, latest))
 
 
 def describe_run(run: Run, without: Collection[str] = ()) -> dict[str, Any]:
@@ -129,6 +126,7 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
         timing_in_words=timing_in_words,
         last_outcome=schedule.outcome_of_last_run,
+        skips=schedule.skipped_at,
     )
 
 

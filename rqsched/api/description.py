@@ -142,15 +142,23 @@ class Description:
     """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
     resume_catch_up: str | None = None
     """Where it continues then: `next`, `once` or `from_now`; None without `resume_at`."""
+    skips: list[datetime] = field(default_factory=list)
+    """The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values, the same objects where there are any; instants as ISO 8601 UTC."""
-        return {  # a deep copy would be most of the cost of a list
-            name: iso_utc(value) if type(value := getattr(self, name)) is datetime else value for name in _NAMES
-        }
+        return plainly({name: getattr(self, name) for name in _NAMES})  # a deep copy would be most of a list's cost
 
 
-_NAMES = [field.name for field in fields(Description)]
+_NAMES = [one.name for one in fields(Description)]
+
+
+def plainly(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Description as JSON-native values, the same objects where there are any."""
+    found = {name: iso_utc(value) if type(value) is datetime else value for name, value in described.items()}
+    if found["skips"]:
+        found["skips"] = [*map(iso_utc, found["skips"])]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +339,9 @@ class ScheduleFields:
     paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
     resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
     resume_catch_up = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
+    skips = Shown[list[datetime]](
+        "The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."
+    )
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
     overdue_since = Shown[datetime | None](
         "Since when it has been without a success for as long as allowed; None when it is not, or expects none."

@@ -71,6 +71,7 @@ class ScheduleView(ScheduleFields, ABC):
     position = ScheduleFields.position.of("n")
     remaining_runs = ScheduleFields.remaining_runs.of("remaining")
     last_outcome = ScheduleFields.last_outcome.of("outcome_of_last_run")
+    skips = ScheduleFields.skips.of("skipped_at")
 
 
 class ScheduleHandle(ScheduleView):
@@ -237,6 +238,33 @@ class ScheduleHandle(ScheduleView):
             if_version,
             within,
             stops=True,
+        )
+
+    def skip_next(
+        self,
+        count: int = 1,
+        *,
+        reason: str | None = None,
+        context: CommandContext | None = None,
+        if_version: int | None = None,
+        connection: ConnectionLike | None = None,
+        session: SessionLike | None = None,
+    ) -> ScheduleHandle:
+        """Skip the next occurrences: 1 to 100 of those that are not due yet, by their times at the call (`skips`).
+
+        It sets which occurrences ahead are skipped, and does not add to them: the same call again skips no more, and
+        `skip_next(0)` skips none. `reason` is told with each of them. A change of the timing drops those that are no
+        occurrences any more. Raises ScheduleStateError unless active (0 also takes back those of a paused one), and
+        InvalidInputError for a `from_completion` interval, and when no occurrence is ahead.
+        """
+        require_note(reason, "reason")
+        within = caller_transaction(connection, session)
+        return self._operate(
+            lambda _, schedule, operation: lifecycle.decide_skip_next(
+                schedule, count, now=self._runtime.now(), reason=reason, context=context, operation=operation
+            ),
+            if_version,
+            within,
         )
 
     def resume(

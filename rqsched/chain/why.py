@@ -16,8 +16,8 @@ from rqsched.core import audit
 from rqsched.core.audit import AuditRecord, instant_of
 from rqsched.core.hold import Hold
 from rqsched.core.lifecycle import decide_end_pause, reanchored
-from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.core.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus, Skips
+from rqsched.core.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored_due_of
 from rqsched.core.policy import CatchUp
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
@@ -117,6 +117,10 @@ class _Question:
         elif occurrence is None:
             yield self.recorded(None)
             yield self.without_occurrence(spec)
+        elif occurrence in self.schedule.skipped_at:
+            asked = next(asked for asked in self.schedule.parsed_skips if occurrence in asked.occurrences)
+            verb = "is" if occurrence > self.now else "was"
+            yield self.on_request(occurrence, asked, verb)
         elif occurrence > self.now:
             yield self.ahead(occurrence)
         else:
@@ -349,12 +353,24 @@ class _Question:
             recorded = self.clock(event.recorded_at)
             text = f"It was missed: {told}. No worker fired it; the miss was recorded on {recorded}."
             return self.say(Answer.MISSED, text, event, occurrence_at=occurrence, reason=code)
+        if code == ON_REQUEST:
+            asked_at = instant_of(event, "asked_at") or event.recorded_at
+            asked = Skips((occurrence,), asked_at, payload.get("asked_by"), payload.get("asked_reason"))
+            return replace(self.on_request(occurrence, asked, "was"), event_sequence=event.sequence)
         text = f"It was skipped: {skip_in_words(code)}"
         blocking = payload.get("blocking_run_id")
         run = None if blocking is None else run_queries.find_run_of(self.connection, self.schedule.uid, str(blocking))
         if run is not None:
             text += f", #{run.number}"
         return self.say(Answer.SKIPPED, f"{text}.", event, occurrence_at=occurrence, run_uid=blocking, reason=code)
+
+    def on_request(self, occurrence: datetime, asked: Skips, verb: str) -> Why:
+        """Answer for an occurrence that somebody asked to skip."""
+        text = f"It {verb} skipped: {asked.by or 'somebody'} asked for that on {self.clock(asked.asked_at)}"
+        if asked.reason is not None:
+            text += f": {asked.reason}"
+        named = {"occurrence_at": occurrence, "since": asked.asked_at, "by": asked.by, "reason": asked.reason}
+        return self.say(Answer.SKIPPED, _ended(text), **named)
 
     def without_occurrence(self, spec: Spec) -> Why:
         """Answer for an instant at which the timing names nothing."""
@@ -412,6 +428,8 @@ class _Question:
             return replace(self, at=schedule.next_run_at).answer()
         if schedule.awaiting_run_uid is None and schedule.spec.is_all_excluded_after(self.now):
             return self.say(Answer.EXCLUDED, "All its occurrences of the next ten years are excluded.")
+        if schedule.skips is not None:
+            return replace(self, at=schedule.skipped_at[-1]).answer()
         text = "It fires some time after the end of its unfinished run."
         return self.say(Answer.FIRES, text, run_uid=schedule.awaiting_run_uid)
 

@@ -133,15 +133,18 @@ class Session:
         }
         if handle.resume_at is not None:
             fields["resume_at"] = handle.resume_at
+        if handle.skips:
+            fields["skips"] = handle.skips
         self.writer.record(fields, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return in brackets what the outcome does not say: the status, and when it fires next, or its pause ends."""
+    """Return in brackets what the outcome does not say: the status, what it skips, when it fires or its pause ends."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     if handle.resume_at is not None:
         fires = f"until {shown(handle.resume_at)}"
-    told = (None if handle.status in {outcome, "deleted"} else handle.status, fires)
+    skips = handle.skips and f"skips {', '.join(map(shown, handle.skips))}"
+    told = (None if handle.status in {outcome, "deleted"} else handle.status, skips, fires)
     text = "; ".join(part for part in told if part)
     return f" ({text})" if text else ""
 

@@ -106,7 +106,15 @@ def _refs(event: AuditRecord) -> str:
 def _reason(event: AuditRecord) -> str:
     """Return why it happened: the rule's word, the caller's reason, the error's first line, how many were missed."""
     asked = event.payload.get("command_context") or {}
-    given = (event.payload.get("reason"), asked.get("reason"), error_line(event.payload.get("error")), _missed(event))
+    by = event.payload.get("asked_by")
+    given = (
+        event.payload.get("reason"),
+        by and f"asked by {by}",
+        event.payload.get("asked_reason"),
+        asked.get("reason"),
+        error_line(event.payload.get("error")),
+        _missed(event),
+    )
     return "; ".join(dict.fromkeys(str(one) for one in given if one))
 
 

@@ -124,6 +124,7 @@ def describe(session: Session, schedule_id: ScheduleId) -> None:
         "policies": {name: value for name, value in fields["policies"].items() if value != usual.get(name)},
         "last_error": error_line(fields["last_error"]),
         "upcoming": ", ".join(shown(at) for at in upcoming),
+        "skips": ", ".join(fields["skips"]),
     }
     told = ((name, value) for name, value in shown_fields.items() if name not in _FOR_PROGRAMS and value not in _BLANK)
     session.writer.table(("Field", "Value"), list(told))
@@ -234,6 +235,17 @@ def pause(
         context=session.context,
     )
     session.report(handle, "paused")
+
+
+@command(app)
+def skip(
+    session: Session,
+    schedule_id: ScheduleId,
+    count: Annotated[int, typer.Argument(metavar="N", help="How many, 1 to 100; 0 takes back what is skipped.")] = 1,
+) -> None:
+    """Skip the next N occurrences that are not due yet, and no others; again it skips no more."""
+    handle = session.schedule(schedule_id).skip_next(count, reason=session.reason, context=session.context)
+    session.report(handle, "changed")
 
 
 @command(app)

@@ -272,6 +272,7 @@ class AsyncScheduleHandle(ScheduleView):
     describe = _awaited(sync.ScheduleHandle.describe)
     update = _awaited(sync.ScheduleHandle.update)
     pause = _awaited(sync.ScheduleHandle.pause)
+    skip_next = _awaited(sync.ScheduleHandle.skip_next)
     resume = _awaited(sync.ScheduleHandle.resume)
     restart = _awaited(sync.ScheduleHandle.restart)
     delete = _awaited(sync.ScheduleHandle.delete)

@@ -35,6 +35,9 @@ def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:
     for name in _instants(kind):
         if known.get(name) is not None:
             known[name] = datetime.fromisoformat(known[name])
+    for name in _lists_of_instants(kind):
+        if name in known:
+            known[name] = [*map(datetime.fromisoformat, known[name])]
     for name, row in _rows(kind):
         if name in known:
             known[name] = [read(row, one) for one in known[name]]
@@ -50,6 +53,12 @@ def _names(kind: Any) -> tuple[str, ...]:
 def _instants(kind: Any) -> tuple[str, ...]:
     hints = get_type_hints(kind)
     return tuple(name for name in _names(kind) if hints[name] in (datetime, datetime | None))
+
+
+@lru_cache
+def _lists_of_instants(kind: Any) -> tuple[str, ...]:
+    hints = get_type_hints(kind)
+    return tuple(name for name in _names(kind) if hints[name] == list[datetime])
 
 
 @lru_cache

@@ -517,6 +517,13 @@ class ScheduleHandle(ScheduleView):
         body = {"note": note, "reason": reason, "until": end, "catch_up": catch_up}
         return self._client.send(self._edit("pause", body, if_version))
 
+    def skip_next(self, count: int = 1, *, reason: str | None = None, if_version: int | None = None) -> ScheduleHandle:
+        """Skip the next occurrences, 1 to 100, and no others that are ahead: 0 takes back those that are.
+
+        Sent again it skips no more. Raises ScheduleStateError unless active, VersionConflictError as `update` does.
+        """
+        return self._client.send(self._edit("skip-next", {"count": count, "reason": reason}, if_version))
+
     def resume(
         self, catch_up: str | None = None, *, note: str | None = None, if_version: int | None = None
     ) -> ScheduleHandle:

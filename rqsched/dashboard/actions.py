@@ -59,6 +59,15 @@ def _pause(visit: Visit, handle: ScheduleHandle) -> str:
     return f"{handle.schedule_id} is paused{end}."
 
 
+def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
+    text = visit.form.get("count", "1").strip()
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInputError("count", f"{text[:32]!r} is not a whole number")
+    handle.skip_next(int(text[:9]), reason=visit.context.reason, context=visit.context)
+    named = [f"{at.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}" for at in handle.skips]
+    return f"{handle.schedule_id} skips {', '.join(named) or 'nothing'}."
+
+
 def _resume(visit: Visit, handle: ScheduleHandle) -> str:
     handle.resume(visit.form.get("catch_up") or None, context=visit.context)
     return f"{handle.schedule_id} fires again."
@@ -110,6 +119,11 @@ ACTIONS: dict[str, Action] = {
             Role.OPERATE, frozenset({"active"}), _pause, key="p",
         ),
         Action(
+            "skip_next", "Skip next", "Skip what {id} fires next?",
+            "The next occurrences that are not due yet are skipped, and no others; its page shows which.",
+            Role.OPERATE, frozenset({"active"}), _skip_next,
+        ),
+        Action(
             "resume", "Resume", "Resume {id}?", "It fires again.", Role.OPERATE, frozenset({"paused"}), _resume,
             key="p",
         ),
@@ -136,8 +150,9 @@ def offered(visit: Visit, status: str) -> list[Action]:
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return what the viewer may do to several schedules at once: a backfill is of one."""
-    return [one for one in ACTIONS.values() if one.name != "backfill" and visit.principal.role >= one.role]
+    """Return what the viewer may do to several schedules at once: a backfill is of one, and so is what is skipped."""
+    of_one = {"backfill", "skip_next"}
+    return [one for one in ACTIONS.values() if one.name not in of_one and visit.principal.role >= one.role]
 
 
 def confirm(visit: Visit) -> Response:

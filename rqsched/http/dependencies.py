@@ -190,8 +190,8 @@ def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitab
         for name in () if takes_conditions else _CONDITIONS:
             if name in request.headers:
                 raise MalformedError(
-                    f"{name} is not honoured here, and nothing was done. Omit it; PATCH, DELETE, pause, resume and "
-                    "restart of a schedule take If-Match."
+                    f"{name} is not honoured here, and nothing was done. Omit it; PATCH, DELETE, pause, skip-next, "
+                    "resume and restart of a schedule take If-Match."
                 )
         return Call(get_scheduler(request), principal, namespace, tag_of(request).request_id)
 

@@ -357,6 +357,13 @@ class PauseRequest(RequestBody):
     )
 
 
+class SkipNextRequest(RequestBody):
+    """How many of the next occurrences are skipped."""
+
+    count: int = Field(default=1, description="1 to 100 of those that are not due yet, and no others; 0: none.")
+    reason: Note | None = Field(default=None, description=_REASON)
+
+
 class ResumeRequest(RequestBody):
     """How the schedule continues."""
 

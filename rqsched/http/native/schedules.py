@@ -50,6 +50,7 @@ from rqsched.http.native.requests import (
     ResumeRequest,
     ScheduleId,
     ShownFields,
+    SkipNextRequest,
     SyncedScheduleRequest,
     SyncRequest,
     TriggerRequest,
@@ -333,6 +334,19 @@ def pause(
         if_version=version_of(handle.state, if_match),
     )
     return _respond(call, handle)
+
+
+@router.post("/schedules/{schedule_id}/skip-next/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def skip_next(
+    call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
+) -> Response:
+    """Skip the next occurrences, as many as asked for and no others; 400 unless it is active.
+
+    Sent again it skips no more; `count` 0 takes back what is skipped.
+    """
+    given, handle = body or SkipNextRequest(), call.schedule(schedule_id)
+    version = version_of(handle.state, if_match)
+    return _respond(call, handle.skip_next(given.count, reason=given.reason, context=call.context, if_version=version))
 
 
 @router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
