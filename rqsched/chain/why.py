@@ -369,8 +369,8 @@ class _Question:
         text = f"It {verb} skipped: {asked.by or 'somebody'} asked for that on {self.clock(asked.asked_at)}"
         if asked.reason is not None:
             text += f": {asked.reason}"
-        named = {"occurrence_at": occurrence, "since": asked.asked_at, "by": asked.by, "reason": asked.reason}
-        return self.say(Answer.SKIPPED, _ended(text), **named)
+        told = self.say(Answer.SKIPPED, _ended(text), occurrence_at=occurrence, since=asked.asked_at)
+        return replace(told, by=asked.by, reason=asked.reason)
 
     def without_occurrence(self, spec: Spec) -> Why:
         """Answer for an instant at which the timing names nothing."""

@@ -122,7 +122,7 @@ class Session:
 
     def report(self, handle: ScheduleHandle, outcome: str) -> None:
         """Write the outcome of an operation on a schedule."""
-        fields = {
+        fields: dict[str, Any] = {
             "schedule_id": handle.schedule_id,
             "namespace": handle.namespace,
             "outcome": outcome,

@@ -235,12 +235,13 @@ def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> No
     schedule, now = builder.schedule, builder.now
     if schedule.is_active:
         leave_out(builder, now)
+        if schedule.skips is not None:
+            record_skips(builder, now)
         stored = schedule.next_run_at
         if stored is not None and stored <= now:
             kept = next(iter(classify_due(schedule, now).fires), stored)
-            miss_passed(builder, kept=kept, policy=schedule.policies.missed.value)
+            miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
-        record_skips(builder, now)
     missed = schedule.paused_next_run_at
     builder.set(
         timing_changed_at=planned_from(builder.schedule, now),
@@ -339,7 +340,7 @@ def decide_skip_next(
     (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no occurrence ahead.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
-        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for longer")
+        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
     if schedule.spec.is_from_completion:
         raise InvalidInputError(
@@ -349,7 +350,7 @@ def decide_skip_next(
     *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
     skipped = tuple(at for at in ahead if at is not None)
     if count and not skipped:
-        raise InvalidInputError("count", "skips nothing: it has no further occurrence")
+        raise InvalidInputError("count", "skips nothing: it has no further occurrence; leave it as it is")
     passed = [asked._replace(occurrences=tuple(filter(is_over, asked.occurrences))) for asked in schedule.parsed_skips]
     builder = ChangeBuilder(schedule, now=now, context=context)
     by, why = (context.principal, context.reason) if context else (None, None)

@@ -17,6 +17,7 @@ from rqsched.core.delays import jittered
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.core.policy import MissedPolicy
+from rqsched.spec.spec import Spec
 
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
@@ -159,19 +160,19 @@ def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[dat
     )
 
 
-def miss_passed(builder: ChangeBuilder, *, kept: datetime, policy: str) -> None:
-    """Count every occurrence from the stored one to now as missed, except `kept`."""
-    schedule, spec = builder.schedule, builder.schedule.timeline
+def miss_passed(builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str) -> None:
+    """Count every occurrence from the stored one to now as missed, except `kept`; `timeline` says what they were."""
+    schedule = builder.schedule
     stored = schedule.next_run_at
-    if stored is None or spec.is_from_completion:
+    if stored is None or timeline.is_from_completion:
         return
     since = max(stored, schedule.timing_changed_at)
-    count, is_capped = spec.count_between(since, builder.now, cap=COUNT_CAP)
+    count, is_capped = timeline.count_between(since, builder.now, cap=COUNT_CAP)
     if not count:
         return
     fired = () if kept == stored else (kept,)
-    first = stored if fired else spec.next_after(since) or stored
-    missed = Missed(count, is_capped, first, spec.last_between(since, builder.now, 1)[-1])
+    first = stored if fired else timeline.next_after(since) or stored
+    missed = Missed(count, is_capped, first, timeline.last_between(since, builder.now, 1)[-1])
     record_missed(builder, missed, fired=fired, policy=policy)
 
 
@@ -180,17 +181,18 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
 
     Already due means nominally, also inside the jitter. What this decision has evaluated itself stays as it is.
     """
-    if not builder.schedule.is_active:
+    schedule = builder.schedule
+    if not schedule.is_active:
         return
     leave_out(builder, builder.now)
-    first = _first_without_outcome(builder.schedule)
+    if schedule.skips is not None:
+        record_skips(builder, builder.now)
+    first = _first_without_outcome(schedule)
     if first is not None and first <= builder.now:
         builder.set(next_run_at=first)
         skip(builder, first, reason)
-        miss_passed(builder, kept=first, policy=reason)
+        miss_passed(builder, schedule.timeline, kept=first, policy=reason)
         builder.set(evaluated_to=builder.now)
-    if builder.schedule.skips is not None:
-        record_skips(builder, builder.now)
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:

@@ -40,6 +40,7 @@ OURS = {
     "ScheduleFireFailed",
     "ScheduleMissed",
     "ScheduleExcluded",
+    "ScheduleSkipsSet",
     "ScheduleCompleted",
     "ScheduleDied",
     "ScheduleRecovered",
@@ -76,6 +77,8 @@ def every_event() -> list[Event]:
     choosy = active(policies=Policies(retry=RetryPolicy(retry_on="OSError", give_up_on="lost")))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     until = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, until=NOON + 4 * HOUR)
+    ann = CommandContext(principal="ann")
+    skipping = lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away", context=ann)
     done = replace(hourly, status=ScheduleStatus.DONE)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
     kill = trigger._replace(overlap=OverlapPolicy.TERMINATE_OTHER)
@@ -86,6 +89,8 @@ def every_event() -> list[Event]:
         until,
         lifecycle.decide_end_pause(until.after, [], now=NOON + 5 * HOUR),
         lifecycle.decide_resume(paused, [], now=NOON),
+        lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away"),
+        fire(skipping.after),
         lifecycle.decide_restart(done, [], now=NOON),
         lifecycle.decide_delete(holding(hourly, *two), now=NOON, reason="obsolete"),
         decide_retime(replace(hourly, next_run_at=NOON + MINUTE), now=NOON, tzdata="2027a"),
@@ -133,7 +138,13 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
         "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
         "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids"},
-        "ScheduleTriggerSkipped": {"occurrence_time", "blocking_run_id"},
+        "ScheduleTriggerSkipped": {
+            "occurrence_time",
+            "blocking_run_id",
+            "asked_at",
+            "asked_by",
+            "asked_reason",
+        },
         "ScheduleDeleted": {"dropped_buffered"},
     }
 

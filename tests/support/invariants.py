@@ -92,7 +92,7 @@ def i3_next_time(story: Story) -> Iterator[str]:
     if schedule.next_run_at is not None:
         return
     awaited = story.by_uid.get(schedule.awaiting_run_uid or "")
-    is_draining = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
+    is_draining = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0 or schedule.skips is not None
     if not (awaited is not None and awaited.is_unfinished) and not is_draining:
         yield f"I3: it is active without a next time and waits for {schedule.awaiting_run_uid}"
 

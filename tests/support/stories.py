@@ -256,6 +256,7 @@ def _reanchored(spec: Spec, at: datetime) -> Spec:
 def required_occurrences(story: Story) -> set[datetime]:
     """Enumerate the occurrences of the active time that must have an outcome by now."""
     windows, extra = active_windows(story)
+    ahead = {story.schedule.next_run_at, *story.schedule.skipped_at}
     required = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
@@ -263,7 +264,7 @@ def required_occurrences(story: Story) -> set[datetime]:
         end = window.closed_at or until
         if end > window.opened_at and not window.spec.is_from_completion:
             required |= set(window.spec.between(window.opened_at + TICK, end + TICK))
-    return required - {upcoming} if upcoming else required
+    return required - ahead
 
 
 def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime, list[str]], list[str]]:

@@ -135,6 +135,10 @@ class World:
     def pause(self, actor: Actor) -> str:
         return str(self._some_schedule(actor).pause())
 
+    def skip_next(self, actor: Actor) -> str:
+        count = self.random.choice((0, 1, 1, 2, 5))
+        return f"{self._some_schedule(actor).skip_next(count)} {count}"
+
     def resume(self, actor: Actor) -> str:
         mode = self.random.choice((None, "next", "once", "once", "from_now"))
         return f"{self._some_schedule(actor).resume(mode)} {mode}"
@@ -326,6 +330,7 @@ _CHANCES: dict[Act, int] = {
     World.upsert: 4,
     World.update: 4,
     World.pause: 4,
+    World.skip_next: 3,
     World.resume: 5,
     World.restart: 3,
     World.delete: 2,
