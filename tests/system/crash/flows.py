@@ -179,6 +179,13 @@ def late(at: datetime = SECOND + HALF_A_SECOND, **options: Any) -> Callable[[Cra
     return prepare
 
 
+def late_over_skips(env: CrashEnv) -> None:
+    """Two occurrences are skipped and have passed, and the one after them is due."""
+    make(env)
+    report(env).skip_next(2, reason="the bank is closed")
+    env.clock.set(SECOND + timedelta(minutes=5) + HALF_A_SECOND)
+
+
 def crowded(env: CrashEnv) -> None:
     """One run retries, one waits, and an occurrence is due."""
     retrying(env)
@@ -360,6 +367,7 @@ OWNER = [
     Flow("update the overlap policy", waiting(), of_report(lambda h: h.update(overlap="allow_all"))),
     Flow("pause", crowded, of_report(lambda h: h.pause("away"))),
     Flow("pause until", crowded, of_report(lambda h: h.pause("away", until=h.runtime.now() + timedelta(hours=1)))),
+    Flow("skip next", crowded, of_report(lambda h: h.skip_next(2, reason="the bank is closed"))),
     Flow("resume", paused, of_report(lambda h: h.resume())),
     Flow("resume and catch up", paused, of_report(lambda h: h.resume(catch_up="once"))),
     Flow("delete", crowded, of_report(lambda h: h.delete())),
@@ -385,6 +393,7 @@ CHAIN = [
         late(START + timedelta(minutes=15), missed="all", overlap="allow_all", max_runs=2),
         dispatch,
     ),
+    Flow("fire over what is skipped", late_over_skips, dispatch),
     Flow("fire the last of max_runs", late(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
     Flow("tick", late(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),

@@ -63,7 +63,8 @@ class World:
         self._patience = 8
         spread = self.random.choice((0, 0, 0.3, 4, 100))
         self._spread = timedelta(seconds=100 if is_skewed else spread)
-        self._weights = _SKEWED if is_skewed else _WEIGHTS
+        usual = _WEIGHTS if seed % 300 < 200 else _SKIPPING  # the first seeds stay the worlds that mutations name
+        self._weights = _SKEWED if is_skewed else usual
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
@@ -330,7 +331,7 @@ _CHANCES: dict[Act, int] = {
     World.upsert: 4,
     World.update: 4,
     World.pause: 4,
-    World.skip_next: 3,
+    World.skip_next: 0,
     World.resume: 5,
     World.restart: 3,
     World.delete: 2,
@@ -352,4 +353,14 @@ _CHANCES: dict[Act, int] = {
     World.redis_forgets: 1,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
-_SKEWED = list({**_CHANCES, World.clock_jumps: 12, World.pause: 10, World.resume: 10, World.recover: 0}.values())
+_SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
+_SKEWED = list(
+    {
+        **_CHANCES,
+        World.clock_jumps: 12,
+        World.pause: 10,
+        World.resume: 10,
+        World.recover: 0,
+        World.skip_next: 4,
+    }.values()
+)
