@@ -62,7 +62,7 @@ def _pause(visit: Visit, handle: ScheduleHandle) -> str:
 def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
     text = visit.form.get("count", "1").strip()
     if not (text.isascii() and text.isdigit()):
-        raise InvalidInputError("count", f"{text[:32]!r} is not a whole number")
+        raise InvalidInputError("count", f"{text[:32]!r} is not a whole number; write one from 0 to 100")
     handle.skip_next(int(text[:9]), reason=visit.context.reason, context=visit.context)
     named = [f"{at.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}" for at in handle.skips]
     return f"{handle.schedule_id} skips {', '.join(named) or 'nothing'}."

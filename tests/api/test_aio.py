@@ -472,6 +472,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "update": [await schedule.update(note="n")],
                 "pause": [await schedule.pause()],
                 "resume": [await schedule.resume()],
+                "skip_next": [await schedule.skip_next()],
                 "restart": [await (await _done(env, schedules)).restart()],
                 "delete": [await schedule.delete()],
             },

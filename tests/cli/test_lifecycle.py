@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rqsched import Every
+from rqsched import CommandContext, Cron, Every
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.cli.output import shown
+from rqsched.core.ids import iso_utc
 from tests.support.cli import HELLO, Cli
 
 
@@ -40,6 +42,32 @@ def test_pause_takes_its_end_as_an_instant_or_a_length_from_now(cli: Cli, handle
     assert "names no timezone" in cli("pause", "a", "--until", "2125-01-31T08:00", code=2).err
     assert "has passed" in cli("pause", "a", "--until", "2025-01-31T08:00Z", code=2).err
     assert "add `until`" in cli("pause", "a", "--catch-up", "once", code=2).err
+
+
+def test_skip_says_what_is_skipped_and_takes_it_back(cli: Cli) -> None:
+    handle = cli.scheduler.create("a", HELLO, Cron("0 9 1 1 *"))
+    first = handle.next_run_at
+
+    said = cli("skip", "a", "--reason", "a holiday")
+
+    skips = ", ".join(shown(at) for at in handle.refresh().skips)
+    assert (handle.skips, skips in said.out) == ([first], True)
+    assert said.out.startswith("Schedule a changed (active; skips ")
+    assert cli("skip", "a", "2", "-o", "json").json["skips"] == [iso_utc(at) for at in handle.refresh().skips]
+    assert skips in cli("describe", "a").out
+    assert "a holiday" in cli("history", "a").out
+    assert "skips" not in cli("skip", "a", "0").out
+    assert handle.refresh().next_run_at == first
+    assert "from 0 to 100" in cli("skip", "a", "101", code=2).err
+
+
+def test_history_says_who_asked_to_skip(cli: Cli) -> None:
+    past = cli.past().create("a", HELLO, Every("20m"))
+    past.skip_next(context=CommandContext(principal="ann", reason="a holiday"))
+
+    cli("tick")
+
+    assert "skip_next; asked by ann; a holiday" in cli("history", "a").out
 
 
 def test_resume_takes_its_catch_up(cli: Cli) -> None:

@@ -40,6 +40,13 @@ def test_a_pause_is_given_an_end(web: Web, client: Client) -> None:
     assert client.get("report").resume_at == NOON + HOUR
 
 
+def test_what_is_skipped_is_read_as_instants(web: Web, client: Client) -> None:
+    web.create()
+    skipped = client.get("report").skip_next(2, reason="the bank is closed")
+    assert skipped.skips == client.get("report").skips == [NOON + MINUTE, NOON + 2 * MINUTE]
+    assert skipped.skip_next(0).skips == []
+
+
 def test_a_schedule_lives_its_life_through_the_client(any_web: Web) -> None:
     client = client_of(any_web)
     made = client.create(

@@ -67,6 +67,22 @@ def test_pause_until_a_time_is_shown_on_the_page_and_in_the_list(pages: Pages) -
     assert "fires again by itself" not in pages.get("/schedules")
 
 
+def test_what_is_skipped_and_who_asked_is_on_the_page(pages: Pages) -> None:
+    handle = pages.env.create("nightly", spec=Cron("0 2 * * *"))
+    act = "/schedules/nightly/do"
+
+    done = pages.do(act, action="skip_next", count="2", reason="the vendor moves")
+
+    assert len(handle.refresh().skips) == 2
+    assert "nightly skips Fri 16 Jan 2026 02:00" in done
+    assert "the vendor moves" in done
+    assert "Skips " in pages.get("/schedules/nightly")
+    assert 'value="2"' in pages.get("/schedules/nightly/confirm?action=skip_next")
+    assert "is not a whole number" in pages.do(act, action="skip_next", count="some")
+    assert "nightly skips nothing." in pages.do(act, action="skip_next", count="0")
+    assert "Skips " not in pages.get("/schedules/nightly")
+
+
 def test_every_offered_action_has_a_confirmation_that_names_the_schedule(pages: Pages) -> None:
     pages.env.create("nightly")
     questions = {"trigger": "Run nightly now?", "pause": "Pause nightly?", "backfill": "Backfill nightly?"}

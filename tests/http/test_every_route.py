@@ -39,7 +39,7 @@ READ = {
     "GET /api/cluster/info", "GET /api/health",
 }  # fmt: skip
 OPERATE = {
-    *(f"POST {ONE}{name}/" for name in ("pause", "resume", "restart", "trigger", "backfill")),
+    *(f"POST {ONE}{name}/" for name in ("pause", "skip-next", "resume", "restart", "trigger", "backfill")),
     *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
     "POST /api/v1/runs/retry/",
     "POST /api/v1/bulk/{operation}/",

@@ -54,6 +54,27 @@ def test_end_of_a_pause_that_has_passed_is_refused(web: Web) -> None:
     assert web.read("report")["status"] == "active"
 
 
+def test_skip_next_returns_what_is_skipped(any_web: Web) -> None:
+    any_web.create()
+    skipped = any_web.post(at(operation="skip-next/"), {"count": 2, "reason": "db"}).json()
+    assert skipped["skips"] == ["2026-01-15T12:01:00Z", "2026-01-15T12:02:00Z"]
+    assert skipped["next_run_at"] == "2026-01-15T12:03:00Z"
+    assert any_web.read("report")["skips"] == skipped["skips"]
+    listed = any_web.get(SCHEDULES).json()["items"]
+    assert listed[0]["skips"] == skipped["skips"]
+    assert len(any_web.post(at(operation="skip-next/")).json()["skips"]) == 1
+    assert any_web.post(at(operation="skip-next/"), {"count": 0}).json()["skips"] == []
+
+
+def test_what_cannot_be_skipped_is_refused(web: Web) -> None:
+    web.create()
+    problem(web.post(at(operation="skip-next/"), {"count": 101}), 422, "invalid_input")
+    problem(web.post(at(operation="skip-next/"), {"count": "two"}), 422, "invalid_input")
+    web.post(at(operation="pause/"))
+    problem(web.post(at(operation="skip-next/"), {"count": 1}), 409, "invalid_state")
+    assert web.read("report")["skips"] == []
+
+
 def test_resume_can_catch_up(web: Web) -> None:
     web.create()
     web.post(at(operation="pause/"))

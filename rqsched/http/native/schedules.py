@@ -340,7 +340,7 @@ def pause(
 def skip_next(
     call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
 ) -> Response:
-    """Skip the next occurrences, as many as asked for and no others; 400 unless it is active.
+    """Skip the next occurrences, as many as asked for and no others; 409 unless it is active.
 
     Sent again it skips no more; `count` 0 takes back what is skipped.
     """

@@ -552,6 +552,22 @@ FOLLOWING = (
         _WORLDS.format(0),
     ),
     _edit(
+        "what is skipped on request gets no outcome",
+        "core/fire_decision.py",
+        "    if schedule.skips is not None:\n",
+        "    if False:\n",
+        "tests/api/test_skip_next.py::test_next_occurrences_are_skipped_and_what_follows_fires[sqlite]",
+        _CRASH.format("fire over what is skipped"),
+    ),
+    _edit(
+        "a fire does not know what is skipped on request",
+        "core/model.py",
+        "        if self.skips is None:  # as in nearly all\n",
+        "        if True:\n",
+        "tests/api/test_skip_next.py::test_what_is_due_already_is_not_the_next_one",
+        _WORLDS.format(250),
+    ),
+    _edit(
         "max_retries is ignored",
         "core/delays.py",
         "    if attempt > retry.max_retries:\n",
