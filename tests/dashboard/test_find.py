@@ -25,8 +25,8 @@ def test_ids_that_begin_so_come_first_with_what_may_be_done_to_them(any_pages: P
     any_pages.env.scheduler.get("night-a").pause()
     assert found(any_pages, "q=night") == [
         "night-a", "Run now night-a", "Resume night-a", "Backfill night-a", "Delete night-a",
-        "night-b", "Run now night-b", "Pause night-b", "Backfill night-b", "Delete night-b",
-        "fortnight", "Run now fortnight", "Pause fortnight", "Backfill fortnight", "Delete fortnight",
+        "night-b", "Run now night-b", "Pause night-b", "Skip next night-b", "Backfill night-b", "Delete night-b",
+        "fortnight", "Run now fortnight", "Pause fortnight", "Skip next fortnight", "Backfill fortnight", "Delete fortnight",
     ]  # fmt: skip
 
 
@@ -71,6 +71,7 @@ def test_viewer_finds_nothing_of_other_namespaces_and_no_action_that_is_refused(
         "night-ours",
         "Run now night-ours",
         "Pause night-ours",
+        "Skip next night-ours",
         "Backfill night-ours",
     ]
     assert 'name="namespace" value="tenant"' in tenant.get("/find?q=night")
