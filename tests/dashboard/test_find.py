@@ -26,7 +26,8 @@ def test_ids_that_begin_so_come_first_with_what_may_be_done_to_them(any_pages: P
     assert found(any_pages, "q=night") == [
         "night-a", "Run now night-a", "Resume night-a", "Backfill night-a", "Delete night-a",
         "night-b", "Run now night-b", "Pause night-b", "Skip next night-b", "Backfill night-b", "Delete night-b",
-        "fortnight", "Run now fortnight", "Pause fortnight", "Skip next fortnight", "Backfill fortnight", "Delete fortnight",
+        "fortnight", "Run now fortnight", "Pause fortnight", "Skip next fortnight", "Backfill fortnight",
+        "Delete fortnight",
     ]  # fmt: skip
 
 
