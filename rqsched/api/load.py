@@ -173,7 +173,7 @@ class _Counting:
 
     def _alike(self, schedule: Schedule) -> Hashable:
         """Return what is equal for schedules whose fires lie in the same minutes."""
-        if schedule.definition.jitter or schedule.resume_at is not None:
+        if schedule.definition.jitter or schedule.resume_at is not None or schedule.skips is not None:
             return schedule.uid
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
@@ -227,7 +227,13 @@ class _Counting:
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
         """Return the step of a schedule that fires on one grid alone, and where its first fire lies in the window."""
         spec, nominal = schedule.spec, schedule.next_run_at
-        if nominal is None or nominal != schedule.due_at or schedule.resume_at or schedule.definition.jitter:
+        if (
+            nominal is None
+            or nominal != schedule.due_at
+            or schedule.resume_at
+            or schedule.skips
+            or schedule.definition.jitter
+        ):
             return None
         if len(spec.members) > 1 or spec.is_from_completion or spec.exclude or spec.end_at or nominal < self._late:
             return None
@@ -251,7 +257,7 @@ class _Counting:
         if schedule.spec.is_from_completion:
             return 1
         start = self._window.start + minute * _MINUTE
-        return schedule.spec.count_between(start - TICK, self._window.end - TICK).total
+        return schedule.timeline.count_between(start - TICK, self._window.end - TICK).total
 
     def _peaks(self) -> list[Peak]:
         mean = sum(self._minutes) / len(self._minutes)
