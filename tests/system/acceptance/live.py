@@ -157,6 +157,20 @@ class LiveEnv(Processes):
         check_invariants(self.scheduler.runtime, with_redis=with_redis)
         i8_executions(self.scheduler.runtime, self._executed())
 
+    def check_each_ran_once(self) -> None:
+        """Assert it of every run there is, once what fires is paused and what has begun has ended: each succeeded."""
+
+        def statuses() -> set[str]:
+            return {run.status for one in self.scheduler.iter() for run in one.runs(limit=500).items}
+
+        for schedule in self.scheduler.iter():
+            if schedule.status == "active":
+                schedule.pause()
+        wait_until(lambda: statuses() <= {"succeeded"}, timeout=SOON, what=lambda: f"successes alone, not {statuses()}")
+        self.check()
+        executed = self.executions()
+        assert len(executed) == len({one.run_uid for one in executed})
+
     def _executed(self) -> Iterator[tuple[str, int]]:
         """Read the log when it is asked for the first time, not before: runs go on."""
         for one in self.executions():

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
-from tests.support.processes import BIN, REPOSITORY, SOON, Process, kill_all, process_tree, start, wait_until
-from tests.system.acceptance.live import LiveEnv
+from tests.support.processes import BIN, REPOSITORY, SOON, Process, Processes, kill_all, process_tree, start, wait_until
 from tests.system.acceptance.snippets import EXPORT, Snippet, SnippetError, commands_of, is_said, snippets_of, status_of
 
-RUNBOOKS, PLANNED = (REPOSITORY / "docs" / f"{name}.md" for name in ("runbooks", "planned"))
-PAGES = (RUNBOOKS, PLANNED)
+RUNBOOKS, PLANNED, UPGRADING = (REPOSITORY / "docs" / f"{name}.md" for name in ("runbooks", "planned", "upgrading"))
+PAGES = (RUNBOOKS, PLANNED, UPGRADING)
 """The pages whose commands are run where what they are for is the case. No two sections have one title."""
 OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
 """Passes that are not waited for; the page says how long they take where nothing is set."""
@@ -60,7 +59,7 @@ def _sections(page: Path) -> dict[str, list[Snippet]]:
 class Runbook:
     """One section on its way through one installation; after the block each of its steps has been done."""
 
-    live: LiveEnv
+    live: Processes
     title: str
     values: Mapping[str, str] = field(default_factory=dict)
     """What the section's `export` lines set here."""
@@ -149,7 +148,7 @@ class Runbook:
             raise SnippetError(f"$ {command}\nprinted:\n{said}\nthe page says:\n{expected}")
 
     def _environment(self) -> dict[str, str]:
-        return {**self.live.environment, "PYTHONPATH": str(REPOSITORY)}
+        return {"PYTHONPATH": str(REPOSITORY), **self.live.environment}
 
     def _split(self, command: str) -> tuple[dict[str, str], list[str]]:
         """Split a command into the variables that are set for it alone, and its words."""
