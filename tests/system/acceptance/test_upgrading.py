@@ -24,7 +24,9 @@ OLD = "e085cbbd4cc8a64127f44106f234eefd6cf2c896"
 SCHEDULES = f"""
 import os
 from rqsched import Every, RetryPolicy, Scheduler
+from rqsched.store.migrations import HEAD
 
+print("its schema is", HEAD)
 scheduler = Scheduler.from_env()
 kwargs, once = {{"log": os.environ["LOG"]}}, RetryPolicy(max_retries=0)
 scheduler.create("nightly", {NOTE!r}, Every("1s"), kwargs=kwargs, retry=once)
@@ -77,6 +79,7 @@ def test_a_release_is_rolled_out_and_back_while_schedules_fire(
     for command in (rqsched_command("db", "upgrade"), ["python", "-c", SCHEDULES]):
         done = first.start(command, cwd=tmp_path, **of_old)
         assert done.wait() == 0, done.log()
+    assert "its schema is 0004" in done.log()
     worker = first.start(rqsched_command("worker"), cwd=tmp_path, **of_old)
     worker.wait_for_log("(acceptance.hold)")
 
