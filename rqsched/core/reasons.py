@@ -43,12 +43,13 @@ _SKIPS = {
     "deleted": "it was deleted",
     HELD: "everything was held, and the release counted it as missed",
 }
+NOTHING_FIRED = "nothing fired in time"
+"""Why occurrences were missed, unless more is known."""
 _MISSES: dict[str, str] = {
-    MissedPolicy.FIRE_ONCE: "nothing fired in time, and one run makes up for all",
-    MissedPolicy.SKIP: "nothing fired in time, and what is late is left out",
-    MissedPolicy.ALL: "nothing fired in time, and more were late than are made up for",
+    MissedPolicy.FIRE_ONCE: f"{NOTHING_FIRED}, and one run makes up for all",
+    MissedPolicy.SKIP: f"{NOTHING_FIRED}, and what is late is left out",
+    MissedPolicy.ALL: f"{NOTHING_FIRED}, and more were late than are made up for",
 }
-_MISSED = "nothing fired in time"
 
 
 def end_in_words(reason: str) -> str:
@@ -68,4 +69,4 @@ def miss_in_words(policy: str, *, has_fired: bool) -> str:
     """
     if policy in _SKIPS:
         return _SKIPS[policy]
-    return _MISSES.get(policy, policy) if has_fired else _MISSED
+    return _MISSES.get(policy, policy) if has_fired else NOTHING_FIRED

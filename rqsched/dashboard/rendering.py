@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -20,10 +20,11 @@ from starlette.responses import HTMLResponse, Response
 
 import rqsched
 from rqsched.core.audit import MISSED, SKIPPED, AuditRecord, instant_of
+from rqsched.core.hold import Hold
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
 from rqsched.core.payload import loads
-from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
+from rqsched.core.reasons import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
 from rqsched.errors import error_line
 from rqsched.spec.words import in_words, length_in_words, zone_in_words
 from rqsched.store.run_queries import RunOutline
@@ -220,6 +221,24 @@ def gap_of(event: AuditRecord) -> Omission | None:
         why = miss_in_words(str(payload.get("policy", "")), has_fired=bool(payload.get("fired")))
         return Omission(True, count, first, instant_of(event, "last") or first, why, None, event.recorded_at)
     return None
+
+
+def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omission:
+    """Return misses with who held everything then, and until when, where somebody did, as `why` says it."""
+    for hold in holds if gap.is_missed else ():
+        if (
+            hold.since is None
+            or hold.since > gap.last
+            or (hold.released_at is not None and hold.released_at <= gap.first)
+        ):
+            continue
+        since, until = (at and f"{at.astimezone(zone):%a %d %b %H:%M}" for at in (hold.since, hold.released_at))
+        told = f"everything was held from {since} to {until}" if until else f"everything has been held since {since}"
+        told += (f", by {hold.by}" if hold.by else "") + (f" ({hold.reason})" if hold.reason else "")
+        is_whole = hold.covers(gap.first) and hold.covers(gap.last)
+        why = gap.why.replace(NOTHING_FIRED, told, 1) if is_whole and NOTHING_FIRED in gap.why else f"{gap.why}; {told}"
+        return replace(gap, why=why)
+    return gap
 
 
 def ticked(text: str) -> Markup:

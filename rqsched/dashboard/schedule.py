@@ -15,16 +15,17 @@ from starlette.responses import Response
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
 from rqsched.core.audit import AuditRecord
+from rqsched.core.hold import Hold
 from rqsched.core.ids import is_uid
 from rqsched.core.model import Run, Schedule
 from rqsched.core.results import Answer, Page
 from rqsched.core.run_hours import A_DAY, HourKey, day_of, hour_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
-from rqsched.dashboard.rendering import gap_of
+from rqsched.dashboard.rendering import Omission, gap_of, under_holds
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import backfills, event_queries, run_hours, run_queries, timeline
+from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
@@ -127,7 +128,7 @@ def show(visit: Visit) -> Response:
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
         asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
         answer=told if text or told.answer not in _EXPECTED else None,
-        why=[gap for event in found.skips if (gap := gap_of(event)) is not None], backfills=found.backfills,
+        why=[under_holds(gap, found.holds, own_zone) for gap in found.gaps], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval), spread=found.spread,
         days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
         cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
@@ -178,8 +179,10 @@ class _Found(NamedTuple):
     runs: Page[Run]
     events: list[AuditRecord]
     """One more than is shown, to know whether older ones follow."""
-    skips: list[AuditRecord]
+    gaps: list[Omission]
     """The newest skips and misses, also those before a restart, which counts from zero."""
+    holds: list[Hold]
+    """The holds that are known, the newest first; none where nothing was missed."""
     backfills: list[BackfillRuns]
     """The newest ones of the schedule's id."""
     outlines: list[RunOutline]
@@ -195,12 +198,15 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
     counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], _MOST_COUNTED)
     backfill = text if is_uid(text := visit.query("backfill")) else None
+    skips = event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS)
+    gaps = [gap for event in skips if (gap := gap_of(event)) is not None]
     return _Found(
         runs=run_queries.list_runs(
             connection, uid, limit=RUNS, cursor=cursor, statuses=statuses, backfill_uid=backfill, is_live=not backfill
         ),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
-        skips=event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS),
+        gaps=gaps,
+        holds=metadata.find_holds(connection) if any(gap.is_missed for gap in gaps) else [],
         backfills=[_describe(connection, visit, one, counted.get(one.uid, {})) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),
