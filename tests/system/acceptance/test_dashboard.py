@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -21,8 +21,12 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.bulk import BATCH
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.audit import CommandContext
+from rqsched.core.ids import derived_uid
+from rqsched.core.model import OPEN, Change, Run, RunStatus
 from rqsched.dashboard.schedules import PAGE
+from rqsched.store import changes
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from tests.store.samples import run_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import block
 from tests.support.narrow import present
@@ -359,6 +363,36 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             require_accessible(page, path)
+
+
+def test_spread_grid_and_picture_of_a_backfill_are_accessible_in_light_and_dark_and_fit_a_phone(
+    browser: Browser, pages: LivePages
+) -> None:
+    live = pages.live
+    handle = live.note_every("hourly", "0 * * * *", overlap="allow_all")
+    state, statuses, runs = handle.state, [status for status in RunStatus if status not in OPEN], list[Run]()
+    for number in range(1, 500):
+        at = datetime.now(UTC) - timedelta(hours=1 + 1.5 * number)
+        ended_at, status = at + timedelta(seconds=number % 90), statuses[number % len(statuses)]
+        times = {"occurrence_at": at, "due_at": at, "started_at": at, "ended_at": ended_at}
+        run = run_of(state, number, status, **times)
+        runs.append(replace(run, uid=derived_uid(at, handle.uid, number), created_at=at))
+    change = Change(state, replace(state, run_number=len(runs)), new_runs=tuple(runs))
+    live.scheduler.runtime.database.transact(lambda connection: changes.write(connection, [change]))
+    live.start_worker()
+    end = datetime.now(UTC) - timedelta(days=40)
+    handle.refresh().backfill(end - timedelta(days=1), end)
+    wait_until(lambda: handle.refresh().success_count >= 24, timeout=60, what="the runs of the backfill")
+    with pages.viewer(browser, color_scheme="light") as page:
+        page.goto("/schedules/hourly")
+        for label in (
+            "How long runs took",
+            "Runs by day and hour",
+            "Runs of each day",
+            "Its runs at their occurrences",
+        ):
+            expect(page.locator(f"svg[aria-label^='{label}']").locator("rect").nth(2)).to_be_attached()
+        require_accessible(page, "a schedule with a long past")
 
 
 def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Browser, any_pages: LivePages) -> None:
