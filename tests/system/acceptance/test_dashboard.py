@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
+import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
@@ -26,6 +28,7 @@ from rqsched.core.model import OPEN, Change, Run, RunStatus
 from rqsched.dashboard.schedules import PAGE
 from rqsched.store import changes
 from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from rqsched.store.tables import schedules
 from tests.store.samples import run_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import block
@@ -228,13 +231,13 @@ def test_failed_runs_are_retried_a_dead_schedule_restarted_and_a_run_cancelled(
 
 
 def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessible(
-    browser: Browser, pages: LivePages
+    browser: Browser, any_pages: LivePages
 ) -> None:
-    schedule = pages.live.note_every("hourly", "0 * * * *", overlap="allow_all")
+    schedule = any_pages.live.note_every("hourly", "0 * * * *", overlap="allow_all")
     end = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
     span = {"start": end - timedelta(hours=700), "end": end}
     fields = {name: f"{at.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%dT%H:%M}" for name, at in span.items()}
-    with pages.viewer(browser) as page:
+    with any_pages.viewer(browser) as page:
         page.goto("/schedules/hourly")
         page.get_by_role("link", name="Backfill", exact=True).click()
         for name, value in fields.items():
@@ -302,19 +305,19 @@ def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any
 
 
 def test_bulk_action_whose_web_process_is_killed_is_continued_in_another_one(
-    browser: Browser, pages: LivePages
+    browser: Browser, any_pages: LivePages
 ) -> None:
-    live, many = pages.live, 20 * BATCH
+    live, many = any_pages.live, 20 * BATCH
     copy_schedule(live.scheduler.runtime, live.note_every("model", "0 2 * * *"), many - 1)
-    with pages.viewer(browser, is_complaint=lambda text: "ERR_" not in text) as page:
+    with any_pages.viewer(browser, is_complaint=lambda text: "ERR_" not in text) as page:
         page.goto("/schedules")
         page.get_by_label("all that match").check()
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Pause").click()
         progress = page.locator("[data-live=bulk]")
         wait_until(lambda: live.scheduler.count(status="paused") > 0, what="the first one")
-        pages.server.kill_tree()
-        live.start(rqsched_command("web", "--port", pages.base.rpartition(":")[2]))
+        any_pages.server.kill_tree()
+        live.start(rqsched_command("web", "--port", any_pages.base.rpartition(":")[2]))
         expect(progress).to_contain_text("Interrupted")
         require_accessible(page, "an interrupted action")
         page.get_by_role("button", name="Continue with the other").click()
@@ -395,6 +398,19 @@ def test_spread_grid_and_picture_of_a_backfill_are_accessible_in_light_and_dark_
         require_accessible(page, "a schedule with a long past")
 
 
+def fire_an_hour_ago(live: LiveEnv, *schedule_ids: str) -> None:
+    """Make daily schedules as if they had been there for a day, and fire what was due an hour ago."""
+    at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
+    for schedule_id in schedule_ids:
+        handle = live.note_every(schedule_id, f"{at.minute} {at.hour} * * *", queue="nobody", catch_up_window=None)
+        past = {"created_at": at - timedelta(days=1), "timing_changed_at": at - timedelta(days=1)}
+        due = {"evaluated_to": at - timedelta(hours=1), "next_run_at": at, "due_at": at}
+        move = sa.update(schedules).where(schedules.c.uid == handle.uid).values(**past, **due)
+        live.scheduler.runtime.database.transact(partial(sa.Connection.execute, statement=move))
+    live.scheduler.tick()
+
+
+@pytest.mark.every_database
 def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Browser, any_pages: LivePages) -> None:
     live, scheduler = any_pages.live, any_pages.live.scheduler
     worker, log = live.start_worker(), {"log": str(live.log)}
@@ -409,13 +425,17 @@ def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Brow
     worker.terminate()
     ada = CommandContext(principal="ada", source="cli", reason="the vendor moves")
     live.note_every("vendor", "0 5 * * *").pause(context=ada)
-    block(scheduler.runtime, present(live.note_every("blocked", Every("1s"), queue="code").trigger().run))
-    live.note_every("starved", Every("1s"), queue="nobody").trigger()
-    live.note_every("idle", Every("1s"))  # which nothing fires
+    fire_an_hour_ago(live, "blocked", "starved")
+    (blocked_run,) = scheduler.get("blocked").runs().items
+    block(scheduler.runtime, blocked_run)
+    late = "idle", "late"
+    for schedule_id in late:
+        live.note_every(schedule_id, Every("1s"))  # which nothing fires
     answers = {
         "vendor": "by ada: the vendor moves",
         "fragile": "The error: ValueError: not today",
-        "blocked": "nothing has fired it yet",
+        "blocked": "no module named 'billing'",
+        "starved": "waits for a worker of its queue",
         "idle": "nothing has fired it yet",
     }
     with any_pages.viewer(browser) as page:
@@ -431,15 +451,19 @@ def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Brow
         first.locator(".count").click()
         expect(page.locator("td.of")).to_have_text(["crm"] * 3)
         page.goto("/")
-        late = page.locator("a.number-card", has_text="late")
-        expect(late.locator("strong")).not_to_have_text("0")  # is anything late
-        late.click()
-        for schedule_id in ("idle", "blocked", "starved"):
+        number = page.locator("a.number-card", has_text="late")
+        expect(number.locator("strong")).to_have_text("2")  # is anything late
+        number.click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        for schedule_id in late:
             expect(page.get_by_role("row", name=schedule_id)).to_be_visible()
         page.goto("/")
         page.locator("a.number-card", has_text="paused").click()  # who paused this
         expect(page.get_by_role("row", name="vendor")).to_contain_text("by ada")
+        expect(page.get_by_role("row", name="vendor")).to_contain_text("the vendor moves")
         page.goto("/")
+        for title in ("No dispatcher is alive", "is dead", "is blocked", "are late"):  # what is wrong, each by its name
+            expect(page.locator(".problem h3", has_text=title)).to_have_count(1)
         page.get_by_role("link", name="Audit").click()
         expect(page.get_by_role("row", name="vendor")).to_contain_text("the vendor moves")
         page.goto("/")
