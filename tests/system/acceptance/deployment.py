@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.support.processes import REPOSITORY
 
 APPLICATION = REPOSITORY / "examples" / "deployment"
+TOKEN = "a-token-of-32-characters-or-more"
+TOKENS = json.dumps([{"name": "ops", "role": "admin", "namespaces": "*", "token": TOKEN}])
+"""What `RQSCHED_TOKENS` may hold, and the one token there."""
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 

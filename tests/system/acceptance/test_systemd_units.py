@@ -23,7 +23,7 @@ from tests.support.env import SECOND
 from tests.support.processes import BIN, SOON, Process, Processes, run_to_end, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of
-from tests.system.acceptance.deployment import APPLICATION, seconds
+from tests.system.acceptance.deployment import APPLICATION, TOKENS, seconds
 from tests.system.acceptance.test_process_commands import hear
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
@@ -32,7 +32,6 @@ UNITS = APPLICATION / "systemd"
 SERVICES = ["rqsched-worker", "rqsched-dispatcher", "rqsched-web"]
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="no systemd here (Debian: apt install systemd)")
-TOKENS = '[{"name": "ops", "role": "admin", "namespaces": "*", "token": "a-token-of-32-characters-or-more"}]'
 
 
 def options_of(name: str) -> dict[str, list[str]]:
