@@ -77,7 +77,7 @@ class Image:
         assert here != requirements
         (folder / "tmp").mkdir()
         (folder / "tmp" / "requirements.txt").write_text(here)
-        shutil.copytree(APPLICATION, folder / "app")
+        shutil.copytree(APPLICATION, folder / "app", ignore=shutil.ignore_patterns("__pycache__"))
 
     def here(self, text: str) -> str:
         return re.sub(r"(?<![\w.])/(opt/venv|app|tmp)\b", rf"{self.folder}/\1", text)
