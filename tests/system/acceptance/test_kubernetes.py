@@ -145,7 +145,7 @@ def environment_of(name: str) -> dict[str, str]:
     return given | {one["name"]: one["value"] for one in container.get("env", [])}
 
 
-class Cluster:
+class Pods:
     """What stands for the pods: each a process with a /tmp of its own, and the secrets that are mounted for it."""
 
     def __init__(self, folder: Path, secrets: dict[str, str], processes: Processes) -> None:
@@ -183,33 +183,33 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(
+def pods(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, empty_postgres_url: str, redis_url: str
-) -> Iterator[Cluster]:
+) -> Iterator[Pods]:
     short = tmp_path_factory.mktemp("pods")  # the path of a socket has at most 107 bytes
     secrets = {"database_url": empty_postgres_url, "redis_url": redis_url, "tokens": TOKENS}
     with closing(Processes(tmp_path, {})) as processes:
-        yield Cluster(short, secrets, processes)
+        yield Pods(short, secrets, processes)
 
 
 @pytest.mark.postgres
-def test_every_command_starts_and_every_probe_passes_with_what_its_manifest_gives_it(cluster: Cluster) -> None:
-    cluster.start("migrate")
-    [migrating] = cluster.processes.started
+def test_every_command_starts_and_every_probe_passes_with_what_its_manifest_gives_it(pods: Pods) -> None:
+    pods.start("migrate")
+    [migrating] = pods.processes.started
     assert migrating.wait() == 0, migrating.log()
     for name in PODS[1:]:
-        cluster.start(name)
+        pods.start(name)
 
     for name in PODS[1:]:
-        wait_until(lambda name=name: cluster.passes(name, "startupProbe"), timeout=SOON, what=f"a start of {name}")  # type: ignore[misc]
+        wait_until(lambda name=name: pods.passes(name, "startupProbe"), timeout=SOON, what=f"a start of {name}")  # type: ignore[misc]
     for name, probe in [
         ("worker", "livenessProbe"),
         ("dispatcher", "livenessProbe"),
         ("web", "livenessProbe"),
         ("web", "readinessProbe"),
     ]:
-        assert cluster.passes(name, probe), (name, probe)
-    api = f"http://127.0.0.1:{cluster.port}/api/v1/schedules/"
+        assert pods.passes(name, probe), (name, probe)
+    api = f"http://127.0.0.1:{pods.port}/api/v1/schedules/"
     with httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=SOON) as client:
         body = {"schedule_id": "greeting", "workflow": "greet", "args": ["Ada"], "interval": "1s"}
         created = client.post(api, json=body)
