@@ -414,6 +414,10 @@ class Settings(BaseSettings):
     sentry_checkins: bool = False
     """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
 
+    otel: bool = False
+    """Whether this process traces what it does through OpenTelemetry; the extra `otel` must be installed, and the SDK
+    set up, as in a module of `imports`."""
+
     notification_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Hosts that URLs given over HTTP may name, such as `hc-ping.com, *.example.com`; by default none."""
 

@@ -50,10 +50,12 @@ def fire(link_id: str | None = None) -> Retry | None:
 
     A link that came early, or whose schedule another process holds, comes again: RQ is told when.
     """
-    runtime = current_runtime()
+    runtime, name = current_runtime(), link_id or _job_id()
     runtime.hold.look()
-    fired = firing.fire(runtime, [link_id or _job_id()], skip_locked=True)[0]
+    fired = firing.fire(runtime, [name], skip_locked=True)[0]
     reconcile_in_turn(runtime)
+    if runtime.tracing is not None:
+        runtime.tracing.end_job(name)
     if fired.again_at is None:
         return None
     wait = (fired.again_at - runtime.now()).total_seconds()
@@ -92,6 +94,9 @@ def execute(job_id: str | None = None) -> Any:
             execute_target(current_runtime(), job)
     except UnknownJobError:
         return _refuse(job)
+    finally:
+        if (tracing := current_runtime().tracing) is not None:
+            tracing.end_job(name)
     return None
 
 

@@ -430,6 +430,9 @@ class RunContext:
     """The error of the attempt before, if there was one."""
     target_id: str | None = None
     """The target that the workflow is called for; None in a run without targets, and while targets are named."""
+    traceparent: str | None = None
+    """The span of this attempt, as the header `traceparent` names it (W3C Trace Context): pass it on in requests. Where
+    this process traces nothing, that of what asked for the run; None where that was not traced either."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None

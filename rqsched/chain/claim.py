@@ -37,8 +37,12 @@ def make_context(
     checkpoint: Callable[[], None],
     attempt: int | None = None,
     target_id: str | None = None,
+    traceparent: str | None = None,
 ) -> RunContext:
-    """Return what a workflow may know of its run; `attempt` is that of the target with `target_id`."""
+    """Return what a workflow may know of its run; `attempt` is that of the target with `target_id`.
+
+    `traceparent` is the span of the attempt, None where that is not traced: then it is that of what asked for the run.
+    """
     return RunContext(
         uid=run.uid,
         instance_id=run.instance_id,
@@ -63,6 +67,7 @@ def make_context(
         _checkpoint=checkpoint,
         error=run.error if target_id is None else None,
         target_id=target_id,
+        traceparent=traceparent or run.traceparent,
     )
 
 

@@ -78,6 +78,15 @@ def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransact
     Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
     WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
+    if (tracing := runtime.tracing) is None:
+        return _create_one(runtime, request, within)
+    with tracing.asked("create", request.context) as asked:
+        schedule = _create_one(runtime, request._replace(context=asked.context), within)
+        asked.note(schedule, schedule.status.value)
+        return schedule
+
+
+def _create_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransaction | None) -> Schedule:
     runtime.ownership.require_own_redis()
     uid = new_uid(runtime.now())
     is_alone = request.key is None and quota_of(runtime, request.named.namespace).is_unlimited
@@ -166,6 +175,15 @@ def upsert(
 
     Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
     """
+    if (tracing := runtime.tracing) is None:
+        return _upsert_one(runtime, request, within)
+    with tracing.asked("upsert", request.context) as asked:
+        schedule, outcome = _upsert_one(runtime, request._replace(context=asked.context), within)
+        asked.note(schedule, outcome)
+        return schedule, outcome
+
+
+def _upsert_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransaction | None) -> tuple[Schedule, str]:
     [(schedule, outcome)] = change(runtime, _upserting(runtime, [request]), within=within, creates=1)
     return schedule, outcome
 

@@ -26,7 +26,7 @@ from rqsched.chain.settling import has_failed_finally, publish_end, write_end
 from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import Change, RunStatus, dumps
+from rqsched.core.model import BLOCKED, Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, HeldError, RunCancelled
 from rqsched.store import changes, claims
@@ -53,28 +53,30 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     if claim is None:
         _leave(runtime, job, rq_job)
         return None
-    found = _find_code(runtime, claim, rq_job)
-    if found is None:
-        return None
-    owed = claim.owed
-    if not owed and runtime.workflows.get(claim.run.workflow) is None:  # the claim could not know what it owes
-        owed = delivering.write_start(runtime, claim.schedule, claim.run)
-    try:
-        with delivering.start_told(runtime, owed) if owed else nullcontext():
-            result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
-    except RunCancelled as signal:
-        _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
-        _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
-        return None
-    except BaseException as error:
-        _fail(runtime, claim, error, rq_job)
-        raise
-    is_open = isinstance(result, FannedOut) and result.has_targets
-    outcome = AttemptOutcome.DISPATCHED if is_open else AttemptOutcome.SUCCEEDED
-    _complete(runtime, claim, AttemptResult(outcome, result=_dump_result(result)))
-    if is_open:
-        try_to_end(runtime, claim.run.uid)  # the last target may have ended already
-    return result
+    with nullcontext() if runtime.tracing is None else runtime.tracing.attempt(claim.schedule, claim.run):
+        log_start(claim.schedule, claim.run)
+        found = _find_code(runtime, claim, rq_job)
+        if found is None:
+            return None
+        owed = claim.owed
+        if not owed and runtime.workflows.get(claim.run.workflow) is None:  # the claim could not know what it owes
+            owed = delivering.write_start(runtime, claim.schedule, claim.run)
+        try:
+            with delivering.start_told(runtime, owed) if owed else nullcontext():
+                result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
+        except RunCancelled as signal:
+            _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
+            _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
+            return None
+        except BaseException as error:
+            _fail(runtime, claim, error, rq_job)
+            raise
+        is_open = isinstance(result, FannedOut) and result.has_targets
+        outcome = AttemptOutcome.DISPATCHED if is_open else AttemptOutcome.SUCCEEDED
+        _complete(runtime, claim, AttemptResult(outcome, result=_dump_result(result)))
+        if is_open:
+            try_to_end(runtime, claim.run.uid)  # the last target may have ended already
+        return result
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
@@ -105,6 +107,8 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
         targets = claim.schedule.policies.targets or workflow.targets
         found = workflow, None if targets is None else find_resolver(runtime, workflow, targets)
     except WorkflowNotFoundError as error:
+        if runtime.tracing is not None:
+            runtime.tracing.note_outcome(BLOCKED)
         change = block_run(runtime, claim.run, error.reason, patience=runtime.end_patience)
         if has_failed_finally(change, claim.run.uid):
             _mark_failed(rq_job)
@@ -148,8 +152,6 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
         except NotAnsweredError as error:
             _log.debug("run %s is claimed by its own process: %s", job.uid, error, extra={"action": "parent_silent"})
             claim = write_claim(runtime, job, token, worker)  # under the same token: it is done once
-    if claim is not None:
-        log_start(claim.schedule, claim.run)
     return claim
 
 
@@ -187,6 +189,7 @@ def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workf
         started_at=claim.run.started_at or runtime.now(),
         timeout=timeout,
         checkpoint=partial(_checkpoint, runtime, claim),
+        traceparent=None if runtime.tracing is None else runtime.tracing.traceparent,
     )
     entered = enter_run(context)
     heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
@@ -251,6 +254,8 @@ def _dump_result(result: Any) -> str | None:
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
     """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
     at, is_repeated = None, False
+    if runtime.tracing is not None:
+        runtime.tracing.note_outcome(attempt_result.outcome.value)
     if runtime.parent is not None and attempt_result.outcome is AttemptOutcome.SUCCEEDED:
         at = runtime.now()
         try:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -24,6 +25,9 @@ from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +60,8 @@ class Fired(NamedTuple):
     """Why it failed; None when it did not."""
     sweep: str | None = None
     """The uid of the run whose targets it lets be tried again; None for every other link."""
+    span: Span | None = None
+    """The span of a fire that is traced, until that is committed and followed."""
 
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
@@ -73,21 +79,22 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     """
     if runtime.hold.is_on:
         return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
-    batch, done = _read(ids, runtime.now() + UNREADABLE_AGAIN)
-    try:
-        fired = _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
-    except BackendUnavailableError:
-        raise
-    except Exception as error:  # noqa: BLE001
-        _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
-        fired = [
-            result
-            for uid, links in sorted(batch.items())
-            for result in _fire_alone(runtime, uid, links, skip_locked=skip_locked, must_follow=must_follow)
-        ]
-    if any(result.outcome == "foreign" for result in fired):
-        fired = _disown(runtime, fired)
-    return fired + done
+    with nullcontext() if runtime.tracing is None else runtime.tracing.batch(len(ids)):
+        batch, done = _read(ids, runtime.now() + UNREADABLE_AGAIN)
+        try:
+            fired = _fire_together(runtime, batch, skip_locked=skip_locked, must_follow=must_follow)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            _log.warning("a batch of %d is repeated one by one: %s", len(ids), error, extra={"action": "batch_split"})
+            fired = [
+                result
+                for uid, links in sorted(batch.items())
+                for result in _fire_alone(runtime, uid, links, skip_locked=skip_locked, must_follow=must_follow)
+            ]
+        if any(result.outcome == "foreign" for result in fired):
+            fired = _disown(runtime, fired)
+        return fired + done
 
 
 def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
@@ -115,7 +122,11 @@ def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
 
 def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
     fired = runtime.database.transact(partial(_decide, runtime, batch, skip_locked=skip_locked))
-    runtime.publish([result.change for result in fired if result.change is not None], must=must_follow)
+    try:
+        runtime.publish([result.change for result in fired if result.change is not None], must=must_follow)
+    finally:
+        if runtime.tracing is not None:
+            runtime.tracing.end_fires((one.span, one.change) for one in fired)
     return [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
 
 
@@ -142,7 +153,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
             fired.append(Fired(str(link), "early", schedule.due_at))
         else:
             due.append((link, schedule))
-    fired += _fire_due(connection, due, now=now, env=runtime.settings.env, skip_locked=skip_locked)
+    fired += _fire_due(runtime, connection, due, now=now, skip_locked=skip_locked)
     runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
     return fired
 
@@ -161,7 +172,12 @@ def _put_off_absent(
 
 
 def _fire_due(
-    connection: Connection, links: Sequence[tuple[LinkId, Schedule]], *, now: datetime, env: str, skip_locked: bool
+    runtime: Runtime,
+    connection: Connection,
+    links: Sequence[tuple[LinkId, Schedule]],
+    *,
+    now: datetime,
+    skip_locked: bool,
 ) -> list[Fired]:
     """Decide about links that are due, from what ran and runs of their schedules."""
     due = [schedule for _, schedule in links]
@@ -173,9 +189,12 @@ def _fire_due(
         if (open_runs := runs.get(schedule.uid)) is None:
             fired.append(Fired(str(link), "locked", now + LOCKED_AGAIN))
             continue
-        context = FireContext(env, ran.get(schedule.uid, frozenset()))
+        context, span = FireContext(runtime.settings.env, ran.get(schedule.uid, frozenset())), None
+        if runtime.tracing is not None:
+            span, asked = runtime.tracing.begin_fire(schedule, now)
+            context = context._replace(asked=asked)
         change = decide_fire(schedule, open_runs, now=now, context=context)
-        fired.append(Fired(str(link), "fired", change=change))
+        fired.append(Fired(str(link), "fired", change=change, span=span))
     return fired
 
 
@@ -219,6 +238,8 @@ def _fire_alone(
     except Exception as error:  # noqa: BLE001
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
         text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+        if runtime.tracing is not None:
+            runtime.tracing.fail_fire(uid, error)
         failed = []
         for link in links:
             change = None

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import product
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
@@ -28,7 +29,7 @@ from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.embedded import resolve_urls
-from rqsched.errors import RedisUnavailableError, WrongDatabaseError, error_line
+from rqsched.errors import ConfigError, RedisUnavailableError, WrongDatabaseError, error_line
 from rqsched.fork_guard import call_in_this_process
 from rqsched.signals import everywhere
 from rqsched.store import registered_workflows, schema_version
@@ -36,6 +37,9 @@ from rqsched.store.database import Database, Patience
 from rqsched.transport.breaker import Breakers, RedisAwayError
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, registry
+
+if TYPE_CHECKING:
+    from rqsched.chain.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +69,8 @@ class Runtime:
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
         processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
         """
+        self.tracing = _open_tracing(settings)
+        """What this process traces with; None where it does not."""
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
@@ -193,6 +199,22 @@ class Runtime:
         self.database.close()
         for redis in (self.transport.redis, *self.transport.connections.values()):
             redis.close()
+
+
+def _open_tracing(settings: Settings) -> Tracing | None:
+    """Return what traces; raises ConfigError where it is on and OpenTelemetry is not installed."""
+    if not settings.otel:
+        return None
+    try:
+        from rqsched.chain.tracing import Tracing  # noqa: PLC0415 - an optional extra, which is imported nowhere else
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError(
+            "RQSCHED_OTEL is on, and opentelemetry-api is not installed here; pip install 'rqsched[otel]' brings it, "
+            "or turn RQSCHED_OTEL off."
+        ) from error
+    return Tracing(settings.default_queue)
 
 
 def process_name() -> str:

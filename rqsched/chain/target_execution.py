@@ -59,6 +59,15 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
     target = claimed.target
+    if runtime.tracing is None:
+        return _handle_to_end(runtime, claimed, token, worker)
+    found = claimed.run and _run_of(runtime, target, claimed.run[1])
+    with runtime.tracing.target(target, found, claimed.started_at):
+        return _handle_to_end(runtime, claimed, token, worker)
+
+
+def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker: str) -> TargetStatus | None:
+    target = claimed.target
     try:
         status = TargetStatus.SUCCEEDED if _handle(runtime, claimed, token) else TargetStatus.IGNORED
     except RunCancelled as signal:
@@ -103,6 +112,7 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: ClaimedTarget, token: s
         checkpoint=partial(_checkpoint, runtime, target, token),
         attempt=target.attempt,
         target_id=target.target_id,
+        traceparent=None if runtime.tracing is None else runtime.tracing.traceparent,
     )
     entered = enter_run(context)
     try:
@@ -171,6 +181,8 @@ def _read_policy(connection: Connection, target: Target) -> Schedule | None:
 
 def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
     """Record what follows through an SQL outage as long as a run's may last."""
+    if runtime.tracing is not None:
+        runtime.tracing.note_outcome(end.status.value)
     finish = partial(fan_out_targets.finish, target=target, token=token, end=end, now=runtime.now())
     transact = runtime.database.transact_alone if target.max_parallel is None else runtime.database.transact
     _follow(runtime, target, end, *transact(finish, patience=runtime.end_patience))

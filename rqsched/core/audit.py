@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text
+from rqsched.core.traceparent import parse_traceparent
 from rqsched.errors import InvalidPayloadError
 
 CREATED = "ScheduleCreated"
@@ -155,6 +156,8 @@ class CommandContext:
     """Free text for the next operator."""
     context: Mapping[str, Any] | None = None
     """Further JSON-native values, as the Durable Workflow control plane records them; at most 256 KiB."""
+    traceparent: str | None = None
+    """The caller's span, as W3C Trace Context writes it: what is created, or started, belongs to its trace."""
 
     def __post_init__(self) -> None:
         """Refuse what an audit event could not hold; raises InvalidPayloadError."""
@@ -166,6 +169,9 @@ class CommandContext:
         if not isinstance(self.context, Mapping | None):
             raise InvalidPayloadError("context", f"must be an object, not {type(self.context).__name__}")
         json_text("context", None if self.context is None else dict(self.context), MEMO_BYTES)
+        if self.traceparent is not None and str(parse_traceparent(str(self.traceparent))) != self.traceparent:
+            told = "is not a span as W3C Trace Context writes it: 00-, 32, 16 and 2 hexadecimal digits"
+            raise InvalidPayloadError("context.traceparent", told)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> CommandContext:
@@ -173,9 +179,13 @@ class CommandContext:
         return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
     def to_json(self) -> dict[str, Any]:
-        """Render the attributes that were given; absent ones are omitted, never blank."""
-        names = ("principal", "request_id", "source", "reason", "context")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        """Render the attributes that were given; absent ones are omitted, never blank.
+
+        A span alone says neither who asked nor why: then there is nothing to record.
+        """
+        names = ("principal", "request_id", "source", "reason", "context", "traceparent")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {} if given.keys() == {"traceparent"} else given
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ class ChangeBuilder:
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
 
+    @property
+    def traceparent(self) -> str | None:
+        """The span of whoever asked for this, for what is created or started; None where that is not traced."""
+        return None if self._context is None else self._context.traceparent
+
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
         sees_backfill = kind is RunKind.BACKFILL

@@ -42,6 +42,8 @@ class FireContext(NamedTuple):
     """RQSCHED_ENV of the firing process, for `environments`."""
     ran: frozenset[datetime] = frozenset()
     """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
+    asked: CommandContext | None = None
+    """Names the span that the runs belong to that start; None where fires are not traced."""
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
@@ -54,7 +56,7 @@ def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, conte
 
     The caller has checked that the schedule is active and due; `runs` are its open runs.
     """
-    builder = ChangeBuilder(schedule, runs, now=now)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
     _evaluate(builder, classify_due(schedule, now), context)
     complete_if_over(builder)
     builder.set(fire_failures=0)

@@ -115,6 +115,7 @@ def decide_create(
         remaining=definition.max_runs,
         note=note,
         tzdata=tzdata,
+        traceparent=None if context is None else context.traceparent,
     )
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     builder.plan(next_occurrence(schedule, now))

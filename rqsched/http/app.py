@@ -161,7 +161,10 @@ def serve(
 
     def configure(recover: bool = True) -> uvicorn.Config:
         app = create_app(settings=settings, recover=recover)
-        app.state.rqsched.scheduler.runtime.imports.require()  # a wrong setting ends this process, not a request
+        runtime = app.state.rqsched.scheduler.runtime
+        runtime.imports.require()  # a wrong setting ends this process, not a request
+        if runtime.tracing is not None:
+            runtime.tracing.warn_unless_set_up()
         return uvicorn.Config(app, host=host, port=port, **_QUIET | options)
 
     if workers > 1:

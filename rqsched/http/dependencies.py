@@ -21,6 +21,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import refused_url
 from rqsched.core.option_table import is_id, require_id
+from rqsched.core.traceparent import parse_traceparent
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.ended_sessions import EndedSessions
@@ -82,11 +83,14 @@ class Call:
     """A namespace that the principal may see."""
     request_id: str
     """Recorded in audit events and logs."""
+    traceparent: str | None = None
+    """The caller's span, as its header `traceparent` names it; None without one."""
 
     @property
     def context(self) -> CommandContext:
         """The command context of audit events."""
-        return CommandContext(principal=self.principal.name, request_id=self.request_id, source="http")
+        name, own, span = self.principal.name, self.request_id, self.traceparent
+        return CommandContext(principal=name, request_id=own, source="http", traceparent=span)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Read from the database, in one transaction."""
@@ -193,7 +197,9 @@ def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitab
                     f"{name} is not honoured here, and nothing was done. Omit it; PATCH, DELETE, pause, skip-next, "
                     "resume and restart of a schedule take If-Match."
                 )
-        return Call(get_scheduler(request), principal, namespace, tag_of(request).request_id)
+        span = parse_traceparent(request.headers.get("traceparent", ""))
+        tag = tag_of(request)
+        return Call(get_scheduler(request), principal, namespace, tag.request_id, span and str(span))
 
     return admit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -36,7 +37,10 @@ class LogFormat(StrEnum):
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one line: an object with `at`, `level`, `logger`, `message` and every field of `extra`."""
+    """Writes a record as one line: an object with `at`, `level`, `logger`, `message` and every field of `extra`.
+
+    What is logged within a span of OpenTelemetry has `trace_id` and `span_id`, too.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, in one line whatever it holds."""
@@ -49,9 +53,19 @@ class JsonLines(logging.Formatter):
             "pid": record.process,
         }
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        fields |= _current_span()
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+def _current_span() -> dict[str, str]:
+    """Return the ids of the current span; nothing where OpenTelemetry is not imported, or no span is current."""
+    trace = sys.modules.get("opentelemetry.trace")
+    span = None if trace is None else trace.get_current_span().get_span_context()
+    if trace is None or span is None or not span.is_valid:
+        return {}
+    return {"trace_id": trace.format_trace_id(span.trace_id), "span_id": trace.format_span_id(span.span_id)}
 
 
 def begin_logging(level: LogLevel, form: LogFormat) -> None:

@@ -244,6 +244,8 @@ def prepare(runtime: Runtime) -> None:
     """
     runtime.database.require_accepted()
     _open_database(runtime)
+    if runtime.tracing is not None:
+        runtime.tracing.warn_unless_set_up()
     if runtime.write_gate.is_open():
         runtime.record_workflows()
     runtime.ownership.is_known_to_redis()
@@ -321,7 +323,10 @@ def make_one_pass(*, spawns: bool = False) -> None:
 
 def dispatch_once() -> None:
     """Make a pass of reconcile, fire what is due, and end."""
-    Dispatcher(open_runtime(), recover=True).run_until_idle()
+    runtime = open_runtime()
+    Dispatcher(runtime, recover=True).run_until_idle()
+    if runtime.tracing is not None:
+        runtime.tracing.flush()
 
 
 def dispatch(runtime: Runtime, *, recover: bool = True, on_turn: Callable[[], None]) -> None:
@@ -330,6 +335,8 @@ def dispatch(runtime: Runtime, *, recover: bool = True, on_turn: Callable[[], No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dispatcher.stop())
     dispatcher.run()
+    if runtime.tracing is not None:
+        runtime.tracing.flush()
 
 
 def _dispatcher_role(*, recover: bool) -> ChildRole:
@@ -442,6 +449,8 @@ def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_sche
             with_scheduler=with_scheduler,
             logging_level=_RQ_LOG_LEVEL,
         )
+    if runtime.tracing is not None:
+        runtime.tracing.flush()
     if (status := exit_status(cast("PatientWorker", worker), options)) != 0:
         sys.exit(status)
 

@@ -102,6 +102,8 @@ class Target(NamedTuple):
     """The most targets of its run that are on their queue or handled at once; None is unlimited."""
     blocked_at: datetime | None
     """Since when no worker that took it could find its workflow; None when it was not blocked."""
+    number: int
+    """1, 2, 3 ... in the order in which the targets of its run were named."""
 
     @property
     def job_id(self) -> TargetJobId:
@@ -620,5 +622,5 @@ def rehearse(connection: Connection, uid: str, now: datetime) -> None:
     claim(connection, TargetJobId(uid), uid, now)
     if not dialect_of(connection).joins_writes:
         connection.execute(_CLAIM, {**_mine(TargetJobId(uid), uid, now, None), "deadline": now})
-    target = Target(uid, uid, None, "", "", 1, None, None, 1, 1, None, None)
+    target = Target(uid, uid, None, "", "", 1, None, None, 1, 1, None, None, 1)
     finish(connection, target, uid, TargetEnd(TargetStatus.SUCCEEDED), now)

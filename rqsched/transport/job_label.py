@@ -37,6 +37,8 @@ class JobLabel(NamedTuple):
     """The nominal time of the run."""
     attempt: int | None = None
     """The attempt of the run."""
+    traceparent: str | None = None
+    """The span of what asked for the run, under the name by which instrumentations of RQ look for it."""
 
     @property
     def description(self) -> str:
@@ -51,6 +53,7 @@ class JobLabel(NamedTuple):
             "occurrence": None if self.occurrence is None else iso_utc(self.occurrence),
             "attempt": self.attempt,
             "run": self.run,
+            "traceparent": self.traceparent,
             DATABASE: database,
             SERVER: server,
         }

@@ -253,7 +253,9 @@ class Transport:
             jobs = []
             for run in some:
                 namespace, schedule_id = names.get(run.schedule_uid, (None, None))
-                label = JobLabel(run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt)
+                label = JobLabel(
+                    run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt, run.traceparent
+                )
                 seconds = (run.timeout or timeout) + more
                 jobs.append(JobSpec(str(job_id_of(run)), seconds, is_front=run.priority > 0, label=label))
             written += self._put(job_queue, some[0].connection, jobs, now)

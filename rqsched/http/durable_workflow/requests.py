@@ -216,7 +216,7 @@ def command_context(call: Call, request: Request, schedule_id: str, command: str
         },
         "server": {"namespace": call.namespace, "workflow_id": schedule_id, "command": f"schedule.{command}"},
     }
-    return CommandContext(source="control_plane", context=context)
+    return CommandContext(source="control_plane", context=context, traceparent=call.traceparent)
 
 
 def filters_of(namespace: str, status: str | None, workflow_type: str | None, query: str | None) -> Filters:

@@ -139,6 +139,8 @@ def job(claimed: ClaimedRun, settings: Settings) -> dict[str, Any]:
     action, options = loads(run.action), sent_fields(schedule).get("options", {})
     # queued_at moves with each retry; the cron triggered when the run was created.
     meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.created_at)}
+    if run.traceparent is not None:
+        meta["traceparent"] = run.traceparent
     errors = _errors(run)
     known = {
         "timeout": run.timeout,

@@ -1,0 +1,284 @@
+"""Spans through OpenTelemetry: what was asked, fires, attempts of runs, and targets. Imported where RQSCHED_OTEL is on.
+
+Only the API is used: the SDK, its exporters and their settings are the application's. Nothing here waits for an
+exporter, except for a moment at the end of a process that would take its spans with it.
+
+A fire begins a trace of its own, linked to the span that created its schedule: that may be years old, and a schedule
+fires often. An attempt and the targets of its run belong to the trace of what asked for the run while they begin
+within `NEAR` of it. Later ones, those of backfills, and targets beyond `MANY` begin their own, linked to it: nobody can
+read a trace of days, or of a hundred thousand spans.
+
+Names and attributes are those of the semantic conventions for messaging, version 1.44, which are still in development,
+and `rqsched.*` where they have no word. They are constants of ours, so that no release of the conventions renames them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import Thread
+from typing import Any, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+import rqsched
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import Change, Run, RunKind, Schedule
+from rqsched.core.traceparent import Traceparent, parse_traceparent
+from rqsched.store.fan_out_targets import Target
+
+_log = logging.getLogger(__name__)
+
+NEAR = timedelta(hours=1)
+"""What begins within this time of what asked for it belongs to its trace."""
+MANY = 1_000
+"""The targets of a run up to this number do, too."""
+FLUSH_SECONDS = 1.0
+"""How long a process that ends waits for its spans to be exported."""
+
+SYSTEM = "messaging.system"
+OPERATION, OPERATION_TYPE = "messaging.operation.name", "messaging.operation.type"
+DESTINATION = "messaging.destination.name"
+MESSAGE, MESSAGES = "messaging.message.id", "messaging.batch.message_count"
+NAMESPACE = "rqsched.namespace"
+SCHEDULE, SCHEDULE_UID = "rqsched.schedule.id", "rqsched.schedule.uid"
+WORKFLOW = "rqsched.workflow"
+RUN, RUN_KIND, ATTEMPT = "rqsched.run.uid", "rqsched.run.kind", "rqsched.run.attempt"
+OCCURRENCE = "rqsched.occurrence"
+TARGET = "rqsched.target.id"
+OUTCOME = "rqsched.outcome"
+LATENESS, QUEUE_WAIT = "rqsched.lateness", "rqsched.queue_wait"
+"""In seconds."""
+TRIGGER = "trigger"
+"""The one operation that puts a run on its queue at once."""
+
+
+class Asked(NamedTuple):
+    """An operation that somebody asks for."""
+
+    operation: str
+    """What it is called."""
+    span: Span
+    """Its span."""
+    context: CommandContext
+    """Who asks and why, and the span: what is created or started belongs to it."""
+
+    def note(self, schedule: Schedule, outcome: str, run: Run | None = None) -> None:
+        """Note what became of it: what it is about is known when the schedule was read."""
+        self.span.update_name(f"{self.operation} {schedule.definition.workflow}")
+        self.span.set_attributes({**of_schedule(schedule), OUTCOME: outcome})
+        if run is not None:
+            self.span.set_attribute(RUN, run.uid)
+
+
+class Tracing:
+    """What a process traces with."""
+
+    def __init__(self, default_queue: str) -> None:
+        self._tracer = trace.get_tracer("rqsched", rqsched.__version__)
+        self._default_queue = default_queue
+
+    def warn_unless_set_up(self) -> None:
+        """Log that nothing records spans, if that is so once the application is imported."""
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            text = (
+                "RQSCHED_OTEL is on, and no SDK of OpenTelemetry is set up in this process: nothing is traced. Set a "
+                "tracer provider in a module of RQSCHED_IMPORTS, or start this by opentelemetry-instrument."
+            )
+            _log.warning(text, extra={"action": "tracing_not_set_up"})
+
+    @property
+    def traceparent(self) -> str | None:
+        """The current span; None when there is none."""
+        return _write(trace.get_current_span().get_span_context())
+
+    @contextmanager
+    def asked(self, operation: str, context: CommandContext | None) -> Iterator[Asked]:
+        """Trace an operation: under the current span, else under the one that its caller named."""
+        context = context or CommandContext()
+        parent = None if trace.get_current_span().get_span_context().is_valid else _read(context.traceparent)
+        below = None if parent is None else _below(parent)
+        kind = SpanKind.PRODUCER if operation == TRIGGER else SpanKind.INTERNAL
+        given = {SYSTEM: "rqsched", OPERATION: operation}
+        with self._tracer.start_as_current_span(operation, below, kind, given) as span:
+            own = _write(span.get_span_context())
+            yield Asked(operation, span, context if own is None else replace(context, traceparent=own))
+
+    @contextmanager
+    def batch(self, links: int) -> Iterator[None]:
+        """Trace the delivery of so many links, whose statements belong to all of them."""
+        given: Mapping[str, Any] = {
+            OPERATION: "dispatch",
+            OPERATION_TYPE: "receive",
+            MESSAGES: links,
+            SYSTEM: "rqsched",
+        }
+        with self._tracer.start_as_current_span("dispatch", None, SpanKind.CONSUMER, given):
+            yield
+
+    def begin_fire(self, schedule: Schedule, now: datetime) -> tuple[Span, CommandContext]:
+        """Begin the span of a fire; returns it, and the context by which the runs that it starts belong to it.
+
+        One that is never ended, because its transaction is repeated, is never exported.
+        """
+        batch = trace.get_current_span().get_span_context()
+        created = _read(schedule.traceparent)
+        links = [Link(one) for one in (created, batch) if one is not None and one.is_valid]
+        attributes = {OPERATION: "fire", OPERATION_TYPE: "send", **of_schedule(schedule)}
+        if schedule.due_at is not None:
+            attributes[LATENESS] = (now - schedule.due_at).total_seconds()
+        name = f"fire {schedule.definition.workflow}"
+        span = self._tracer.start_span(name, Context(), SpanKind.PRODUCER, attributes, links)
+        return span, CommandContext(traceparent=_write(span.get_span_context()))
+
+    def end_fires(self, fired: Iterable[tuple[Span | None, Change | None]]) -> None:
+        """End the spans of fires that were committed, and followed if Redis answered."""
+        for span, change in fired:
+            if span is None or change is None:
+                continue
+            span.set_attribute(OUTCOME, change.events[-1].type if change.events else "")
+            if change.new_runs:
+                run = change.new_runs[-1]
+                span.set_attributes({RUN: run.uid, OCCURRENCE: iso_utc(run.occurrence_at)})
+            span.end()
+
+    def fail_fire(self, schedule_uid: str, error: Exception) -> None:
+        """Trace a fire that failed, and is tried again."""
+        given = {SYSTEM: "rqsched", OPERATION: "fire", OPERATION_TYPE: "send", SCHEDULE_UID: schedule_uid}
+        span = self._tracer.start_span("fire", Context(), SpanKind.PRODUCER, given)
+        _fail(span, error)
+        span.end()
+
+    @contextmanager
+    def attempt(self, schedule: Schedule, run: Run) -> Iterator[None]:
+        """Trace an attempt of a run while its workflow executes and its end is recorded; its span is current."""
+        attributes = {**self._of_run(schedule, run), MESSAGE: run.uid, ATTEMPT: run.attempt}
+        if run.queued_at is not None and run.started_at is not None:
+            attributes[QUEUE_WAIT] = (run.started_at - run.queued_at).total_seconds()
+        with self._processing(f"run {run.workflow}", "run", run, run.started_at, attributes):
+            yield
+
+    @contextmanager
+    def target(self, target: Target, found: tuple[Schedule, Run] | None, began: datetime) -> Iterator[None]:
+        """Trace an attempt of a target likewise; `found` are its schedule and run, unless it was started by hand."""
+        attributes: dict[str, Any] = {SYSTEM: "rqsched", DESTINATION: target.queue or self._default_queue}
+        run = None
+        if found is not None:
+            schedule, run = found
+            attributes = self._of_run(schedule, run)
+        attributes |= {
+            WORKFLOW: target.workflow,
+            TARGET: target.target_id,
+            MESSAGE: target.uid,
+            ATTEMPT: target.attempt,
+        }
+        is_many = target.number > MANY
+        with self._processing(f"target {target.workflow}", "target", run, began, attributes, is_many=is_many):
+            yield
+
+    def note_outcome(self, outcome: str) -> None:
+        """Note how the attempt that is traced here ended."""
+        trace.get_current_span().set_attribute(OUTCOME, outcome)
+
+    @contextmanager
+    def _processing(
+        self,
+        name: str,
+        operation: str,
+        run: Run | None,
+        began: datetime | None,
+        attributes: dict[str, Any],
+        *,
+        is_many: bool = False,
+    ) -> Iterator[None]:
+        parent, links = None, list[Link]()
+        if run is not None:
+            is_near = began is None or began - run.created_at <= NEAR
+            belongs = is_near and run.kind is not RunKind.BACKFILL and not is_many
+            parent, links = _place(_read(run.traceparent), belongs=belongs)
+        attributes |= {OPERATION: operation, OPERATION_TYPE: "process"}
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as error:
+                _fail(span, error)
+                raise
+
+    def _of_run(self, schedule: Schedule, run: Run) -> dict[str, Any]:
+        return {
+            **of_schedule(schedule),
+            WORKFLOW: run.workflow,
+            DESTINATION: run.queue or self._default_queue,
+            RUN: run.uid,
+            RUN_KIND: run.kind.value,
+            OCCURRENCE: iso_utc(run.occurrence_at),
+        }
+
+    def end_job(self, job_id: str) -> None:
+        """Export what a work horse traced, before RQ ends it; nothing in a process that goes on."""
+        if os.environ.get("RQ_JOB_ID") == job_id:  # RQ tells a horse, and nobody else, which job it is for
+            self.flush()
+
+    def flush(self) -> None:
+        """Export what this process traced, and wait for that at most `FLUSH_SECONDS`: the collector may be away."""
+        force_flush = getattr(trace.get_tracer_provider(), "force_flush", None)
+        if force_flush is not None:  # it is of the SDK's provider, and not bounded by the time it is given
+            thread = Thread(target=force_flush, name="rqsched-flush", daemon=True)
+            thread.start()
+            thread.join(FLUSH_SECONDS)
+
+
+def of_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Return the attributes that name a schedule."""
+    return {
+        SYSTEM: "rqsched",
+        NAMESPACE: schedule.namespace,
+        SCHEDULE: schedule.schedule_id,
+        SCHEDULE_UID: schedule.uid,
+        WORKFLOW: schedule.definition.workflow,
+    }
+
+
+def _read(text: str | None) -> SpanContext | None:
+    found = None if text is None else parse_traceparent(text)
+    if found is None:
+        return None
+    return SpanContext(
+        int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=TraceFlags(found.flags)
+    )
+
+
+def _write(span: SpanContext) -> str | None:
+    if not span.is_valid:
+        return None
+    return str(Traceparent(trace.format_trace_id(span.trace_id), trace.format_span_id(span.span_id), span.trace_flags))
+
+
+def _below(parent: SpanContext) -> Context:
+    return trace.set_span_in_context(NonRecordingSpan(parent))
+
+
+def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:
+    """Return the parent of a span, None for the current one, and its links.
+
+    An instrumentation of RQ may have made a span for the job: of the same trace it is between the two, else a link.
+    """
+    current = trace.get_current_span().get_span_context()
+    if asked is None or (current.is_valid and current.trace_id == asked.trace_id):
+        return None, []
+    if not belongs:
+        return None, [Link(asked)]
+    return _below(asked), [Link(current)] if current.is_valid else []
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
