@@ -47,7 +47,7 @@ class Receiver:
 
     @property
     def got(self) -> list[dict[str, Any]]:
-        """Every request so far: path, headers in lower case, body."""
+        """Every request so far: path, headers in lower case, body, and in `hex` what is no text."""
         found = self.folder / "got"
         return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
 
@@ -76,7 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        line = json.dumps({"path": self.path, "headers": headers, "body": body.decode(errors="replace")})
+        told = {"path": self.path, "headers": headers, "body": body.decode(errors="replace"), "hex": body.hex()}
+        line = json.dumps(told)
         with (self.folder / "got").open("a") as file:
             file.write(line + "\n")
         how = (self.folder / "answer").read_text()

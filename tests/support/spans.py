@@ -1,0 +1,131 @@
+"""The spans of this process, recorded by OpenTelemetry's own SDK, and those that an OTLP receiver got.
+
+A process has one tracer provider, which cannot be replaced: it is set at the first use, and emptied for each test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+
+from rqsched.core.traceparent import Traceparent
+
+trace = pytest.importorskip("opentelemetry.trace")
+pytest.importorskip("opentelemetry.sdk")
+
+
+class Seen(NamedTuple):
+    """One span that has ended."""
+
+    name: str
+    trace: str
+    """32 hexadecimal digits."""
+    span: str
+    """16 of them."""
+    parent: str | None
+    """The span above it; None for the first of its trace."""
+    links: tuple[str, ...]
+    """Spans that it is linked to."""
+    attributes: dict[str, Any]
+    is_error: bool
+    kind: str
+    flags: int
+    events: tuple[str, ...]
+    """What was recorded in it, such as an exception."""
+
+    @property
+    def traceparent(self) -> str:
+        return str(Traceparent(self.trace, self.span, self.flags))
+
+
+class Spans:
+    """What this process has traced since the test began."""
+
+    def __init__(self, exporter: Any) -> None:
+        self._exporter = exporter
+
+    def all(self) -> list[Seen]:
+        """Every span that has ended, in that order."""
+        return [_of_sdk(one) for one in self._exporter.get_finished_spans()]
+
+    def named(self, name: str) -> list[Seen]:
+        return [one for one in self.all() if one.name == name]
+
+    def one(self, name: str) -> Seen:
+        """The only span of that name."""
+        found = self.named(name)
+        assert len(found) == 1, [one.name for one in self.all()]
+        return found[0]
+
+    def clear(self) -> None:
+        self._exporter.clear()
+
+
+@cache
+def _exporter() -> Any:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    """The spans of this test; schedulers trace where they are opened with `otel=True`."""
+    exporter = _exporter()
+    exporter.clear()
+    yield Spans(exporter)
+    exporter.clear()
+
+
+def _of_sdk(span: Any) -> Seen:
+    context = span.get_span_context()
+    return Seen(
+        span.name,
+        trace.format_trace_id(context.trace_id),
+        trace.format_span_id(context.span_id),
+        None if span.parent is None else trace.format_span_id(span.parent.span_id),
+        tuple(trace.format_span_id(link.context.span_id) for link in span.links),
+        dict(span.attributes),
+        span.status.status_code is trace.StatusCode.ERROR,
+        span.kind.name.lower(),
+        context.trace_flags,
+        tuple(event.name for event in span.events),
+    )
+
+
+def of_otlp(requests: list[dict[str, Any]]) -> list[Seen]:
+    """The spans that were exported to a receiver by OTLP, as protobuf over HTTP."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+    from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+    found = []
+    for request in requests:
+        if request["path"] != "/v1/traces":
+            continue
+        sent = ExportTraceServiceRequest.FromString(bytes.fromhex(request["hex"]))
+        for span in [one for resource in sent.resource_spans for scope in resource.scope_spans for one in scope.spans]:
+            values = {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+            found.append(
+                Seen(
+                    span.name,
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.parent_span_id.hex() or None,
+                    tuple(link.span_id.hex() for link in span.links),
+                    values,
+                    span.status.code == Status.STATUS_CODE_ERROR,
+                    OtlpSpan.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
+                    span.flags & 0xFF,
+                    tuple(event.name for event in span.events),
+                )
+            )
+    return found
