@@ -14,7 +14,11 @@ import pytest
 from rqsched.core.traceparent import Traceparent
 
 trace = pytest.importorskip("opentelemetry.trace")
-pytest.importorskip("opentelemetry.sdk")
+_sdk = pytest.importorskip("opentelemetry.sdk.trace")
+_export = pytest.importorskip("opentelemetry.sdk.trace.export")
+_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+_otlp = pytest.importorskip("opentelemetry.proto.trace.v1.trace_pb2")
+_collector = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 
 class Seen(NamedTuple):
@@ -66,12 +70,8 @@ class Spans:
 
 @cache
 def _exporter() -> Any:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = _memory.InMemorySpanExporter(), _sdk.TracerProvider()
+    provider.add_span_processor(_export.SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return exporter
 
@@ -103,15 +103,11 @@ def _of_sdk(span: Any) -> Seen:
 
 def of_otlp(requests: list[dict[str, Any]]) -> list[Seen]:
     """The spans that were exported to a receiver by OTLP, as protobuf over HTTP."""
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
-    from opentelemetry.proto.trace.v1.trace_pb2 import Status
-
     found = []
     for request in requests:
         if request["path"] != "/v1/traces":
             continue
-        sent = ExportTraceServiceRequest.FromString(bytes.fromhex(request["hex"]))
+        sent = _collector.ExportTraceServiceRequest.FromString(bytes.fromhex(request["hex"]))
         for span in [one for resource in sent.resource_spans for scope in resource.scope_spans for one in scope.spans]:
             values = {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
             found.append(
@@ -122,8 +118,8 @@ def of_otlp(requests: list[dict[str, Any]]) -> list[Seen]:
                     span.parent_span_id.hex() or None,
                     tuple(link.span_id.hex() for link in span.links),
                     values,
-                    span.status.code == Status.STATUS_CODE_ERROR,
-                    OtlpSpan.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
+                    span.status.code == _otlp.Status.STATUS_CODE_ERROR,
+                    _otlp.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
                     span.flags & 0xFF,
                     tuple(event.name for event in span.events),
                 )

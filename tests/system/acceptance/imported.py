@@ -1,0 +1,35 @@
+"""User code that tells what traces where it executes: in the process of a fire and in that of a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rqsched import signals, workflow
+
+TELL = "imported.tell"
+LOG = "IMPORTED_LOG"
+"""The variable that names the file."""
+TRACING = {"rqsched.chain.tracing"}
+"""What of ours imports OpenTelemetry, as a test of the contract says."""
+
+
+def _tell(where: str) -> None:
+    # Of OpenTelemetry itself redis-py imports the API and the SDK wherever they are installed.
+    found = [name for name in sys.modules if name in TRACING]
+    with Path(os.environ[LOG]).open("a") as lines:
+        lines.write(f"{where} {len(found)}\n")
+
+
+@workflow(TELL)
+def tell() -> None:
+    """Leave how many modules that trace the process of this run has."""
+    _tell("run")
+
+
+@signals.on("ScheduleTriggered")
+def tell_of_fire(event: dict[str, Any]) -> None:
+    """Leave the same of the process that fires."""
+    _tell("fire")
