@@ -290,6 +290,8 @@ class RunDescription:
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
     """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+    traceparent: str | None = None
+    """The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."""
 
     @property
     def is_blocked(self) -> bool:
@@ -379,6 +381,9 @@ class RunFields:
     )
     blocked_reason = Shown[str | None](
         "Which worker was the last of them, and what it lacked; None unless it is blocked."
+    )
+    traceparent = Shown[str | None](
+        "The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."
     )
     error = Shown[str | None]("The error of the newest failed attempt.")
     queue = Shown[str | None]("The queue of its job; None is the settings' default queue.")

