@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from importlib.metadata import version
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-import rqsched
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunKind, Schedule
@@ -82,7 +82,7 @@ class Tracing:
     """What a process traces with."""
 
     def __init__(self, default_queue: str) -> None:
-        self._tracer = trace.get_tracer("rqsched", rqsched.__version__)
+        self._tracer = trace.get_tracer("rqsched", version("rqsched"))
         self._default_queue = default_queue
 
     def warn_unless_set_up(self) -> None:

@@ -41,7 +41,8 @@ class ChangeBuilder:
         self.now = now
         self.schedule = schedule
         self._before = None if is_new else schedule
-        self._context = context
+        self.context = context
+        """Who asks; None where nobody is known."""
         self._read = {run.uid: run for run in runs}
         self._runs = dict(self._read)
         self._events: list[Event] = []
@@ -50,11 +51,6 @@ class ChangeBuilder:
         """Whether every run that waits for its next attempt is cancelled."""
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
-
-    @property
-    def traceparent(self) -> str | None:
-        """The span of whoever asked for this, for what is created or started; None where that is not traced."""
-        return None if self._context is None else self._context.traceparent
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
@@ -143,7 +139,7 @@ class ChangeBuilder:
             for key, value in payload.items()
             if value is not None or key == "next_fire_at"
         }
-        if self._context is not None and (given := self._context.to_json()):
+        if self.context is not None and (given := self.context.to_json()):
             stored["command_context"] = given
         self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
 

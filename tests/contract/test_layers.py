@@ -31,6 +31,8 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.store.schema_version", "alembic.command"): "alembic costs 0.1 s that a current schema need not pay",
     ("rqsched.store.schema_version", "alembic.config.Config"): "as above",
     ("rqsched.store.database", "rqsched.store.postgres"): "the postgres extra is optional",
+    ("rqsched.chain.runtime", "rqsched.chain.tracing.Tracing"): "the otel extra is optional",
+    ("rqsched.http.dependencies", "rqsched.http.metrics.otel.export"): "the otel extra is optional",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
     ("rqsched.contrib.fastapi", "rqsched.http.native.router.answer_error"): "the http extra is optional",
     ("rqsched.dev.run", "rqsched.dashboard.routes"): "the dashboard extra is optional",

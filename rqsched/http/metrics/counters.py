@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -113,11 +113,17 @@ class Counts:
     """How long after its due time a run of one attempt began, by the same; of runs of backfills nothing."""
 
 
+OnSpan: TypeAlias = Callable[[str, Key, float], object]
+"""Called with the name of a histogram in Counts, the values of its labels, and seconds."""
+
+
 class Follower:
     """Follows the events and the runs of one database. One thread at a time."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.counts = Counts()
+        self.on_span: OnSpan | None = None
+        """Told each span that is counted; None for nobody."""
         self._runtime = runtime
         self._started_at: datetime | None = None
         self._read_until = _NEVER
@@ -178,7 +184,12 @@ class Follower:
 
     def _measure(self, namespace: str, row: RecordedEvent) -> None:
         if row.kind == RunKind.SCHEDULED and row.due_at is not None:
-            self.counts.lateness[namespace,].add(row.recorded_at - row.due_at)
+            self._add("lateness", (namespace,), row.recorded_at - row.due_at)
+
+    def _add(self, name: str, key: Key, span: timedelta) -> None:
+        getattr(self.counts, name)[key].add(span)
+        if self.on_span is not None:
+            self.on_span(name, key, max(span.total_seconds(), 0.0))
 
     def _count_ended_runs(self) -> None:
         """Count the watched runs that have ended; a purged run is no longer watched."""
@@ -201,9 +212,9 @@ class Follower:
         key = namespace, queue, self._workflow_label(run.workflow), run.status
         if key not in counts.durations and len(counts.durations) >= MAX_SERIES:
             key = namespace, OTHER, OTHER, run.status
-        counts.durations[key].add(run.ended_at - run.started_at)
+        self._add("durations", key, run.ended_at - run.started_at)
         if run.queued_at is not None:
-            counts.waits[key].add(run.started_at - run.queued_at)
+            self._add("waits", key, run.started_at - run.queued_at)
         # A retry was not due then, and a run of a backfill is late for nobody.
         if run.attempt == 1 and run.due_at is not None and run.kind != RunKind.BACKFILL:
-            counts.run_lateness[key].add(run.started_at - run.due_at)
+            self._add("run_lateness", key, run.started_at - run.due_at)
