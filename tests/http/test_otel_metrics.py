@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from functools import cache
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ export = pytest.importorskip("opentelemetry.sdk.metrics.export")
 
 
 HISTOGRAMS = {f"rqsched.{name}" for name in ("fire_lateness", "run_duration", "run_queue_wait", "run_lateness")}
+
+
+_numbers = count(1)
 
 
 @cache
@@ -45,7 +49,7 @@ def collected() -> dict[str, Any]:
 def web(make_web: MakeWeb) -> Web:
     """An application in a namespace of this test: what others of this process have measured is of other ones."""
     reader()
-    return make_web(otel=True, namespace="metered")
+    return make_web(otel=True, namespace=f"metered-{next(_numbers)}")
 
 
 def of_prometheus(web: Web) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -78,7 +82,7 @@ def test_counters_and_gauges_are_those_of_prometheus(web: Web) -> None:
         of_this = {
             key: value
             for key, value in shown.items()
-            if ("namespace", "metered") in key or "namespace" not in dict(key)
+            if ("namespace", web.env.scheduler.settings.namespace) in key or "namespace" not in dict(key)
         }
         assert of_this.items() <= samples.items(), name
 
@@ -91,7 +95,11 @@ def test_histograms_have_the_buckets_and_the_counts_of_prometheus(web: Web) -> N
     found, expected = collected(), of_prometheus(web)
     for full in HISTOGRAMS:
         name, metric = full.removeprefix("rqsched."), found[full]
-        [point] = [one for one in metric.data.data_points if one.attributes["namespace"] == "metered"]
+        [point] = [
+            one
+            for one in metric.data.data_points
+            if one.attributes["namespace"] == web.env.scheduler.settings.namespace
+        ]
         labels = tuple(sorted(point.attributes.items()))
         assert metric.unit == "s"
         assert point.count == expected[f"rqsched_{name}_seconds_count"][labels]
