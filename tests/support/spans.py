@@ -39,6 +39,9 @@ class Seen(NamedTuple):
     flags: int
     events: tuple[str, ...]
     """What was recorded in it, such as an exception."""
+    began: float
+    """Milliseconds since 1970, as `ended`."""
+    ended: float
 
     @property
     def traceparent(self) -> str:
@@ -98,6 +101,8 @@ def _of_sdk(span: Any) -> Seen:
         span.kind.name.lower(),
         context.trace_flags,
         tuple(event.name for event in span.events),
+        span.start_time / 1e6,
+        span.end_time / 1e6,
     )
 
 
@@ -122,6 +127,8 @@ def of_otlp(requests: list[dict[str, Any]]) -> list[Seen]:
                     _otlp.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
                     span.flags & 0xFF,
                     tuple(event.name for event in span.events),
+                    span.start_time_unix_nano / 1e6,
+                    span.end_time_unix_nano / 1e6,
                 )
             )
     return found

@@ -8,10 +8,10 @@ was counted since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -30,45 +30,50 @@ _UNITS = {"_seconds": "s", "_bytes": "By"}
 
 def export(meter: Meter) -> None:
     """Let readers of the process's meter provider have what a meter measures, from when there is one."""
-    otel = metrics.get_meter("rqsched", rqsched.__version__)
-    read = _Read(ref(meter))  # instruments cannot be removed: an application that is gone is not kept by them
-    for family in _shapes():
-        name, unit = _named(family.name)
-        create = otel.create_observable_counter if family.type == "counter" else otel.create_observable_gauge
-        create(name, [partial(read.observe, family.name)], unit, family.documentation)
-    recorded = {}
-    for name, (text, labels) in HISTOGRAMS.items():
-        bounds = BUCKETS if name == "fire_lateness" else RUN_BUCKETS
-        made = otel.create_histogram(f"rqsched.{name}", "s", text, explicit_bucket_boundaries_advisory=bounds)
-        recorded[SPANS[name]] = made, ("namespace", *labels)
+    _exporting().add(meter)
 
-    def on_span(name: str, key: Key, seconds: float) -> None:
-        histogram, labels = recorded[name]
+
+@cache
+def _exporting() -> _Exporting:
+    """Return what exports in this process: OpenTelemetry makes an instrument of a name once, and removes none."""
+    return _Exporting()
+
+
+class _Exporting:
+    """The instruments of this process, and the meters that they read while these are there."""
+
+    def __init__(self) -> None:
+        self._read: WeakKeyDictionary[Meter, tuple[float, Mapping[str, Metric]]] = WeakKeyDictionary()
+        otel = metrics.get_meter("rqsched", rqsched.__version__)
+        for family in _shapes():
+            name, unit = _named(family.name)
+            create = otel.create_observable_counter if family.type == "counter" else otel.create_observable_gauge
+            create(name, [partial(self._observe, family.name)], unit, family.documentation)
+        self._spans = {}
+        for name, (text, labels) in HISTOGRAMS.items():
+            bounds = BUCKETS if name == "fire_lateness" else RUN_BUCKETS
+            made = otel.create_histogram(f"rqsched.{name}", "s", text, explicit_bucket_boundaries_advisory=bounds)
+            self._spans[SPANS[name]] = made, ("namespace", *labels)
+
+    def add(self, meter: Meter) -> None:
+        """Read this meter, too, until it is gone."""
+        self._read[meter] = float("-inf"), {}
+        meter.tell_spans(self._record)
+
+    def _record(self, name: str, key: Key, seconds: float) -> None:
+        histogram, labels = self._spans[name]
         histogram.record(seconds, dict(zip(labels, key, strict=True)))
 
-    meter.tell_spans(on_span)
-
-
-class _Read:
-    """What a meter has read, by the name of the family."""
-
-    def __init__(self, meter: ref[Meter]) -> None:
-        self._meter = meter
-        self._read_at: float | None = None
-        self._found: Mapping[str, Metric] = {}
-
-    def observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
-        """Return the samples of a family; none while its backend does not respond."""
+    def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:
+        """Yield the samples of a family; none while its backend does not respond."""
         del options
-        meter = self._meter()
-        if meter is None:
-            return []
-        meter.refresh()
-        if self._read_at != meter.read_at:
-            self._read_at = meter.read_at
-            self._found = {family.name: family for family in meter.families(_EVERYBODY)}
-        family = self._found.get(name)
-        return [] if family is None else [Observation(sample.value, sample.labels) for sample in family.samples]
+        for meter in list(self._read):
+            meter.refresh()
+            if self._read[meter][0] != meter.read_at:
+                self._read[meter] = meter.read_at, {one.name: one for one in meter.families(_EVERYBODY)}
+            family = self._read[meter][1].get(name)
+            if family is not None:
+                yield from (Observation(sample.value, sample.labels) for sample in family.samples)
 
 
 def _shapes() -> Iterator[Metric]:

@@ -17,11 +17,13 @@ from rqsched import current_run, workflow
 
 LOOK = "traced.look"
 EACH = "traced.each"
+tracer = trace.get_tracer("application")
+"""Traces what the application itself does."""
 INSTRUMENTED = "TRACED_INSTRUMENTED"
 """The variable that lets the instrumentations of RQ and SQLAlchemy stand beside ours."""
 
 
-def set_up() -> None:
+def set_up() -> TracerProvider:
     """Export all spans by OTLP, to where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -30,6 +32,7 @@ def set_up() -> None:
         with suppress(AttributeError):  # of RQ 3 it finds no callbacks, which it wraps last
             RQInstrumentor().instrument()
         SQLAlchemyInstrumentor().instrument(skip_dep_check=True)  # 2.1 is newer than what it names
+    return provider
 
 
 @workflow(LOOK)
@@ -46,4 +49,5 @@ def each(target: str, log: str) -> None:
     look(log)
 
 
-set_up()
+if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
+    set_up()
