@@ -42,11 +42,15 @@ def trigger(
     runtime.ownership.require_own_redis()
     runtime.hold.require_off()
     wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
-    one = _Triggering(runtime, uid, wanted, context)
+
+    def write(context: CommandContext | None) -> tuple[Schedule, StartResult]:
+        one = _Triggering(runtime, uid, wanted, context)
+        return change(runtime, one.decide, alone=one.decide_alone if idempotency_key is None else None, within=within)
+
     if (tracing := runtime.tracing) is None:
-        return one.write(within)
+        return write(context)
     with tracing.asked("trigger", context) as asked:
-        schedule, result = one._replace(context=asked.context).write(within)
+        schedule, result = write(asked.context)
         asked.note(schedule, result.outcome, result.run)
         return schedule, result
 
@@ -58,11 +62,6 @@ class _Triggering(NamedTuple):
     uid: str
     wanted: Trigger
     context: CommandContext | None
-
-    def write(self, within: CallerTransaction | None) -> tuple[Schedule, StartResult]:
-        """Decide, write, and let Redis follow."""
-        alone = self.decide_alone if self.wanted.idempotency_key is None else None
-        return change(self.runtime, self.decide, alone=alone, within=within)
 
     def decide(self, connection: Connection, tried: _Started | None) -> _Started:
         """Decide under the schedule's lock; raises ScheduleNotFoundError once it is deleted."""

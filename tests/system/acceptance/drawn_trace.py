@@ -83,7 +83,9 @@ def draw(spans: list[Seen]) -> str:
         parts += [
             f'<text x="{8 + 14 * depth}" y="{y + 14}" fill="#223">{escape(one.name)}</text>',
             f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="14" rx="2" fill="{_FILLS[kind]}"/>',
-            f'<text x="{min(x + width + 5, _WIDTH - 110):.1f}" y="{y + 14}" fill="#556">{told}</text>',
+            f'<text x="{x - 5:.1f}" y="{y + 14}" fill="#556" text-anchor="end">{told}</text>'
+            if x + width > _WIDTH - 130
+            else f'<text x="{x + width + 5:.1f}" y="{y + 14}" fill="#556">{told}</text>',
         ]
     axis = _ROW * len(rows) + 22
     parts += [f'<text x="{_NAMES}" y="{axis}" fill="#556">0</text>']
