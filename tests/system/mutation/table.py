@@ -410,9 +410,9 @@ ORDER = (
             ),
             Edit(
                 "rqsched/chain/firing.py",
-                "    runtime.publish([result.change for result in fired if result.change is not None], must="
+                "        runtime.publish([result.change for result in fired if result.change is not None], must="
                 "must_follow)\n",
-                "",
+                "        pass\n",
             ),
         ),
         (_CRASH.format("fire under a plain rq worker"), _CRASH.format("retry")),
