@@ -166,7 +166,7 @@ def upcoming(
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
 ) -> None:
-    """Show the next fires of one schedule, or of all."""
+    """Show the next fires of one schedule, or of all, and which local times in between the clocks leave out."""
     now, writer = session.scheduler.runtime.now(), session.writer
     if schedule_id is None:  # the first fire of each decides which can be among the next `count`
         schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
@@ -174,7 +174,9 @@ def upcoming(
         schedules = [session.schedule(schedule_id).state]
     fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))
     rows = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
-    if writer.for_programs(rows, {"now": now, "upcoming": rows}):
+    left_out = list(_left_out(schedules, now, fires[-1][0])) if fires else []
+    gaps = [{"schedule_id": name, "local_time": reading.isoformat()} for name, reading in left_out]
+    if writer.for_programs(rows, {"now": now, "upcoming": rows, "left_out": gaps}):
         return
     if not fires:
         writer.say("Nothing will fire.")
@@ -182,11 +184,20 @@ def upcoming(
     writer.table(FIRES, [(at, until(now, at), name, workflow) for at, name, workflow in fires])
     for line in draw(fires, now):
         writer.say(line)
+    for name, reading in left_out:
+        writer.say(f"{name}: {reading:%H:%M:%S on %a %d %b %Y} is left out: the clocks go forward over it.")
 
 
 def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
     for at in iter_upcoming(schedule, now):
         yield at, schedule.schedule_id, schedule.definition.workflow
+
+
+def _left_out(schedules: Sequence[Schedule], now: datetime, end: datetime) -> Iterator[tuple[str, datetime]]:
+    """Yield the local times up to `end` that a schedule names and that never come, with its id."""
+    for schedule in schedules:
+        for gap in schedule.spec.gaps_between(now, end):
+            yield schedule.schedule_id, gap.reading
 
 
 def until(now: datetime, at: datetime) -> str:

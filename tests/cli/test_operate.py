@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, Once
+from rqsched import Cron, Every, Once, Spec
 from rqsched.cli.schedules import draw, until
 from rqsched.store import metadata
 from rqsched.store.tables import schedules
@@ -161,6 +161,23 @@ def test_a_timeline_places_fires_in_proportion_and_counts_what_falls_together() 
     assert axis.split() == ["now", "12:00:00", "2026-01-01", "12:59:00", "UTC"]
     assert [index for index, cell in enumerate(first[2:]) if cell == "●"] == [0, 30, 59]
     assert second[2:][30] == "2"
+
+
+def test_upcoming_names_the_local_times_that_the_clocks_leave_out(cli: Cli) -> None:
+    year = datetime.now(UTC).year + 1
+    start = datetime(year, 3, 25, tzinfo=UTC)  # the clocks of Berlin go forward on the last Sunday of March
+    spec = Spec(Cron("30 2 * * *"), timezone="Europe/Berlin", start_at=start)
+    cli.scheduler.create("nightly", HELLO, spec)
+    cli.scheduler.create("daily", HELLO, Spec(Cron("30 2 * * *"), start_at=start))
+
+    assert "nightly: 02:30:00 on Sun" in cli("upcoming", "-c", "20").out
+    [left_out] = cli("upcoming", "nightly", "-c", "7", "-o", "json").json["left_out"]
+    assert (left_out["schedule_id"], left_out["local_time"][:8], left_out["local_time"][10:]) == (
+        "nightly",
+        f"{year}-03-",
+        "T02:30:00",
+    )
+    assert cli("upcoming", "daily", "-o", "json").json["left_out"] == []
 
 
 def test_db_upgrade_makes_the_schema_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from rqsched.store import schema_version
 from rqsched.store.database import Database
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
-from tests.support.processes import wait_until
+from tests.support.processes import SOON, Processes, wait_until
 from tests.support.receiver import Receiver
 from tests.support.servers import PostgresServer, ValkeyServer, postgres, standby_of
 from tests.system.acceptance.chores import FAIL
@@ -224,3 +225,28 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
         check_invariants(one.runtime, with_redis=False)
     executed = [(one.run_uid, one.attempt) for one in live.executions()]
     assert len(executed) == len({*executed})
+
+
+def create_in_a_night(live: Processes, folder: Path, *, seconds: int) -> str:
+    """Create schedules where the clocks change in so many seconds; returns the instant that they leave out."""
+    live.environment["PYTHONTZPATH"] = str(folder)
+    created = live.start([sys.executable, "-m", "tests.system.acceptance.clocks", folder, str(seconds)])
+    assert created.wait() == 0, created.log()
+    return created.log().split()[-1]
+
+
+def test_clocks_change(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> None:
+    """Before is an installation whose night is to come, after one whose night is now."""
+    live = make_live(sqlite_url)
+    other = {"RQSCHED_DATABASE_URL": f"sqlite:///{tmp_path / 'before.db'}", "RQSCHED_CONTROL_QUEUE": "before"}
+    (tmp_path / "before").mkdir()
+    before = Processes(tmp_path / "before", {**live.environment, **other})
+    create_in_a_night(before, tmp_path / "before", seconds=7_200)
+    with Runbook(before, "A night on which clocks change") as book:
+        book.step()
+        left_out = create_in_a_night(live, tmp_path / "after", seconds=5)
+        live.start_worker()
+        nightly = live.scheduler.get("nightly")
+        wait_until(lambda: nightly.refresh().success_count, timeout=SOON, what="the first run after the change")
+        book.live, book.values = live, {"LEFT_OUT": left_out}
+        book.step(2)
