@@ -24,6 +24,7 @@ RqschedError
 │   ├── VersionConflictError
 │   ├── IdempotencyConflictError
 │   ├── HeldError
+│   ├── NewerReleaseError
 │   └── TransactionConflictError
 ├── QuotaExceededError
 ├── ConfigError
@@ -355,6 +356,22 @@ class HeldError(ConflictError):
 
     def __init__(self, hold: str) -> None:
         super().__init__(f"everything is {hold}: nothing begins until `rqsched release`; repeat it then.")
+
+
+class NewerReleaseError(ConflictError):
+    """The timing of a schedule says something that only a newer release of rqsched knows; nothing was written.
+
+    This process can show the schedule, and leaves it to those of that release.
+    """
+
+    code = "newer_release"
+    remedy = "Ask a process of the newer release, or replace this one by it."
+
+    def __init__(self, unknown: str) -> None:
+        self.unknown = unknown
+        super().__init__(
+            f"its timing is of a newer release of rqsched ({unknown}), and only those fire and change it. {self.remedy}"
+        )
 
 
 class QuotaExceededError(RqschedError):

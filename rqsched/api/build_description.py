@@ -171,14 +171,14 @@ def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = No
     """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
 
     One whose pause ends by itself fires from then on. With `since` those after the next one are occurrences from then
-    on.
+    on. Of a timing of a newer release only the stored one is known.
     """
     if schedule.resume_at is not None:
         schedule = decide_end_pause(schedule, [], now=max(schedule.resume_at, now)).after
     if not schedule.is_active or schedule.next_run_at is None or schedule.due_at is None:
         return
     yield schedule.due_at
-    if schedule.spec.is_from_completion:
+    if schedule.spec.is_from_completion or schedule.spec.newer:
         return
     after = max(schedule.next_run_at, now) + TICK
     for nominal in schedule.timeline.between(max(after, since or after), _LAST):

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.fan_out import promote
 from rqsched.chain.runtime import Runtime
+from rqsched.core.delays import offer_delay
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.model import Change, RunStatus, Schedule
@@ -51,7 +52,7 @@ class Fired(NamedTuple):
     id: str
     """The link's id as it was delivered."""
     outcome: str
-    """`fired`, `stale`, `early`, `locked`, `held`, `foreign` or `failed`."""
+    """`fired`, `stale`, `early`, `locked`, `held`, `newer`, `foreign` or `failed`."""
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
@@ -73,7 +74,8 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     """Fire delivered links: each is decided under its schedule's lock, committed, and only then followed in Redis.
 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
-    is fired again by itself, and its failure recorded, so that it harms no other. While everything is held nothing is
+    is fired again by itself, and its failure recorded, so that it harms no other. One of a newer release is left to the
+    processes of that release, which take its link when it comes again. While everything is held nothing is
     decided, and each link comes again. Raises BackendUnavailableError when SQL does not answer, and with `must_follow`
     (for links that are delivered again) when Redis does not either.
     """
@@ -151,6 +153,9 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
             fired.append(_heal(connection, link, schedule))
         elif schedule.due_at is not None and schedule.due_at > now:
             fired.append(Fired(str(link), "early", schedule.due_at))
+        elif schedule.spec.newer:
+            late = now - (schedule.due_at or now)
+            fired.append(Fired(str(link), "newer", now + offer_delay(late)))
         else:
             due.append((link, schedule))
     fired += _fire_due(runtime, connection, due, now=now, skip_locked=skip_locked)

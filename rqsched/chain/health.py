@@ -551,6 +551,16 @@ def _excluded(scope: _Scope) -> Finding:
     return _of(found, len(found), fine, "all occurrences of the next ten years are excluded")
 
 
+@_check("newer release", "schema", "Start workers of that release; those of this one leave them alone.")
+def _newer_release(scope: _Scope) -> Finding:
+    """Look among late schedules for those that this release leaves to a newer one."""
+    until = late_until(scope.runtime)
+    late = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _MOST))
+    found = [schedule for schedule in late if schedule.spec.newer]
+    wrong = "late, and of a newer release, whose processes alone fire them"
+    return _of(found, len(found), "no schedule waits for a process of a newer release", wrong)
+
+
 @_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.hold.is_on:
@@ -592,8 +602,8 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
     expected, spec = schedule.expect_success_within, schedule.spec
     if expected is not None and now - began_at > expected:
         return True
-    if spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
-        return False  # no fire waits for this run
+    if spec.newer or spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+        return False  # no fire waits for this run, as far as is known
     first = spec.next_after(began_at)
     second = None if first is None or first > now else spec.next_after(first)
     return first is not None and second is not None and now - began_at > second - first

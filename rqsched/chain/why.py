@@ -21,7 +21,7 @@ from rqsched.core.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored
 from rqsched.core.policy import CatchUp
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
-from rqsched.errors import error_line
+from rqsched.errors import NewerReleaseError, error_line
 from rqsched.spec.spec import Spec
 from rqsched.store import event_queries, metadata, pruning, run_queries, schedule_queries
 from rqsched.store.database import Connection
@@ -57,6 +57,14 @@ _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIR
 def why(connection: Connection, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
     """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given."""
     asked = _Question(connection, schedule, now, now if at is None else at)
+    try:
+        return _found(asked, schedule, at, now)
+    except NewerReleaseError as error:
+        told = f"Its timing is of a newer release ({error.unknown}), whose processes fire it; ask one of them."
+        return asked.say(Answer.NEWER_RELEASE, told)
+
+
+def _found(asked: _Question, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
     if at is not None:
         return asked.after_pause() or asked.answer()
     if not schedule.is_active:

@@ -237,14 +237,15 @@ def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
     options = {name: value_of(name, definition) for name in OPTIONS if name != "timezone"}
     named = {"schedule_id": schedule.schedule_id, "workflow": definition.workflow, "note": schedule.note}
     paused = True if schedule.status is ScheduleStatus.PAUSED else None
+    schedule.spec.require_known()
     return tidied({**named, "paused": paused, **_when(schedule.spec, schedule.timing_changed_at), **options}, settings)
 
 
 def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
     """Return what a schedule has and an entry cannot hold, by name.
 
-    That is what only clients of another API declare, and a field of its retries that has no value where the project's
-    default (RQSCHED_RETRY) has one.
+    That is what only clients of another API declare, a field of its retries that has no value where the project's
+    default (RQSCHED_RETRY) has one, and a timing of a newer release.
     """
     policies, usual = definition.parsed_policies, Policies().plain()
     blank = {
@@ -254,7 +255,9 @@ def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
         if getattr(getattr(policies, name), field) is None and getattr(getattr(settings, name), field, None) is not None
     }
     of_others = {name: value for name, value in policies.plain().items() if name not in usual}
-    return {**loads(definition.surface), **of_others, **blank}
+    newer = definition.parsed_spec.newer
+    of_newer = {f"timing of a newer release ({newer})": newer} if newer else {}
+    return {**loads(definition.surface), **of_others, **blank, **of_newer}
 
 
 def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:

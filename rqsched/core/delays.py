@@ -83,7 +83,8 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
 
 def base_of(spec: Spec) -> timedelta:
     """Return the interval that a schedule's retries start from: its smallest, 60 s for crons and instants."""
-    return min(CRON_BASE if isinstance(m, Once) else m.every or CRON_BASE for m in spec.members)
+    bases = (CRON_BASE if isinstance(m, Once) else m.every or CRON_BASE for m in spec.members)
+    return min(bases, default=CRON_BASE)
 
 
 def offer_delay(blocked_for: timedelta) -> timedelta:

@@ -223,7 +223,8 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
     It knows no exclusions, and would report each excluded occurrence as missed.
     """
     members = schedule.spec.members
-    cron = members[0] if len(members) == 1 and not schedule.spec.exclude and isinstance(members[0], Cron) else None
+    is_plain = len(members) == 1 and not schedule.spec.exclude and not schedule.spec.newer
+    cron = members[0] if is_plain and isinstance(members[0], Cron) else None
     if cron is None or not _PLAIN_CRON.fullmatch(cron.plain):
         return None
     timezone = cron.timezone or schedule.spec.timezone

@@ -195,10 +195,12 @@ def decide_update(
     """Change what the owner declared.
 
     The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
-    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted, and
-    InvalidSpecError for a changed spec all of whose occurrences are excluded.
+    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted,
+    NewerReleaseError where its timing is not known here, and InvalidSpecError for a changed spec all of whose
+    occurrences are excluded.
     """
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    schedule.spec.require_known()
     named = schedule.namespace, schedule.schedule_id
     spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
     definition = replace(definition, spec=dump_spec(spec))
@@ -432,6 +434,8 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
     # An older release, which does not know of it, may have ended that pause and begun another one.
     is_of_this_pause = at is not None and paused_at is not None and paused_at < at
     if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now or not is_of_this_pause:
+        return unchanged(schedule)
+    if schedule.spec.newer:
         return unchanged(schedule)
     catch_up = None if schedule.resume_catch_up is None else CatchUp.of(schedule.resume_catch_up)
     return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)

@@ -21,10 +21,13 @@ from rqsched.errors import error_line
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
     """Plan an active schedule that has no next time, unless it waits for the unfinished run `awaited`."""
     is_waiting = awaited is not None and awaited.is_unfinished
-    if not schedule.is_active or schedule.next_run_at is not None or is_waiting:
+    if not schedule.is_active or schedule.next_run_at is not None or is_waiting or schedule.spec.newer:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
-    builder.plan(next_occurrence(schedule, max(schedule.evaluated_to, schedule.timing_changed_at)))
+    counts_from = [schedule.evaluated_to, schedule.timing_changed_at]
+    if awaited is not None and awaited.ended_at is not None:  # a process that did not know the timing ended it
+        counts_from.append(awaited.ended_at)
+    builder.plan(next_occurrence(schedule, max(counts_from)))
     complete_if_over(builder)
     if builder.schedule.next_run_at is not None:
         builder.record(audit.RECOVERED, reason="no next time", next_fire_at=builder.schedule.due_at)
@@ -33,6 +36,8 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
     """Recompute the next time after the timezone database changed; nothing already due moves."""
+    if schedule.spec.newer:
+        return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     builder.set(tzdata=tzdata)
     drop_skips(builder, now, "timezone_rules_changed")

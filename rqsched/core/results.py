@@ -149,6 +149,8 @@ class Answer(StrEnum):
     """It was skipped on purpose; `reason` says by which rule."""
     MISSED = "missed"
     """Nothing fired it in time."""
+    NEWER_RELEASE = "newer_release"
+    """Its timing says something that only a newer release of rqsched knows, whose processes fire it."""
     EXCLUDED = "excluded"
     """`exclude` of the schedule takes it out."""
     HELD = "held"

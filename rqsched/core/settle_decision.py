@@ -118,7 +118,8 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        if builder.schedule.awaiting_run_uid == run.uid:  # a `from_completion` schedule counts from now
+        # A `from_completion` schedule counts from now; one of a newer release is planned by a pass of that release.
+        if builder.schedule.awaiting_run_uid == run.uid and not schedule.spec.newer:
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))
         drain(builder)

@@ -195,7 +195,7 @@ def _text(kind: Kind, value: Any) -> str:
 def _timing(spec: Spec) -> dict[str, str]:
     """Return the fields of a spec that the form can show; anything else stays as it is."""
     keep = {"kind": "keep", "timing": replace(spec, exclude=()).describe(), "timezone": spec.timezone}
-    if len(spec.members) != 1 or spec.start_at or spec.end_at:  # what it excludes has a field of its own
+    if len(spec.members) != 1 or spec.start_at or spec.end_at or spec.newer:  # what it excludes has a field of its own
         return keep
     member = spec.members[0]
     if isinstance(member, Cron) and member.timezone is None:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
-from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError
+from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, NewerReleaseError
 from rqsched.spec.cron import Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.exclusion import ExcludeLike, exclusion_of, require_exclusions
@@ -64,6 +64,8 @@ class Spec(Timeline):
     """No occurrence is at or after this instant; None is no limit."""
     exclude: tuple[str, ...]
     """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence."""
+    newer: str
+    """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
     """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
@@ -74,8 +76,10 @@ class Spec(Timeline):
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         exclude: ExcludeLike = (),
+        newer: str = "",
     ) -> None:
-        object.__setattr__(self, "members", _ordered(members))
+        object.__setattr__(self, "newer", newer)
+        object.__setattr__(self, "members", () if newer and not members else _ordered(members))
         object.__setattr__(self, "names_timezone", timezone is not None)
         object.__setattr__(self, "timezone", "UTC" if timezone is None else timezone)
         object.__setattr__(self, "start_at", None if start_at is None else require_utc(start_at, "start_at"))
@@ -113,7 +117,13 @@ class Spec(Timeline):
         return self._sources_at(_EPOCH)
 
     def _sources_at(self, anchor: datetime) -> tuple[Source, ...]:
+        self.require_known()
         return tuple(source for member in self.members for source in member.sources(anchor, self.timezone))
+
+    def require_known(self) -> None:
+        """Check that this release knows all of it; raises NewerReleaseError."""
+        if self.newer:
+            raise NewerReleaseError(self.newer)
 
     def free_after(self, nominal: datetime) -> timedelta | None:
         """Return how long after an occurrence neither another one nor an excluded stretch begins; None: for ever."""
@@ -139,6 +149,8 @@ class Spec(Timeline):
 
     def without(self, instants: Iterable[datetime]) -> Spec:
         """Return the spec without those of these instants that it names; it is equal to this one."""
+        if self.newer:
+            return self
         fewer = replace(self)
         object.__setattr__(fewer, "left_out", frozenset(at for at in instants if self.names(at)))
         return fewer
@@ -209,7 +221,9 @@ class Spec(Timeline):
         """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""
         window = "".join(f" {w} {iso_text(at)}" for w, at in (("from", self.start_at), ("until", self.end_at)) if at)
         excluded = f" except {', '.join(self.exclude)}" if self.exclude else ""
-        return "; ".join(member.describe(self.timezone) for member in self.members) + window + excluded
+        parts = [member.describe(self.timezone) for member in self.members]
+        newer = [f"of a newer release ({self.newer})"] if self.newer else []
+        return "; ".join([*parts, *newer]) + window + excluded
 
     @classmethod
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
@@ -236,8 +250,9 @@ class Spec(Timeline):
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
         Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, and the
-        `anchor` of an interval, null until the registration.
+        `anchor` of an interval, null until the registration. Raises NewerReleaseError for one that is not all known.
         """
+        self.require_known()
         crons = [member for member in self.members if isinstance(member, Cron)]
         form: dict[str, Any] = {
             "cron_expressions": [cron.expression for cron in crons if is_plain(cron)],
@@ -267,12 +282,19 @@ class Spec(Timeline):
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
-        """Return the Spec that `to_json` of this or a newer release wrote; unknown keys are ignored."""
+        """Return the Spec that `to_json` of this or a newer release wrote; what it does not know is its `newer`."""
+        try:
+            return cls.from_json(form)
+        except InvalidSpecError as error:
+            newer = str(error).partition(";")[0]
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
         known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
-        for name in lists.keys() & known.keys():
-            known[name] = [{key: one[key] for key in lists[name] if key in one} for one in known[name]]
-        return cls.from_json(known)
+        try:
+            for name in lists.keys() & known.keys():
+                known[name] = [{key: one[key] for key in lists[name] if key in one} for one in known[name]]
+            return replace(cls.from_json(known), newer=newer)
+        except (InvalidSpecError, TypeError):
+            return cls((), newer=newer)
 
 
 SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]

@@ -29,7 +29,8 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 def in_words(spec: Spec) -> str:
     """Return a spec as a phrase: `every 30 minutes`, `at 02:00, Monday to Friday, New York time`."""
-    phrase = "; ".join(_member(member, spec.timezone) for member in spec.members)
+    newer = [f"of a newer release ({spec.newer})"] if spec.newer else []
+    phrase = "; ".join([*(_member(member, spec.timezone) for member in spec.members), *newer])
     edges = ((" from", spec.start_at), (" until", spec.end_at))
     window = "".join(f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in edges if at is not None)
     return phrase + window + _except(spec.exclude)

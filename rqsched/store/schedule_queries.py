@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import REPEATEDLY, LastOutcome, Schedule, ScheduleStatus
+from rqsched.core.model import REPEATEDLY, LastOutcome, Schedule, ScheduleStatus, parse_spec
 from rqsched.core.results import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
-from rqsched.store.pages import cut_to_size, measuring, read_cursor, write_cursor
+from rqsched.store.pages import cut_to_size, measuring, page_by_due_time, read_cursor, write_cursor
 from rqsched.store.rows import (
     SELECT_SCHEDULES,
     SELECT_SLIM_SCHEDULES,
@@ -626,14 +626,15 @@ def _is_of(
 
 
 def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:
-    """Read (uid, n) of active schedules that are due, the earliest first."""
-    statement = (
-        sa.select(schedules.c.uid, schedules.c.n)
-        .where(schedules.c.status == "active", schedules.c.due_at <= now)
-        .order_by(schedules.c.due_at, schedules.c.uid)
-        .limit(limit)
-    )
-    return [(row.uid, row.n) for row in connection.execute(statement)]
+    """Read (uid, n) of active schedules that are due and that this release may fire, the earliest first."""
+    columns = schedules.c.uid, schedules.c.n, schedules.c.due_at, schedules.c.spec
+    statement = sa.select(*columns).where(schedules.c.status == "active", schedules.c.due_at <= now)
+    rows, after = page_by_due_time(connection, statement, schedules, None, limit)
+    found = [(row.uid, row.n) for row in rows if not parse_spec(row.spec).newer]
+    while after is not None and len(found) < limit:
+        rows, after = page_by_due_time(connection, statement, schedules, after, limit)
+        found += [(row.uid, row.n) for row in rows if not parse_spec(row.spec).newer]
+    return found[:limit]
 
 
 def dead(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:

@@ -67,6 +67,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "foreign workers",
             "blocked",
             "excluded",
+            "newer release",
             "late",
             "long",
             "dead",
@@ -159,6 +160,26 @@ def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(serv
     assert rest.refresh().status == "active"
     told = rest.why()
     assert (told.answer, told.text) == ("excluded", "All its occurrences of the next ten years are excluded.")
+
+
+def test_late_schedule_of_a_newer_release_is_found_shown_and_left_out_of_a_file(served: Cli) -> None:
+    left = served.scheduler.create("left", HELLO, Every("1h"))
+    past = datetime.now(UTC) - timedelta(hours=1)
+    newer = {"spec": '{"cron_expressions":["0 9 * * *"],"moon":"full"}', "next_run_at": past, "due_at": past}
+    assert served.findings(0)["newer release"]["level"] == "ok"
+    change = sa.update(schedules).where(schedules.c.uid == left.uid).values(**newer)
+    served.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
+
+    found = served.findings(1)["newer release"]
+    assert (found["level"], found["detail"]) == (
+        "warning", "late, and of a newer release, whose processes alone fire them: default/left",
+    )  # fmt: skip
+    told = "of a newer release (spec: unknown key 'moon')"
+    assert told in served("list", "-o", "json").out
+    assert told in served("describe", "left", "-o", "json").out
+    assert "whose processes fire it" in served("why", "left").out
+    assert "left is left out: timing of a newer release" in served("export").err
+    assert "Ask a process of the newer release" in served("update", "left", "--label", "a=b", code=4).err
 
 
 def test_dispatchers_of_a_release_that_does_not_say_where_they_are_say_nothing_of_environments(cli: Cli) -> None:

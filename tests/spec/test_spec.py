@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
 import pytest
 
-from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, InvalidTimezoneError
+from rqsched.errors import (
+    InvalidCronError,
+    InvalidDurationError,
+    InvalidSpecError,
+    InvalidTimezoneError,
+    NewerReleaseError,
+)
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -378,13 +386,24 @@ def test_equal_specs_are_one_key() -> None:
     assert len({Spec("@daily"), Spec([Cron("@daily")]), Spec(["@daily", "@daily"]), Spec("@hourly")}) == 2
 
 
-def test_a_stored_spec_with_keys_of_a_newer_release_is_read_without_them() -> None:
+def test_a_stored_spec_with_keys_of_a_newer_release_can_be_shown_and_neither_evaluated_nor_written() -> None:
     spec = Spec([Cron("0 2 * * *", "Europe/Berlin"), Every("30m", offset="5m")], timezone="UTC")
     stored = spec.to_json()
     newer = stored | {"calendar": "business"}
     newer["crons"] = [cron | {"except": "holidays"} for cron in stored.get("crons", [])]
     newer["intervals"] = [interval | {"except": "holidays"} for interval in stored["intervals"]]
-    assert Spec.from_stored(newer) == spec
+    found = Spec.from_stored(newer)
+    assert (found.members, found.newer) == (spec.members, "spec: unknown key 'calendar'")
+    assert found.describe() == spec.describe() + "; of a newer release (spec: unknown key 'calendar')"
+    asks: list[Callable[[Spec], object]] = [
+        lambda one: one.next_after(NOON), lambda one: one.between(NOON, NOON),
+        lambda one: one.last_between(NOON, NOON, 1),
+        lambda one: one.count_between(NOON, NOON), lambda one: one.gaps_between(NOON, NOON), Spec.to_json,
+    ]  # fmt: skip
+    for ask in asks:
+        for one in (found, replace(found, timezone="Europe/Berlin"), found.anchored_at(NOON)):
+            with pytest.raises(NewerReleaseError, match="unknown key 'calendar'"):
+                ask(one)
     with pytest.raises(InvalidSpecError, match="unknown key 'calendar'"):
         Spec.from_json(newer)
 

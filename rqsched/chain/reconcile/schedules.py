@@ -14,7 +14,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
-from rqsched.errors import BackendUnavailableError
+from rqsched.errors import BackendUnavailableError, NewerReleaseError
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import backfills, changes, metadata, reconcile_queries
 from rqsched.store.database import Connection
@@ -89,10 +89,18 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     known = runtime.database.read(lambda connection: metadata.find_value(connection, _TZDATA))
     if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
         return
+    left: list[str] = []
+
+    def apply(_: Connection, schedule: Schedule, now: datetime) -> Change:
+        if schedule.spec.newer:
+            left.append(schedule.uid)
+        return decide_retime(schedule, now=now, tzdata=current)
+
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
-        moved, failed = repair_schedules(runtime, uids, _apply_tzdata)
+        moved, failed = repair_schedules(runtime, uids, apply)
         yield Recovered(len(uids), retimed=moved, failed=failed)
-    runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
+    if not left:  # else a process of the newer release, which knows their timing, makes this pass
+        runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
 def is_newer(tzdata: str, known: str) -> bool:
@@ -102,10 +110,6 @@ def is_newer(tzdata: str, known: str) -> bool:
         return tzdata != known
     mine, theirs = ((int(r[1]), int(r[2]) if r[2] else ord(r[3]) - ord("a") + 1) for r in releases if r)
     return mine > theirs
-
-
-def _apply_tzdata(_: Connection, schedule: Schedule, now: datetime) -> Change:
-    return decide_retime(schedule, now=now, tzdata=tzdata_version())
 
 
 def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
@@ -123,6 +127,8 @@ def _resume(runtime: Runtime, uid: str, pause: backfill.Pause) -> Iterator[Recov
             yield Recovered(checked=len(rows))
     except BackendUnavailableError:
         raise
+    except NewerReleaseError as error:
+        _log.info("backfill %s is left to another process: %s", uid, error, extra={"action": "newer_release"})
     except Exception:  # noqa: BLE001 - one row never starves the others
         _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
         yield Recovered(failed=1)

@@ -33,7 +33,8 @@ def note_of(schedule: Schedule) -> str | None:
 
 def item(schedule: Schedule) -> dict[str, Any]:
     """Return an item of the list, under the names of the protocol and of the SDK."""
-    definition, form = schedule.definition, schedule.spec.in_numbers().to_json()
+    definition, spec = schedule.definition, schedule.spec
+    form = loads(definition.spec) if spec.newer else spec.in_numbers().to_json()
     return {
         "schedule_id": schedule.schedule_id,
         "workflow_type": definition.workflow,

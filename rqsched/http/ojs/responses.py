@@ -77,12 +77,12 @@ def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
     """Return the whole spec of a schedule that one expression cannot say; None where the shown one does."""
     spec = schedule.spec
     is_said = _is_plain_interval(spec) or _says(expression_of(schedule), spec)
-    return None if is_said else spec.to_json()
+    return None if is_said else loads(schedule.definition.spec)
 
 
 def _is_plain_interval(spec: Spec) -> bool:
     """Return whether `@every` says it: one interval that counts from its registration, for ever."""
-    if len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
+    if spec.newer or len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
         return False
     member = spec.members[0]
     return isinstance(member, Every) and member.offset is None and not member.from_completion
