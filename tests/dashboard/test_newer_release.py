@@ -29,7 +29,7 @@ def test_http_shows_it_and_answers_409_to_a_change(pages: Pages) -> None:
         assert answer.status_code == 200, (listed, answer.text)
     for body in ({"labels": {"team": "a"}}, {"cron": "0 3 * * *"}, {"spec": {"cron_expressions": ["0 3 * * *"]}}):
         refused = web("PATCH", path, body)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "newer_release"), refused.text
+        assert (refused.status_code, refused.json()["code"]) == (409, "newer_release"), refused.text
 
 
 def test_pages_show_it_and_its_form_says_why_it_is_not_saved(pages: Pages) -> None:
