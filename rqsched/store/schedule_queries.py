@@ -630,11 +630,18 @@ def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[st
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at, schedules.c.spec
     statement = sa.select(*columns).where(schedules.c.status == "active", schedules.c.due_at <= now)
     rows, after = page_by_due_time(connection, statement, schedules, None, limit)
-    found = [(row.uid, row.n) for row in rows if not parse_spec(row.spec).newer]
+    found = [(row.uid, row.n) for row in rows if _may_fire(row.spec)]
     while after is not None and len(found) < limit:
         rows, after = page_by_due_time(connection, statement, schedules, after, limit)
-        found += [(row.uid, row.n) for row in rows if not parse_spec(row.spec).newer]
+        found += [(row.uid, row.n) for row in rows if _may_fire(row.spec)]
     return found[:limit]
+
+
+def _may_fire(spec: str) -> bool:
+    try:
+        return not parse_spec(spec).newer
+    except ValueError:  # its fire records what is wrong with it
+        return True
 
 
 def dead(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
