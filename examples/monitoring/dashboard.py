@@ -1,5 +1,7 @@
 """The dashboard of Grafana, made from code: `python examples/monitoring/dashboard.py` writes dashboard.json.
 
+It writes the table of its panels at the end of README.md, too.
+
 Import that file in Grafana, or provision it. Its panels ask for the metrics of one `rqsched web`; a test executes each
 query in a real Prometheus that scrapes a real one.
 """
@@ -7,11 +9,12 @@ query in a real Prometheus that scrapes a real one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FILE = Path(__file__).with_name("dashboard.json")
+FILE, README = (Path(__file__).with_name(name) for name in ("dashboard.json", "README.md"))
 HERE = '{namespace=~"$namespace"}'
 """The namespaces that are chosen at the top of the page."""
 
@@ -187,5 +190,21 @@ def text() -> str:
     return json.dumps(dashboard(), indent=2) + "\n"
 
 
+def table() -> str:
+    """Return the panels as the end of README.md has them: the metrics of each."""
+    rows = [
+        f"| {row} | {panel.title} | {', '.join(f'`{name}`' for name in _metrics(panel))} |"
+        for row, panels in ROWS.items()
+        for panel in panels
+    ]
+    return "\n".join(["| row | panel | metrics |", "|---|---|---|", *rows]) + "\n"
+
+
+def _metrics(panel: Panel) -> list[str]:
+    found = (name for query, _ in panel.queries for name in re.findall(r"rqsched_\w+", query))
+    return list(dict.fromkeys(name.removesuffix("_bucket") for name in found))
+
+
 if __name__ == "__main__":
     FILE.write_text(text())
+    README.write_text(README.read_text().partition("| row ")[0] + table())

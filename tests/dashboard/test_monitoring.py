@@ -28,6 +28,7 @@ from tests.support.web import MakeWeb, Web
 __all__ = ["clock", "pages"]
 
 RULES = REPOSITORY / "examples" / "monitoring" / "alerts.yml"
+PAGE = REPOSITORY / "docs" / "deployment.md"
 ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
 PANELS = [one for one in dashboard.dashboard()["panels"] if one["type"] != "row"]
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: prometheus)")
@@ -48,7 +49,12 @@ FIRE = {
     "two databases write": {"RqschedWentBack"},
 }
 """The alerts of the faults that every surface names; of the others none."""
-ELSEWHERE = {"RqschedMetricsMissing", "RqschedBackendAway", "RqschedRedisFull", "RqschedHeld"}
+ELSEWHERE = {
+    "RqschedMetricsMissing": "nobody answers",
+    "RqschedBackendAway": "Redis is killed",
+    "RqschedRedisFull": "Redis is filled to 0.95 of `maxmemory`",
+    "RqschedHeld": "everything is held",
+}
 """The alerts of worlds of their own."""
 
 
@@ -64,8 +70,21 @@ def series_of(metrics: str) -> dict[str, float]:
 
 
 def test_every_alert_has_a_world_it_fires_in() -> None:
-    assert {one["alert"] for one in ALERTS} == set().union(*FIRE.values()) | ELSEWHERE
+    assert {one["alert"] for one in ALERTS} == set().union(*FIRE.values()) | ELSEWHERE.keys()
     assert set(FIRE) <= set(FAULTS)
+
+
+def test_the_page_tells_each_alert_with_its_severity_and_the_worlds_that_fire_it() -> None:
+    rows = re.findall(r"^\| `(Rqsched\w+)` \| .+ \| (\w+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    worlds = ELSEWHERE | {
+        alert: "; ".join(world for world, fired in FIRE.items() if alert in fired)
+        for alert in set().union(*FIRE.values())
+    }
+    assert rows == [(one["alert"], one["labels"]["severity"], worlds[one["alert"]]) for one in ALERTS]
+
+
+def test_the_readme_tells_each_panel_with_what_it_asks() -> None:
+    assert dashboard.README.read_text().endswith(dashboard.table()), "run python -m examples.monitoring.dashboard"
 
 
 @needs_promtool
