@@ -92,6 +92,12 @@ def undelivered(env: Env, status: DeliveryStatus) -> None:
     env.runtime.database.transact(lambda connection: deliveries.record(connection, [one]))
 
 
+def waiting_for_sql(env: Env) -> None:
+    of_dispatcher = heartbeat(env)
+    of_dispatcher.waits_for = "the database does not answer (database or disk is full)"
+    of_dispatcher.send()
+
+
 def deserted(env: Env) -> None:
     env.create("nightly", RARELY, queue="letters").trigger()
 
@@ -214,6 +220,12 @@ FAULTS = {
         "1 schedule is running for too long",
         ('rqsched_runs_long{namespace="default"}', 1),
     ),
+    "dispatchers wait for SQL": Fault(
+        waiting_for_sql,
+        "waits",
+        "problem",
+        "Dispatchers wait for SQL",
+    ),
     "no dispatcher": Fault(
         without_dispatcher, "dispatchers", "problem", "No dispatcher is alive", ("rqsched_dispatchers", 0)
     ),
@@ -308,7 +320,9 @@ def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -
 
 
 OF_OTHERS = {
-    name: fault for name, fault in FAULTS.items() if fault.check not in {"dispatchers", "ownership", "went back"}
+    name: fault
+    for name, fault in FAULTS.items()
+    if fault.check not in {"dispatchers", "waits", "ownership", "went back"}
 }
 SECRET = "tenant-secret-0123456789"
 TENANT = one_token(SECRET, "read", namespaces=["tenant"])
