@@ -206,5 +206,5 @@ class Showcase:
         create("month-end", "reports.build", "0 18 L * *", timezone="Europe/Berlin", labels={"team": "finance"})
         create("new-year", "reports.build", Once(datetime(2027, 1, 1, tzinfo=UTC)))
         create("vendor-import", "partners.import", "30 6 * * *", labels={"team": "partners"}).pause(
-            reason=_BY_ADA.reason, context=_BY_ADA
+            reason=_BY_ADA.reason, until=NOW + timedelta(days=2), context=_BY_ADA
         )
