@@ -24,6 +24,7 @@ RqschedError
 │   ├── VersionConflictError
 │   ├── IdempotencyConflictError
 │   ├── HeldError
+│   │   └── FrozenError
 │   ├── NewerReleaseError
 │   └── TransactionConflictError
 ├── QuotaExceededError
@@ -356,6 +357,17 @@ class HeldError(ConflictError):
 
     def __init__(self, hold: str) -> None:
         super().__init__(f"everything is {hold}: nothing begins until `rqsched release`; repeat it then.")
+
+
+class FrozenError(HeldError):
+    """The namespace is frozen, so nothing was started there."""
+
+    code = "frozen"
+    remedy = "Wait for the thaw, or end the freeze with `rqsched thaw NAMESPACE`; then repeat the call."
+
+    def __init__(self, namespace: str, freeze: str) -> None:
+        told = f"namespace {namespace!r} is {freeze}: nothing begins there until `rqsched thaw {namespace}`"
+        ConflictError.__init__(self, f"{told}; repeat it then.")
 
 
 class NewerReleaseError(ConflictError):

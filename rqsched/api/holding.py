@@ -1,14 +1,17 @@
-"""Hold and release: what an operator does with a whole installation, before and after SQL was restored."""
+"""Hold and release: what an operator does with a whole installation, before and after SQL was restored.
+
+Freeze and thaw are the same of one namespace.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from rqsched.core.audit import CommandContext
 from rqsched.core.hold import Hold, Released, ReleasePreview
-from rqsched.core.option_table import require_note
+from rqsched.core.option_table import require_id, require_note
 from rqsched.store import metadata
 
 
@@ -44,7 +47,7 @@ class Holding:
         The last 100 are kept, in SQL: a restored backup has not seen what was released after it.
         """
         held = self.held()
-        found: list[Hold] = self.runtime.database.read(metadata.find_holds)
+        found: list[Hold] = self.runtime.database.read(lambda connection: metadata.find_holds(connection, None))
         return found if held is None else [held, *(one for one in found if one.uid != held.uid)]
 
     def preview_release(self: Any, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
@@ -83,6 +86,80 @@ class Holding:
             is_missed=missed,
             cancels_waiting=cancel_pending,
         )
+
+    def freeze(
+        self: Any,
+        reason: str | None = None,
+        *,
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+    ) -> Hold:
+        """Let nothing begin in a namespace from now on, in any process, until `thaw`. Idempotent.
+
+        >>> scheduler.freeze("the tenant's database moves").namespace
+        'default'
+
+        An outage on purpose: no fire, first attempt, retry, backfill or claim of an external worker begins, also of
+        schedules that are created meanwhile, and what is started by hand raises FrozenError. Attempts that have begun
+        go on, and so do their targets; nobody is told that something is overdue. Schedules can be changed meanwhile.
+        SQL keeps it: fires and claims see it at once, whatever Redis has; what is started by hand is refused within a
+        second elsewhere, and within 15 s by a process that Redis could not tell. Raises DatabaseUnavailableError.
+        """
+        from rqsched.chain import holding  # noqa: PLC0415 - as above
+
+        require_note(reason, "reason")
+        return holding.freeze(self.runtime, self._here(namespace), _context(reason, context))
+
+    def frozen(self: Any) -> list[Hold]:
+        """Return the freeze of each namespace that is frozen, with who set it, why and since when; the newest first."""
+        texts: dict[str, str] = self.runtime.database.read(metadata.find_lasting)
+        found = [Hold.from_text(text, "sql") for text in texts.values()]
+        return sorted((one for one in found if one.namespace), key=lambda one: one.uid, reverse=True)
+
+    def freezes(self: Any, *, namespace: str | None = None) -> list[Hold]:
+        """Return the freeze of a namespace and those that ended, as `holds` does, the newest first."""
+        where = self._here(namespace)
+        found: list[Hold] = self.runtime.database.read(lambda connection: metadata.find_holds(connection, where))
+        return found
+
+    def preview_thaw(
+        self: Any, *, missed: Literal["one", "all", "none"] | None = None, namespace: str | None = None
+    ) -> ReleasePreview:
+        """Return what `thaw` with the same arguments would do now; see `preview_release`."""
+        from rqsched.chain import holding  # noqa: PLC0415 - as above
+
+        return holding.preview_thaw(self.runtime, self._here(namespace), missed=missed)
+
+    def thaw(
+        self: Any,
+        *,
+        missed: Literal["one", "all", "none"] | None = None,
+        cancel_pending: bool = False,
+        namespace: str | None = None,
+        reason: str | None = None,
+        context: CommandContext | None = None,
+    ) -> Released:
+        """Let everything of a namespace begin again. Without a freeze it does nothing.
+
+        What is due fires by each schedule's `missed` policy, or of each schedule with due occurrences, however late:
+
+        - `one`: the oldest one; the others are recorded as missed;
+        - `all`: the newest, up to its `catch_up_limit`; as `one` where `overlap` would not let each of them run;
+        - `none`: none, all are recorded as missed.
+
+        What is paused stays paused. With `cancel_pending`, every run that waits for an attempt to begin is cancelled.
+        Both are done before anything can begin, in a transaction of each schedule: interrupted, everything is still
+        frozen, and `thaw` is called again. What is due and what waits begins within 20 s. Raises InvalidInputError, and
+        DatabaseUnavailableError with everything still frozen.
+        """
+        from rqsched.chain import holding  # noqa: PLC0415 - as above
+
+        require_note(reason, "reason")
+        where, by = self._here(namespace), _context(reason, context)
+        return holding.thaw(self.runtime, where, by, missed=missed, cancels_waiting=cancel_pending)
+
+    def _here(self: Any, namespace: str | None) -> str:
+        return require_id(self._namespace(namespace), "namespace")
 
 
 def _context(reason: str | None, context: CommandContext | None) -> CommandContext:

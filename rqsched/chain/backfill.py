@@ -75,10 +75,11 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, u
     """Check a range and write the backfill's row.
 
     With nothing written it raises InvalidInputError or InvalidLimitError, ScheduleNotFoundError once the schedule is
-    deleted, WrongDatabaseError when Redis belongs to another database, and HeldError while everything is held.
+    deleted, WrongDatabaseError when Redis belongs to another database, HeldError while everything is held, and
+    FrozenError while the namespace is.
     """
     runtime.ownership.require_own_redis()
-    runtime.hold.require_off()
+    runtime.hold.require_off(schedule.namespace)
     now = runtime.now()
     start_at, end_at = _require_range(wanted, now)
     _require_bound(schedule, start_at, end_at, wanted.bound)

@@ -81,12 +81,15 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
     """Leave an attempt that could not be claimed: it is held, or stale, or a person asks for another one."""
-    run = runtime.database.read(lambda connection: changes.find_run(connection, job.uid))
-    if run is None:
+    found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
+    if found is None:
         raise UnknownJobError(f"no run {job.uid} in this database.")
-    if run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True):
+    schedule, run = found
+    is_held = run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True)
+    if is_held or (run.status is RunStatus.PENDING and schedule.namespace in runtime.hold.frozen):
         # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
-        _log.info("%s waits: everything is held", job, extra={"action": "run_held"})
+        what = "everything is held" if is_held else f"namespace {schedule.namespace!r} is frozen"
+        _log.info("%s waits: %s", job, what, extra={"action": "run_held"})
     elif rq_job is not None and is_requeued(rq_job):
         try:
             retry_requeued(runtime, job)

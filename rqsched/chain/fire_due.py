@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from rqsched.chain import firing
@@ -27,9 +28,9 @@ _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKI
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
-    Pauses that were to end by then end first. While everything is held it fires nothing. Redis being away only delays
-    runs and links. A tick at the present also reconciles when no process did in the interval: where cron drives ticks,
-    nothing else may.
+    Pauses that were to end by then end first. While everything is held it fires nothing, and nothing of a frozen
+    namespace. Redis being away only delays runs and links. A tick at the present also reconciles when no process did in
+    the interval: where cron drives ticks, nothing else may.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
@@ -38,8 +39,10 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     frozen = runtime if now is None else _at(runtime, now)
     instant = frozen.now()
     deque(end_pauses(frozen), maxlen=0)
-    due = runtime.database.read(lambda connection: schedule_queries.due_uids(connection, instant, limit))
-    retries, _ = runtime.database.read(lambda connection: reconcile_queries.retrying(connection, instant, None, limit))
+    without = [*runtime.hold.frozen]
+    due = runtime.database.read(partial(schedule_queries.due_uids, now=instant, limit=limit, frozen=without))
+    retrying = partial(reconcile_queries.retrying, until=instant, after=None, limit=limit, frozen=without)
+    retries, _ = runtime.database.read(retrying)
     ids = [str(LinkId(uid, n)) for uid, n in due] + [str(retry_of(run).id) for run in retries]
     fired: list[Fired] = []
     for chunk in chunks(ids, _CHUNK):

@@ -41,7 +41,8 @@ UNREADABLE_AGAIN = timedelta(hours=1)
 FAILED_AGAIN = timedelta(seconds=5)
 """After how long a link is tried again that failed and has no schedule to keep its backoff."""
 HELD_AGAIN = timedelta(seconds=15)
-"""After how long a link is tried again that was popped while everything is held."""
+"""After how long a link is tried again that was popped while everything is held. One of a frozen namespace is dropped:
+nobody looks at it again before a pass arms it, after the thaw."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -76,8 +77,9 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
     is fired again by itself, and its failure recorded, so that it harms no other. One of a newer release is left to the
     processes of that release, which take its link when it comes again. While everything is held nothing is
-    decided, and each link comes again. Raises BackendUnavailableError when SQL does not answer, and with `must_follow`
-    (for links that are delivered again) when Redis does not either.
+    decided, and each link comes again; while a namespace is frozen none of its links does anything. Raises
+    BackendUnavailableError when SQL does not answer, and with `must_follow` (for links that are delivered again) when
+    Redis does not either.
     """
     if runtime.hold.is_on:
         return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
@@ -141,18 +143,20 @@ def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
 
 def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_locked: bool) -> list[Fired]:
     """Lock the schedules of a batch, decide what each link does, and write it."""
-    locked = {schedule.uid: schedule for schedule in changes.lock(connection, batch, skip_locked=skip_locked)}
+    locked, frozen = changes.lock_to_fire(connection, batch, skip_locked=skip_locked)
     now = runtime.now()
     fired = _put_off_absent(connection, batch, locked, now) if len(locked) < len(batch) else []
     due: list[tuple[LinkId, Schedule]] = []
     for link in chain.from_iterable(links for uid, links in batch.items() if uid in locked):
         schedule = locked[link.uid]
         if isinstance(link, RetryLinkId):
-            fired.append(_fire_retry(connection, link, schedule, now))
+            fired.append(_fire_retry(connection, link, schedule, now, is_frozen=link.uid in frozen))
         elif is_stale(schedule, link.n):
             fired.append(_heal(connection, link, schedule))
         elif schedule.due_at is not None and schedule.due_at > now:
             fired.append(Fired(str(link), "early", schedule.due_at))
+        elif link.uid in frozen:
+            fired.append(Fired(str(link), "held"))
         elif schedule.spec.newer:
             late = now - (schedule.due_at or now)
             fired.append(Fired(str(link), "newer", now + offer_delay(late)))
@@ -215,7 +219,9 @@ def restate(connection: Connection, schedule: Schedule) -> Change:
     return Change(schedule, schedule, changed_runs=tuple((run, run) for run in pending))
 
 
-def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime) -> Fired:
+def _fire_retry(
+    connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime, *, is_frozen: bool
+) -> Fired:
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
@@ -229,6 +235,8 @@ def _fire_retry(connection: Connection, link: RetryLinkId, schedule: Schedule, n
         return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)))
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
+    if is_frozen:
+        return Fired(str(link), "held")
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))
 
 

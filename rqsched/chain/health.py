@@ -147,7 +147,7 @@ _OF_PROCESSES = frozenset(
         "foreign workers",
     }
 )
-_OF_WORK = frozenset({"blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
+_OF_WORK = frozenset({"frozen", "blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
 
 
 def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
@@ -219,9 +219,9 @@ def late_until(runtime: Runtime) -> datetime:
 
 
 def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
-    """Count the runs and targets that wait on queues of the main Redis; of a namespace, or of all."""
+    """Count what waits on queues of the main Redis for a worker, runs and targets; of a namespace, or of all."""
     waiting: dict[str, Waiting] = {}
-    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING):
+    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.hold.frozen]):
         name = one.queue or runtime.settings.default_queue
         known = waiting.get(name, Waiting(name, 0, None))
         since = min(filter(None, (known.since, one.since)), default=None)
@@ -346,6 +346,21 @@ def _hold(scope: _Scope) -> Finding:
     if found is None:
         return Finding(Level.OK, "nothing is held")
     return Finding(Level.WARNING, f"everything is {found}: nothing begins")
+
+
+@_check(
+    "frozen",
+    "hold",
+    "`rqsched freeze NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
+)
+def _frozen(scope: _Scope) -> Finding:
+    frozen = scope.runtime.hold.frozen
+    found = [one for name, one in sorted(frozen.items()) if scope.namespace in {None, name}]
+    if not found:
+        return Finding(Level.OK, "no namespace is frozen")
+    names = [str(one.namespace) for one in found]
+    told = _listed(f"namespace {name!r} is {one}" for name, one in zip(names, found, strict=True))
+    return Finding(Level.WARNING, f"{told}: nothing begins there", names=names)
 
 
 @_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
@@ -565,11 +580,11 @@ def _newer_release(scope: _Scope) -> Finding:
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.hold.is_on:
         return Finding(Level.OK, "everything is held")
-    until = late_until(scope.runtime)
-    found = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _TOLD))
+    until, namespace, frozen = late_until(scope.runtime), scope.namespace, [*scope.runtime.hold.frozen]
+    found = scope.read(lambda connection: schedule_queries.late(connection, namespace, until, _TOLD, frozen))
     if not found:
         return Finding(Level.OK, "no schedule is late")
-    count = scope.read(lambda connection: schedule_queries.count_late(connection, scope.namespace, until, _MOST))
+    count = scope.read(lambda connection: schedule_queries.count_late(connection, namespace, until, _MOST, frozen))
     told = f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}"
     return Finding(Level.PROBLEM, told, found, count=count)
 
@@ -687,7 +702,10 @@ def _held(usage: Usage) -> str:
 
 @_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
 def _successes(scope: _Scope) -> Finding:
-    found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD))
+    frozen = [*scope.runtime.hold.frozen]
+    if scope.namespace in frozen:
+        return Finding(Level.OK, "the namespace is frozen")
+    found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD, frozen))
     count = _count(scope, Filters(scope.namespace, overdue=True), found)
     return _of(
         found, count, "no schedule lacks the success it expects", "no success in time",

@@ -3,27 +3,33 @@
 A hold is kept in Redis, where LEASE looks in its script, and in SQL, where a claim's own UPDATE looks; either one
 holds, and a pass of reconcile copies what only one of them has. What was asked last is remembered: a server that does
 not answer changes nothing. A process that is held by its settings asks nobody.
+
+A freeze is the hold of one namespace. SQL alone keeps it: fires and claims ask in their own statements. Redis says only
+that SQL is to be asked again by those who refuse what is started by hand.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from itertools import chain
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from rqsched.core.hold import Hold
-from rqsched.errors import BackendUnavailableError, HeldError
+from rqsched.errors import BackendUnavailableError, FrozenError, HeldError
 from rqsched.store import metadata
 from rqsched.store.database import Database, Patience
 from rqsched.transport.transport import Transport
 
 _log = logging.getLogger(__name__)
 
+_ALL = "*"
+"""The name of the hold of everything, beside those of namespaces."""
 _ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
 _OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
 """How long what Redis and SQL have said counts, where nothing else tells."""
@@ -40,7 +46,7 @@ class HoldGate:
         """The time by which answers grow old."""
         self._own = Hold("process", by="RQSCHED_HOLD of this process", kept_in=("process",)) if is_held else None
         self._in_redis: str | None = None
-        self._in_sql: str | None = None
+        self._in_sql: Mapping[str, str] = {}
         self._redis_at: datetime | None = None
         self._sql_at: datetime | None = None
         self._was_asked = False
@@ -51,21 +57,41 @@ class HoldGate:
         """Whether SQL answered when it was asked last."""
         self.is_on = is_held
         """Whether nothing may begin, as far as this process knows; who has not asked yet calls `look` before."""
+        self.frozen: Mapping[str, Hold] = {}
+        """The namespaces in which nothing may begin, as SQL said last; who has not asked yet calls `find_frozen`."""
+        self._told: object = None
+        self._told_before: object = None
 
     @property
     def kept(self) -> Hold | None:
         """What Redis or SQL had when they were asked last, with the places that keep it; None for no hold."""
-        return _joined([_read(self._in_redis, "redis"), _read(self._in_sql, "sql")])
+        return _joined([_read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")])
 
     @property
     def known(self) -> Hold | None:
         """What was read last, or this process's own hold; None when nothing is held."""
         return _joined([self.kept, self._own])
 
-    def require_off(self) -> None:
-        """Raise HeldError while there is a hold: what is asked for by hand is refused instead of waiting."""
+    def require_off(self, namespace: str | None = None) -> None:
+        """Raise HeldError while there is a hold: what is asked for by hand is refused instead of waiting.
+
+        A FrozenError, too, while the namespace is frozen; who does not know it yet calls `require_thawed` later.
+        """
         if self.look(with_sql=False):
             raise HeldError(str(self.known))
+        self.find_frozen()
+        self.require_thawed(namespace)
+
+    def require_thawed(self, namespace: str | None) -> None:
+        """Raise FrozenError while a namespace is frozen, as far as this process knows."""
+        if namespace is not None and (freeze := self.frozen.get(namespace)) is not None:
+            raise FrozenError(namespace, str(freeze))
+
+    def find_frozen(self) -> Mapping[str, Hold]:
+        """Return the frozen namespaces; SQL is asked where Redis has told, since it was, that there are others."""
+        if self._told != self._told_before:
+            self._ask_sql()
+        return self.frozen
 
     def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
         """Return `is_on`, after Redis and SQL were asked again unless what they said still counts.
@@ -81,7 +107,7 @@ class HoldGate:
         if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
             self._redis_at = now or self._redis_at
             self._ask_redis()
-        needs_sql = with_sql or self._in_sql is not None  # nobody else here may ask whether that hold is over
+        needs_sql = with_sql or _ALL in self._in_sql  # nobody else here may ask whether that hold is over
         if needs_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
             self._sql_at = now or self._sql_at
             self._ask_sql()
@@ -102,6 +128,7 @@ class HoldGate:
         try:
             self._read_redis(redis)
         except RedisError as error:
+            self._told = object()  # SQL is asked instead
             _log.debug("Redis does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
 
     def _ask_sql(self) -> None:
@@ -113,16 +140,20 @@ class HoldGate:
             _log.debug("SQL does not say whether it is held: %s", error, extra={"action": "hold_unknown"})
 
     def _read_redis(self, redis: Redis | None = None) -> None:
-        text = self._transport.read_hold(redis)
+        text, self._told = self._transport.read_hold(redis)
         if text != self._in_redis:
             self._in_redis = text
             self._note()
 
     def _read_sql(self, patience: Patience | None = None) -> None:
-        text = self._database.read(lambda connection: metadata.find_value(connection, metadata.HOLD), patience=patience)
-        if text != self._in_sql:
-            self._in_sql = text
+        told = self._told
+        found = self._database.read(metadata.find_lasting, patience=patience)
+        self._told_before = told
+        before, self._in_sql = self._in_sql, found
+        if found.get(_ALL) != before.get(_ALL):
             self._note()
+        if found != before:
+            self._note_frozen()
 
     def _note(self) -> None:
         """Remember the answer, and log that it has changed."""
@@ -135,6 +166,16 @@ class HoldGate:
             _log.info("released: what is due begins", extra={"action": "released"})
         self._was_asked = True
 
+    def _note_frozen(self) -> None:
+        """Remember which namespaces are frozen, and log that it has changed."""
+        before = self.frozen
+        self.frozen = {name: Hold.from_text(text, "sql") for name, text in self._in_sql.items() if name != _ALL}
+        for name in sorted(self.frozen.keys() - before.keys()):
+            told = "namespace %r is %s: nothing begins there until `rqsched thaw %s`"
+            _log.warning(told, name, self.frozen[name], name, extra={"action": "frozen"})
+        for name in sorted(before.keys() - self.frozen.keys()):
+            _log.info("namespace %r is thawed: what is due there begins", name, extra={"action": "thawed"})
+
     def share(self) -> None:
         """Copy a hold that only Redis or only SQL has to the other, or end it where the other has seen it released.
 
@@ -142,8 +183,10 @@ class HoldGate:
         pass of reconcile.
         """
         self.look(is_fresh=True)
-        hold, text = self.kept, self._in_redis or self._in_sql
+        hold, text = self.kept, self._in_redis or self._in_sql.get(_ALL)
         try:
+            if self.has_sql:
+                self._tell_frozen()
             if hold is None or text is None:
                 return
             if self._in_redis is None:
@@ -151,9 +194,9 @@ class HoldGate:
                 if self._in_redis is None:
                     self._database.transact(lambda c: metadata.drop_hold(c, [_over(hold)], text=text), patience=_BRIEF)
                     self._came_back(hold, "SQL")
-            elif self._in_sql is None:
+            elif _ALL not in self._in_sql:
                 self.put_into_sql(hold)
-                if self._in_sql is None:
+                if _ALL not in self._in_sql:
                     self._transport.drop_hold([hold.uid], text=text)
                     self._came_back(hold, "Redis")
         except (BackendUnavailableError, RedisError) as error:
@@ -173,8 +216,7 @@ class HoldGate:
 
     def put_into_sql(self, hold: Hold) -> None:
         """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError."""
-        uid, text = hold.uid, hold.to_text()
-        self._database.transact(lambda connection: metadata.set_hold(connection, uid, text), patience=_BRIEF)
+        self._database.transact(lambda connection: metadata.set_hold(connection, hold), patience=_BRIEF)
         self._read_sql()
 
     def drop(self, by: str | None = None, reason: str | None = None) -> Hold | None:
@@ -186,14 +228,46 @@ class HoldGate:
         self._read_sql()
         kept = self.kept
         if kept is not None:
-            found = _read(self._in_redis, "redis"), _read(self._in_sql, "sql")
+            found = _read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")
             at, known = self.now(), [_over(one) for one in found if one is not None]
             ended = [replace(one, released_at=at, released_by=by, release_reason=reason) for one in known]
             self._database.transact(lambda connection: metadata.drop_hold(connection, ended))
             self._transport.drop_hold([one.uid for one in ended])
-            self._in_redis = self._in_sql = None
+            self._in_redis = None
+            self._in_sql = {name: text for name, text in self._in_sql.items() if name != _ALL}
             self._note()
         return kept
+
+    def freeze(self, hold: Hold) -> None:
+        """Keep the freeze of a namespace, unless it is frozen already; raises BackendUnavailableError."""
+        self._database.transact(lambda connection: metadata.set_hold(connection, hold))
+        self._read_sql()
+        self._tell_now()
+
+    def thaw(self, namespace: str, by: str | None = None, reason: str | None = None) -> Hold | None:
+        """End the freeze of a namespace, and record who did and why; returns it. Raises BackendUnavailableError."""
+        self._read_sql()
+        freeze, text = self.frozen.get(namespace), self._in_sql.get(namespace)
+        if freeze is not None:
+            ended = replace(_over(freeze), released_at=self.now(), released_by=by, release_reason=reason)
+            self._database.transact(lambda c: metadata.drop_hold(c, [ended], text=text, namespace=namespace))
+            self._read_sql()
+            self._tell_now()
+        return freeze
+
+    def _tell_now(self) -> None:
+        try:
+            self._tell_frozen()
+        except RedisError as error:
+            _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "hold_not_copied"})
+
+    def _tell_frozen(self) -> None:
+        """Let Redis say that others are to ask SQL which namespaces are frozen; raises RedisError."""
+        uids = " ".join(sorted(one.uid for one in self.frozen.values()))
+        told = blake2b(uids.encode(), digest_size=16).hexdigest() if uids else None
+        if told != self._told:
+            self._transport.tell_frozen(told)
+            self._told = self._told_before = told
 
 
 def _read(text: str | None, place: str) -> Hold | None:

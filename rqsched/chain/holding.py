@@ -2,14 +2,16 @@
 
 A release first does, under the hold, what it was asked to do with what is due and what waits; then it ends the hold.
 Interrupted, everything is still held, and the release is repeated. Once SQL has ended it, the next pass does so in
-Redis.
+Redis. To freeze and thaw a namespace is the same for what belongs to it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -18,10 +20,11 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.clock import SystemClock
 from rqsched.core.audit import CommandContext
-from rqsched.core.fire_decision import FireContext, decide_fire, decide_miss_due
+from rqsched.core.fire_decision import FROZEN, HELD, FireContext, decide_fire, decide_miss_due
 from rqsched.core.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
 from rqsched.core.ids import new_uid
-from rqsched.core.model import OPEN, Change, RunStatus, Schedule
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.core.policy import MissedPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RedisUnavailableError
 from rqsched.store import changes, run_queries, schedule_queries
@@ -32,6 +35,26 @@ _log = logging.getLogger(__name__)
 _WAITING = OPEN - {RunStatus.RUNNING}
 PREVIEWED = 500
 """The most schedules, and the most runs, that a preview lists."""
+THAWS: dict[str | None, MissedPolicy | None] = {
+    None: None,
+    "one": MissedPolicy.FIRE_ONCE,
+    "all": MissedPolicy.ALL,
+    "none": None,
+}
+"""What a thaw may do with what is due, and the policy that this is; None is each schedule's own, `none` fires none."""
+
+
+class _Due(NamedTuple):
+    """What is due, and what an end of a hold does with it before."""
+
+    namespace: str | None
+    """Of this namespace; None for all that are not frozen."""
+    is_missed: bool = False
+    """Whether it is recorded as missed."""
+    since: datetime | None = None
+    """If so: since when; what was due before fires."""
+    missed: MissedPolicy | None = None
+    """By which policy it fires; None for each schedule's own."""
 
 
 def hold(runtime: Runtime, context: CommandContext) -> Hold:
@@ -59,22 +82,44 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
     return gate.kept or asked
 
 
+def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
+    """Let nothing begin in a namespace from now on; what is frozen already stays as it is. Returns the freeze.
+
+    SQL keeps it: raises BackendUnavailableError when that does not answer. Redis, which lets other processes ask SQL at
+    once, is told by the next pass of reconcile where it does not answer now.
+    """
+    now = runtime.now()
+    asked = Hold(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)
+    runtime.hold.freeze(asked)
+    return runtime.hold.frozen.get(namespace, asked)
+
+
 def preview(runtime: Runtime, *, since: datetime | None = None, is_missed: bool = False) -> ReleasePreview:
     """Return what a release would do now, by each schedule's policies; nothing is written. See `release`."""
-    since = _require_range(since, is_missed=is_missed)
-    runtime.hold.look(is_fresh=True)
+    return _preview(runtime, _Due(None, is_missed, _require_range(since, is_missed=is_missed)))
+
+
+def preview_thaw(runtime: Runtime, namespace: str, *, missed: str | None = None) -> ReleasePreview:
+    """Return what a thaw would do now, by each schedule's policies; nothing is written. See `thaw`."""
+    return _preview(runtime, _due_of(namespace, missed))
+
+
+def _preview(runtime: Runtime, wanted: _Due) -> ReleasePreview:
+    gate = runtime.hold
+    gate.look(is_fresh=True)
 
     def read(connection: Connection) -> ReleasePreview:
         now = runtime.now()
-        due = schedule_queries.late(connection, None, now, PREVIEWED + 1)
-        waiting = run_queries.waiting(connection, PREVIEWED + 1)
-        decided = _decided(runtime, connection, due[:PREVIEWED], now, since, is_missed=is_missed)
+        due = _late(runtime, wanted.namespace, now, PREVIEWED + 1)(connection)
+        waiting = _waiting(runtime, wanted.namespace, PREVIEWED + 1)(connection)
+        decided = _decided(runtime, connection, due[:PREVIEWED], now, wanted)
         rows = [_row(schedule, one, now) for schedule, one in zip(due, decided, strict=False)]
         runs = [
             HeldRun(schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at)
             for schedule, run in waiting[:PREVIEWED]
         ]
-        return ReleasePreview(runtime.hold.known, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
+        hold = gate.known if wanted.namespace is None else gate.frozen.get(wanted.namespace)
+        return ReleasePreview(hold, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
 
     return runtime.database.read(read)
 
@@ -95,8 +140,9 @@ def release(
     held, when one of them does not answer: repeat it.
     """
     since = _require_range(since, is_missed=is_missed)
-    cancelled = _cancel_waiting(runtime, context) if cancels_waiting else 0
-    counts = _miss_due(runtime, context, since) if is_missed else []
+    runtime.hold.look(is_fresh=True)  # what is frozen stays so
+    cancelled = _cancel_waiting(runtime, None, context) if cancels_waiting else 0
+    settled = _settle_due(runtime, context, _Due(None, is_missed, since)) if is_missed else []
     try:
         ended = runtime.hold.drop(context.principal, context.reason)
         runtime.transport.ask_for_pass()
@@ -109,7 +155,58 @@ def release(
         _log.warning(
             "released by %s: it was %s", context.principal or "a program", ended, extra={"action": "hold_released"}
         )
-    return Released(ended, len(counts), sum(counts), cancelled)
+    return Released(ended, len(settled), sum(one.missed for one in settled), cancelled)
+
+
+def thaw(
+    runtime: Runtime,
+    namespace: str,
+    context: CommandContext,
+    *,
+    missed: str | None = None,
+    cancels_waiting: bool = False,
+) -> Released:
+    """Let everything of a namespace begin that may; what is paused stays paused. One that is not frozen stays as it is.
+
+    What is due fires by each schedule's policies, or as `missed` says: `one` or `all` of each, or `none`. With
+    `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and what was done
+    so is said in the audit events. Raises DatabaseUnavailableError, with everything still frozen: repeat it. Redis is
+    not needed: where it does not answer, what is due and what waits begins with the first pass that reaches it.
+    """
+    wanted = _due_of(namespace, missed)
+    runtime.hold.look(is_fresh=True)
+    if namespace not in runtime.hold.frozen and runtime.hold.has_sql:
+        return Released(None, 0, 0, 0)
+    cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
+    settled = [] if missed is None else _settle_due(runtime, context, wanted)
+    ended = runtime.hold.thaw(namespace, context.principal, context.reason)
+    try:
+        runtime.transport.ask_for_pass()
+    except RedisError as error:
+        _log.warning("no pass is asked for after a thaw: %s", error, extra={"action": "hold_not_copied"})
+    if ended is not None:
+        who, extra = context.principal or "a program", {"action": "namespace_thawed"}
+        _log.warning("namespace %r is thawed by %s: it was %s", namespace, who, ended, extra=extra)
+    counts = sum(one.missed for one in settled), cancelled, sum(one.fired for one in settled)
+    return Released(ended, len(settled), *counts)
+
+
+def _due_of(namespace: str, missed: str | None) -> _Due:
+    if missed not in THAWS:
+        raise InvalidInputError("missed", "must be one, all or none; leave it out for each schedule's own policy")
+    return _Due(namespace, missed == "none", None, THAWS[missed])
+
+
+def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) -> Callable[[Connection], list[Schedule]]:
+    """Return what reads the schedules that are due in a namespace, or in all that are not frozen."""
+    frozen = [*runtime.hold.frozen] if namespace is None else []
+    return partial(schedule_queries.late, namespace=namespace, since=now, limit=limit, frozen=frozen)
+
+
+def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
+    """Return what reads the runs that wait there."""
+    frozen = [*runtime.hold.frozen] if namespace is None else []
+    return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
 
 
 def _require_range(since: datetime | None, *, is_missed: bool) -> datetime | None:
@@ -127,9 +224,8 @@ def _decided(
     connection: Connection,
     due: Sequence[Schedule],
     now: datetime,
-    since: datetime | None,
+    wanted: _Due,
     *,
-    is_missed: bool,
     asked: CommandContext | None = None,
     is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
@@ -140,12 +236,15 @@ def _decided(
     runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
     for one in due:
-        context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()))
+        context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()), asked)
         try:
-            if is_missed:
-                yield decide_miss_due(one, runs[one.uid], since=since, now=now, context=context, asked=asked)
+            if wanted.is_missed:
+                policy, since = HELD if wanted.namespace is None else FROZEN, wanted.since
+                yield decide_miss_due(
+                    one, runs[one.uid], since=since, now=now, context=context, asked=asked, policy=policy
+                )
             else:
-                yield decide_fire(one, runs[one.uid], now=now, context=context)
+                yield decide_fire(one, runs[one.uid], now=now, context=context, missed=wanted.missed)
         except Exception as error:  # noqa: BLE001 - a schedule that cannot be evaluated, as in a fire
             yield error
 
@@ -167,42 +266,51 @@ def _row(before: Schedule, decided: Change | Exception, now: datetime) -> HeldSc
     )
 
 
-def _miss_due(runtime: Runtime, context: CommandContext, since: datetime | None) -> list[int]:
-    """Record what is due as missed; returns how many occurrences of each schedule.
+class _Settled(NamedTuple):
+    """What became of what was due of one schedule, before everything may begin again."""
+
+    missed: int = 0
+    """How many occurrences were recorded as missed."""
+    fired: int = 0
+    """How many started a run, or wait behind one."""
+
+
+def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
+    """Do with what is due what was asked; returns what became of it, of each schedule of which something did.
 
     Each schedule is a transaction of its own, and has a later next time then.
     """
-    counts, now = dict[str, int](), runtime.now()
+    settled, now = dict[str, _Settled](), runtime.now()
     while True:
-        due = runtime.database.read(lambda connection: schedule_queries.late(connection, None, now, PREVIEWED))
-        fresh = [one.uid for one in due if one.uid not in counts]
+        due = runtime.database.read(_late(runtime, wanted.namespace, now, PREVIEWED))
+        fresh = [one.uid for one in due if one.uid not in settled]
         if not fresh:
-            return [count for count in counts.values() if count]
-        counts |= {uid: _miss_due_of(runtime, uid, now, context, since) for uid in fresh}
+            return [one for one in settled.values() if any(one)]
+        settled |= {uid: _settle_due_of(runtime, uid, now, context, wanted) for uid in fresh}
 
 
-def _miss_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandContext, since: datetime | None) -> int:
-    def decide(connection: Connection, tried: Decided[int] | None) -> Decided[int]:
+def _settle_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandContext, wanted: _Due) -> _Settled:
+    def decide(connection: Connection, tried: Decided[_Settled] | None) -> Decided[_Settled]:
         schedule = changes.lock_one(connection, uid)
         if tried is not None and tried.is_written(schedule):
             return tried
         if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
-            return Decided([], 0)
-        found = _decided(runtime, connection, [schedule], now, since, is_missed=True, asked=context, is_locked=True)
-        (decided,) = found
+            return Decided([], _Settled())
+        (decided,) = _decided(runtime, connection, [schedule], now, wanted, asked=context, is_locked=True)
         if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
             what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
-            _log.error("what is due of %s/%s cannot be recorded as missed: %s", *what, extra=extra)
-            return Decided([], 0)
-        return Decided([decided], decided.after.missed_count - schedule.missed_count)
+            _log.error("what is due of %s/%s cannot be decided: %s", *what, extra=extra)
+            return Decided([], _Settled())
+        missed = decided.after.missed_count - schedule.missed_count
+        return Decided([decided], _Settled(missed, sum(run.occurrence_at is not None for run in decided.new_runs)))
 
     return change(runtime, decide)
 
 
-def _cancel_waiting(runtime: Runtime, context: CommandContext) -> int:
+def _cancel_waiting(runtime: Runtime, namespace: str | None, context: CommandContext) -> int:
     """Cancel every run that waits, also those that wait behind one; returns how many."""
     cancelled, ended = 0, AttemptResult(AttemptOutcome.CANCELLED, reason=context.reason, context=context)
-    while found := runtime.database.read(lambda connection: run_queries.waiting(connection, PREVIEWED)):
+    while found := runtime.database.read(_waiting(runtime, namespace, PREVIEWED)):
         done = sum(
             settle_run(runtime, run.uid, ended, fence=lambda run: run.status in _WAITING) is not None
             for _, run in found

@@ -48,7 +48,7 @@ def retry_run(
 
     A blocked one is offered now. One that is being retried on request already is left as it is. Raises
     RunNotFoundError, RunStateError (also when `fence` does not hold), and, with nothing written, WrongDatabaseError
-    when Redis belongs to another database and HeldError while everything is held.
+    when Redis belongs to another database, HeldError while everything is held, and FrozenError while the namespace is.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off()
@@ -66,6 +66,7 @@ def retry_run(
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "It has gone on since; look at it again.")
+        runtime.hold.require_thawed(schedule.namespace)
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         decided = decide_retry_on_request(
             schedule,
@@ -152,7 +153,7 @@ def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: Com
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
     """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more.
 
-    Raises HeldError while everything is held: the job fails again, to be requeued after the release.
+    Raises HeldError while everything, or its namespace, is held: the job fails again, to be requeued after the release.
     """
 
     def is_its_end(run: Run) -> bool:

@@ -36,8 +36,8 @@ def trigger(
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
-    Raises, with nothing written, WrongDatabaseError when Redis belongs to another database, and HeldError while
-    everything is held.
+    Raises, with nothing written, WrongDatabaseError when Redis belongs to another database, HeldError while everything
+    is held, and FrozenError while the namespace is frozen.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off()
@@ -88,6 +88,7 @@ class _Triggering(NamedTuple):
         return (started, version) if started.changes[0].new_runs else None
 
     def _start(self, schedule: Schedule, runs: list[Run]) -> _Started:
+        self.runtime.hold.require_thawed(schedule.namespace)
         decided, outcome = decide_trigger(schedule, runs, self.wanted, now=self.runtime.now(), context=self.context)
         return Decided([decided], (decided.after, outcome))
 

@@ -44,7 +44,7 @@ _ANSWERS = {
     ScheduleStatus.DEAD: Answer.DEAD,
     ScheduleStatus.DELETED: Answer.DELETED,
 }
-_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.HELD})
+_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.HELD, Answer.FROZEN})
 """Why an occurrence got no run when it was due."""
 _UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
 _NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
@@ -139,15 +139,15 @@ class _Question:
 
     @cached_property
     def holds(self) -> list[Hold]:
-        """The holds that are known, the newest first."""
-        return metadata.find_holds(self.connection)
+        """The holds of everything and of the namespace that are known, the newest first."""
+        return metadata.find_holds(self.connection, None, self.schedule.namespace)
 
     def hold_at(self, *instants: datetime | None) -> Hold | None:
         """Return the hold that was on at the first of these instants that one covers; None where none does."""
         return next((one for at in instants if at is not None for one in self.holds if one.covers(at)), None)
 
     def under_hold(self, told: Why) -> Why:
-        """Say of an occurrence without a run that everything was held when it was due, or is held now."""
+        """Say of an occurrence without a run that everything, or its namespace, was held when it was due, or is now."""
         occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
         if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
             return told
@@ -156,16 +156,20 @@ class _Question:
             return told
         text = f"{told.text} {self.told_of(hold)}"
         if told.answer in _NOT_FIRED or (is_unfired and hold.released_at is None):
-            return replace(told, answer=Answer.HELD.value, text=text, since=hold.since, by=hold.by, reason=hold.reason)
+            answer = Answer.HELD if hold.namespace is None else Answer.FROZEN
+            return replace(told, answer=answer.value, text=text, since=hold.since, by=hold.by, reason=hold.reason)
         return replace(told, text=text)
 
     def told_of(self, hold: Hold) -> str:
         """Say a hold as a sentence."""
         by = "" if hold.by is None else f", by {hold.by}"
         since = self.clock(hold.since or self.at)
-        text = f"Everything has been held since {since}{by}, and nothing begins before `rqsched release`"
+        what, held, end = "Everything", "held", "`rqsched release`"
+        if hold.namespace is not None:
+            what, held, end = f"The namespace {hold.namespace}", "frozen", f"`rqsched thaw {hold.namespace}`"
+        text = f"{what} has been {held} since {since}{by}, and nothing begins before {end}"
         if hold.released_at is not None:
-            text = f"Everything was held from {since} to {self.clock(hold.released_at)}{by}"
+            text = f"{what} was {held} from {since} to {self.clock(hold.released_at)}{by}"
         return _ended(text + ("" if hold.reason is None else f": {hold.reason}"))
 
     def before_creation(self) -> Why:
@@ -297,7 +301,10 @@ class _Question:
         """Name what a pending run waits for."""
         if run.is_blocked:
             return f"its workflow: {run.blocked_reason}"
-        return "a worker of its queue" if self.hold_at(self.now) is None else "a release"
+        hold = self.hold_at(self.now)
+        if hold is None:
+            return "a worker of its queue"
+        return "a release" if hold.namespace is None else "a thaw"
 
     def about_run(self, run: Run) -> Why:
         """Answer for an occurrence that has a run."""

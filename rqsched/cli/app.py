@@ -96,6 +96,18 @@ ENTRIES = (
         "Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.",
     ),
     Entry("release", "hold", _MAINTENANCE, "Let everything begin again; what is due fires by each schedule's policy."),
+    Entry(
+        "freeze",
+        "hold",
+        _OPERATIONS,
+        "Let nothing begin in a namespace until `rqsched thaw`: an outage on purpose, of one tenant or one purpose.",
+    ),
+    Entry(
+        "thaw",
+        "hold",
+        _OPERATIONS,
+        "Let everything of a namespace begin again; what is due fires by each schedule's policy.",
+    ),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
     Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import httpx
 import tenacity
@@ -213,6 +213,34 @@ class Client:
         at = None if since is None else instant("since", since)
         body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
+
+    def freeze(self, reason: str | None = None) -> Hold:
+        """Let nothing begin in the namespace until `thaw`. Idempotent; see `Scheduler.freeze`."""
+        body = given({"reason": reason})
+        return self.send(Request("POST", path_of("freeze"), responses.hold, body, is_repeatable=True))
+
+    def frozen(self) -> Sequence[Hold]:
+        """Read the freeze of each namespace that is frozen and that the token sees; see `Scheduler.frozen`."""
+        return self.send(get(path_of("frozen"), responses.holds))
+
+    def freezes(self) -> Sequence[Hold]:
+        """Read the freeze of the namespace and those that ended, the newest first; see `Scheduler.freezes`."""
+        return self.send(get(path_of("freeze", "history"), responses.holds))
+
+    def preview_thaw(self, *, missed: Literal["one", "all", "none"] | None = None) -> ReleasePreview:
+        """Read what `thaw` with the same arguments would do now; see `Scheduler.preview_thaw`."""
+        return self.send(get(path_of("freeze", "preview"), responses.release_preview, {"missed": missed}))
+
+    def thaw(
+        self,
+        *,
+        missed: Literal["one", "all", "none"] | None = None,
+        cancel_pending: bool = False,
+        reason: str | None = None,
+    ) -> Released:
+        """Let everything of the namespace begin again; see `Scheduler.thaw`. What has ended is not read."""
+        body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
+        return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
 
     def retry_failed(
         self,

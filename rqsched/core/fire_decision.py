@@ -29,10 +29,13 @@ from rqsched.core.occurrences import (
     stored_due_of,
 )
 from rqsched.core.overlap import StartRequest, apply_overlap
+from rqsched.core.policy import KEEPS_ALL, MissedPolicy
 from rqsched.core.schedule_endings import complete_if_over
 
 HELD = "held"
 """The policy of an occurrence that is missed because it was due during a hold, whose end said so."""
+FROZEN = "frozen"
+"""The same of the freeze of a namespace, and of its thaw."""
 
 
 class FireContext(NamedTuple):
@@ -43,7 +46,7 @@ class FireContext(NamedTuple):
     ran: frozenset[datetime] = frozenset()
     """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
     asked: CommandContext | None = None
-    """Names the span that the runs belong to that start; None where fires are not traced."""
+    """Who asks, if somebody does. Else it names the span that the runs belong to that start; None without tracing."""
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
@@ -51,13 +54,24 @@ def is_stale(schedule: Schedule | None, n: int) -> bool:
     return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None
 
 
-def decide_fire(schedule: Schedule, runs: Iterable[Run], *, now: datetime, context: FireContext) -> Change:
+def decide_fire(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    context: FireContext,
+    missed: MissedPolicy | None = None,
+) -> Change:
     """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
 
-    The caller has checked that the schedule is active and due; `runs` are its open runs.
+    The caller has checked that the schedule is active and due; `runs` are its open runs. Where somebody asks for that,
+    `missed` is the policy instead of the schedule's own, however late they are; all are one where its overlap policy
+    would start or keep only one of them.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
-    _evaluate(builder, classify_due(schedule, now), context)
+    if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
+        missed = MissedPolicy.FIRE_ONCE
+    _evaluate(builder, classify_due(schedule, now, missed=missed), context, policy=missed)
     complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()
@@ -71,10 +85,12 @@ def decide_miss_due(
     now: datetime,
     context: FireContext,
     asked: CommandContext | None = None,
+    policy: str = HELD,
 ) -> Change:
     """Record what is due as missed instead of firing it; what was due before `since` fires by the policies first.
 
-    The caller has checked that the schedule is active and due; `asked` says who asks, for the audit events.
+    The caller has checked that the schedule is active and due; `asked` says who asks and `policy` when it was due, for
+    the audit events.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=asked)
     if since is not None and schedule.due_at is not None and schedule.due_at < since:
@@ -85,7 +101,7 @@ def decide_miss_due(
         passed = due.missed or Missed(0, False, due.fires[0], due.last)
         first = min(passed.first, *due.fires) if due.fires else passed.first
         missed = replace(passed, count=passed.count + len(due.fires), first=first)
-        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=HELD)
+        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=policy)
     complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()

@@ -1,4 +1,7 @@
-"""A hold: while there is one, nothing begins, whatever is due. And what releasing it would do. Pure."""
+"""A hold: while there is one, nothing begins, whatever is due. And what releasing it would do. Pure.
+
+A freeze is the hold of one namespace, and its end a thaw.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,18 @@ class Hold:
     """Who released it; None where that is not known."""
     release_reason: str | None = None
     """Why, in the words of who released it."""
+    namespace: str | None = None
+    """The namespace that is frozen; None where everything is held."""
 
     @classmethod
     def from_text(cls, text: str, *kept_in: str) -> Hold:
         """Return the hold that `to_text` wrote; what a newer release added is ignored."""
         stored = json.loads(text)
         since, released = (None if at is None else datetime.fromisoformat(at) for at in map(stored.get, _INSTANTS))
-        by, reason = stored.get("released_by"), stored.get("release_reason")
-        return cls(stored["uid"], since, stored.get("by"), stored.get("reason"), kept_in, released, by, reason)
+        names = ("released_by", "release_reason", "namespace")
+        by, reason, namespace = (stored.get(name) for name in names)
+        set_by, why = stored.get("by"), stored.get("reason")
+        return cls(stored["uid"], since, set_by, why, kept_in, released, by, reason, namespace)
 
     def to_text(self) -> str:
         """Write it as Redis and SQL keep it."""
@@ -59,6 +66,7 @@ class Hold:
             "released_at": released,
             "released_by": self.released_by,
             "release_reason": self.release_reason,
+            "namespace": self.namespace,
         }
 
     def covers(self, at: datetime) -> bool:
@@ -69,7 +77,8 @@ class Hold:
     def __str__(self) -> str:
         """Say since when, by whom and why."""
         since = "" if self.since is None else f" since {iso_utc(self.since)}"
-        return f"held{since}{f' by {self.by}' if self.by else ''}{f' ({self.reason})' if self.reason else ''}"
+        what = "held" if self.namespace is None else "frozen"
+        return f"{what}{since}{f' by {self.by}' if self.by else ''}{f' ({self.reason})' if self.reason else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +142,10 @@ class Released:
     hold: Hold | None
     """The hold that has ended; None when there was none."""
     schedules: int
-    """Of how many schedules occurrences were recorded as missed."""
+    """Of how many schedules what was due was dealt with first."""
     missed: int
-    """How many occurrences."""
+    """How many occurrences were recorded as missed."""
     cancelled: int
     """How many waiting runs were cancelled."""
+    fired: int = 0
+    """How many occurrences started a run, or wait behind one, because the thaw said so."""

@@ -89,10 +89,11 @@ class DueOccurrences(NamedTuple):
     """The next occurrence when it is already known."""
 
 
-def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
+def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | None = None) -> DueOccurrences:
     """Classify the occurrences from the schedule's stored next time up to now; that one itself must be due.
 
-    After a change of timing the stored one may lie off the grid, and the new grid counts from that change on.
+    After a change of timing the stored one may lie off the grid, and the new grid counts from that change on. With
+    `missed`, which fires the oldest one or all, that is the policy, and none is too late.
     """
     stored = schedule.next_run_at
     if stored is None:
@@ -100,16 +101,17 @@ def classify_due(schedule: Schedule, now: datetime) -> DueOccurrences:
     since = max(stored, schedule.timing_changed_at)
     following = None if schedule.spec.is_from_completion else next_occurrence(schedule, since)
     if following is None or following.due_at > now:
-        if _is_fresh(schedule, stored, now):
+        if missed is not None or _is_fresh(schedule, stored, now):
             return DueOccurrences((stored,), None, stored, following)
         return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
     newest = reversed(schedule.timeline.last_between(since, now, 2))
     passed = _Passed(stored, since, next(nominal for nominal in newest if due_of(schedule, nominal) <= now))
     beyond, capped = schedule.timeline.count_between(since, passed.last, cap=COUNT_CAP)
-    fires = _choose(schedule, passed, now)
-    missed = beyond + 1 - len(fires)
+    fires = _choose(schedule, passed, now) if missed is None else _newest(schedule, passed)
+    fires = (stored,) if missed is MissedPolicy.FIRE_ONCE else fires
+    rest = beyond + 1 - len(fires)
     first = following.nominal_at if stored in fires else stored
-    return DueOccurrences(fires, Missed(missed, capped, first, passed.last) if missed > 0 else None, passed.last)
+    return DueOccurrences(fires, Missed(rest, capped, first, passed.last) if rest > 0 else None, passed.last)
 
 
 class _Passed(NamedTuple):
@@ -123,14 +125,17 @@ class _Passed(NamedTuple):
 def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetime, ...]:
     policies = schedule.policies
     if policies.missed is MissedPolicy.ALL:
-        newest = [passed.stored, *schedule.timeline.last_between(passed.since, passed.last, policies.catch_up_limit)]
-        kept = newest[-policies.catch_up_limit :]
-        return tuple(nominal for nominal in kept if _is_fresh(schedule, nominal, now))
+        return tuple(nominal for nominal in _newest(schedule, passed) if _is_fresh(schedule, nominal, now))
     if policies.missed is MissedPolicy.SKIP:
         return (passed.last,) if _is_fresh(schedule, passed.last, now) else ()
     if policies.window is None or _is_fresh(schedule, passed.stored, now):
         return (passed.stored,)
     return _oldest_fresh(schedule, passed, now - policies.window)
+
+
+def _newest(schedule: Schedule, passed: _Passed) -> tuple[datetime, ...]:
+    limit = schedule.policies.catch_up_limit
+    return tuple([passed.stored, *schedule.timeline.last_between(passed.since, passed.last, limit)][-limit:])
 
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:

@@ -57,6 +57,10 @@ class OverlapPolicy(StrEnum):
             raise InvalidPolicyError("overlap", f"{value!r} is not one of {names}") from None
 
 
+KEEPS_ALL = frozenset({OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL})
+"""Under these each of several occurrences that fire together gets a run."""
+
+
 _ALIASES = {
     "allow": OverlapPolicy.ALLOW_ALL,
     "cancel_previous": OverlapPolicy.CANCEL_OTHER,
@@ -323,7 +327,7 @@ class Policies:
         )
         catches_all = self.missed is MissedPolicy.ALL
         _require(
-            not catches_all or self.overlap in {OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL},
+            not catches_all or self.overlap in KEEPS_ALL,
             "missed",
             f"'all' would keep only one of the occurrences under overlap={self.overlap.value!r}; choose "
             "overlap='buffer_all' (one after another) or 'allow_all'",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rqsched.core import audit
-from rqsched.core.fire_decision import HELD
+from rqsched.core.fire_decision import FROZEN, HELD
 from rqsched.core.occurrences import ON_REQUEST
 from rqsched.core.policy import MissedPolicy
 from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
@@ -42,6 +42,7 @@ _SKIPS = {
     "disabled": "it was paused",
     "deleted": "it was deleted",
     HELD: "everything was held, and the release counted it as missed",
+    FROZEN: "the namespace was frozen, and the thaw counted it as missed",
 }
 NOTHING_FIRED = "nothing fired in time"
 """Why occurrences were missed, unless more is known."""

@@ -155,6 +155,8 @@ class Answer(StrEnum):
     """`exclude` of the schedule takes it out."""
     HELD = "held"
     """Everything was, or is, held then: it was not fired by its policies, or has not been yet."""
+    FROZEN = "frozen"
+    """The namespace was, or is, frozen then: the same."""
     PAUSED = "paused"
     """The schedule was, or is, paused then."""
     DEAD = "dead"

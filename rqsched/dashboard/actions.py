@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -251,6 +252,40 @@ def release(visit: Visit) -> Response:
     also = f" {done.missed} occurrences are recorded as missed." if is_missed else ""
     also += f" {done.cancelled} runs are cancelled." if cancels else ""
     return visit.done(("Everything is released." if done.hold else "Nothing was held.") + also, "/")
+
+
+def confirm_freeze(visit: Visit) -> Response:
+    """Ask whether, and why, to freeze the namespace."""
+    return visit.page("freeze.html")
+
+
+def freeze(visit: Visit) -> Response:
+    """Freeze the namespace: nothing begins in it until it is thawed."""
+    context = visit.context
+    try:
+        visit.scheduler.freeze(context.reason, namespace=visit.namespace, context=context)
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", "/system")
+    return visit.done(f"The namespace {visit.namespace} is frozen.", "/system")
+
+
+def confirm_thaw(visit: Visit) -> Response:
+    """Ask whether to thaw the namespace, with what would fire and which runs wait."""
+    return visit.page("thaw.html", found=visit.scheduler.preview_thaw(namespace=visit.namespace))
+
+
+def thaw(visit: Visit) -> Response:
+    """Thaw the namespace; what is due fires as was chosen, and what waits may be cancelled first."""
+    cancels, context, given = "cancel_pending" in visit.form, visit.context, visit.form.get("missed") or None
+    missed: Any = given
+    try:
+        done = visit.scheduler.thaw(missed=missed, cancel_pending=cancels, namespace=visit.namespace, context=context)
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", "/")
+    also = f" {done.fired} occurrences fire, {done.missed} are recorded as missed." if missed else ""
+    also += f" {done.cancelled} runs are cancelled." if cancels else ""
+    what = f"The namespace {visit.namespace} is thawed." if done.hold else "The namespace was not frozen."
+    return visit.done(what + also, "/")
 
 
 def _require_all(visit: Visit) -> None:

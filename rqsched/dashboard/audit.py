@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from starlette.responses import Response
 
 from rqsched.api import bulk_actions
+from rqsched.core.hold import Hold
 from rqsched.core.reasons import ASKED
 from rqsched.dashboard.actions import ACTIONS
 from rqsched.dashboard.runs import WITHIN, times_of
@@ -54,8 +56,15 @@ def show(visit: Visit) -> Response:
     return visit.page(
         "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, named=ACTIONS, filters=filters,
         spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
-        stops=stops, holds=[] if is_filtered or after else visit.scheduler.holds()[:HOLDS],
+        stops=stops, holds=[] if is_filtered or after else _holds(visit),
     )  # fmt: skip
+
+
+def _holds(visit: Visit) -> Sequence[Hold]:
+    """Return the newest holds of everything and freezes of the namespace."""
+    found = [*visit.scheduler.holds(), *visit.scheduler.freezes(namespace=visit.namespace)]
+    known = [one for one in found if one.since is not None]
+    return sorted(known, key=attrgetter("since"), reverse=True)[:HOLDS]
 
 
 def _lines(events: Iterable[FoundEvent]) -> Sequence[Asked]:

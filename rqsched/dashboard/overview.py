@@ -133,6 +133,7 @@ _WORDS: Mapping[str, _Words] = {
     ),
     "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
     "hold": _Words("Everything is held", "{detail}."),
+    "frozen": _Words("The namespace is frozen", "{detail}."),
     "writes": _Words(
         "The database takes no writes",
         "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",
@@ -161,11 +162,12 @@ _MILDER: Mapping[str, _Words] = {
 def show(visit: Visit) -> Response:
     """Show the overview."""
     namespace, now = visit.namespace, visit.now
+    frozen = [namespace] if visit.freeze else []
 
     def read(connection: Connection) -> dict[str, Any]:
         late_until = health.late_until(visit.scheduler.runtime)
         counts = schedule_queries.count_by_status(connection, namespace, MOST_COUNTED)
-        late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED)
+        late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED, frozen)
         return {
             "problems": health.examine_work(visit.scheduler.runtime, connection, namespace),
             "counts": counts | {"late": late},

@@ -147,6 +147,13 @@ class Visit:
         gate.look()
         return gate.known
 
+    @cached_property
+    def freeze(self) -> Hold | None:
+        """The freeze of the namespace, for the same; None where it is not frozen."""
+        gate = self.scheduler.runtime.hold
+        gate.look()
+        return gate.find_frozen().get(self.namespace)
+
     @property
     def stream(self) -> str:
         """The address of the stream that tells of changes; empty where there is none."""

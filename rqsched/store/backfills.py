@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,7 @@ from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import malformed_cursor, page_by_uid
-from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, schedules
+from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, is_outside, schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,14 @@ def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.Colum
 
 
 def interrupted(
-    connection: Connection, before: datetime, after: str | None, limit: int
+    connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read a page of running backfills without progress since `before`, and the cursor of the next page."""
-    statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", backfills.c.updated_at <= before)
+    """Read a page of running backfills without progress since `before`, and the cursor of the next page.
+
+    Those of `frozen` namespaces are left out.
+    """
+    is_meant = backfills.c.updated_at <= before, *is_outside(frozen, backfills.c.schedule_uid)
+    statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", *is_meant)
     rows, next_after = page_by_uid(connection, statement, backfills.c.uid, after, limit)
     return [row.uid for row in rows], next_after
 

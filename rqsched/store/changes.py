@@ -24,7 +24,7 @@ from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Sche
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.store import run_hours
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
-from rqsched.store.metadata import DATABASE_ID
+from rqsched.store.metadata import DATABASE_ID, is_frozen
 from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,
@@ -78,6 +78,22 @@ def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = Fal
 def _lock_schedules(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
     statement = SELECT_SCHEDULES.where(dialect.among(schedules.c.uid)).order_by(schedules.c.uid)
     return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=schedules)
+
+
+def lock_to_fire(
+    connection: Connection, uids: Iterable[str], *, skip_locked: bool = False
+) -> tuple[dict[str, Schedule], set[str]]:
+    """Lock and read schedules as `lock` does, by uid; also returns the uids of those whose namespace is frozen."""
+    dialect = dialect_of(connection)
+    given = {"among": dialect.listed(sorted(uids))}
+    found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
+    locked = [to_schedule(row[:-1]) for row in found]
+    return {one.uid: one for one in locked}, {one.uid for one, row in zip(locked, found, strict=True) if row[-1]}
+
+
+@lru_cache(maxsize=4)
+def _lock_to_fire(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    return _lock_schedules(dialect, skip_locked).add_columns(is_frozen(schedules.c.namespace))
 
 
 def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
-from rqsched.store.metadata import HOLD
+from rqsched.store.metadata import is_held
 from rqsched.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
@@ -31,7 +31,6 @@ from rqsched.store.rows import (
 from rqsched.store.tables import (
     IS_UNFINISHED,
     constant,
-    database_metadata,
     is_free_for,
     is_held_by,
     runs,
@@ -80,8 +79,6 @@ def start_run(
 
 _START_GIVES = ("token", "started_at", "worker")
 _TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")
-_IS_NOT_HELD = ~sa.exists(sa.select(1).where(database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)))
-"""A claim looks itself, in its own statement, whether everything is held."""
 
 
 def _start(dialect: Dialect) -> sa.Update:
@@ -96,7 +93,11 @@ def _start(dialect: Dialect) -> sa.Update:
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN)).where(is_held_by(runs, _TOKEN) | _IS_NOT_HELD)
+    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN))
+    # It looks itself, in its own statement, whether everything is held, or the namespace is frozen.
+    of_schedule = sa.select(schedules.c.namespace).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
+    namespace = schedules.c.namespace if dialect.joins_writes else of_schedule
+    start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
@@ -167,7 +168,7 @@ def lock_waiting_external(
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
     statement = (
         sa.select(runs.c.uid)
-        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), _IS_NOT_HELD)
+        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), ~is_held(sa.literal(namespace)))
         .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)

@@ -1,12 +1,15 @@
 """Named values about the database as a whole: its id, the tzdata version next times were computed with.
 
-Also what the web processes have to know of each other for some hours, under a prefix of its own.
+Also what the web processes have to know of each other for some hours, under a prefix of its own; and named values about
+one namespace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,7 +17,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.hold import Hold
 from rqsched.core.marks import WentBack
 from rqsched.store.dialect import dialect_of
-from rqsched.store.tables import database_metadata
+from rqsched.store.tables import database_metadata, namespace_metadata
 
 DATABASE_ID = "database_id"
 """The name of the value that tells this database from every other one."""
@@ -25,71 +28,113 @@ MARK = "mark"
 WENT_BACK = "went_back"
 """How the names of what its marks told begin; the side follows."""
 HOLD = "hold"
-"""The name of the hold, while there is one: no claim begins an attempt then."""
+"""The name of the hold, while there is one: no claim begins an attempt then. That of a namespace is its freeze."""
 _RELEASED = "released"
 """The name of the holds that were released last: who asks later reads them, and none is copied back from Redis."""
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
 MOST_RELEASED = 100
 """How many of them are kept."""
 
 
-def find_value(connection: Connection, name: str) -> str | None:
-    """Return the value of a name; None when it was never set."""
-    statement = sa.select(database_metadata.c.value).where(database_metadata.c.name == name)
-    return connection.execute(statement).scalar_one_or_none()
+def find_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
+    """Return the value of a name, here or of a namespace; None when it was never set."""
+    return connection.execute(_value_of(name, namespace)).scalar_one_or_none()
 
 
-def lock_value(connection: Connection, name: str) -> str | None:
+def lock_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
     """Return the value of a name, and keep others from changing it until the transaction ends."""
-    statement = sa.select(database_metadata.c.value).where(database_metadata.c.name == name).with_for_update()
-    return connection.execute(statement).scalar_one_or_none()
+    return connection.execute(_value_of(name, namespace).with_for_update()).scalar_one_or_none()
 
 
-def claim_value(connection: Connection, name: str, value: str) -> str:
+def claim_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> str:
     """Set a value unless the name has one; returns the value it has then."""
-    statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
-    connection.execute(statement.on_conflict_do_nothing())
-    return find_value(connection, name) or value
+    connection.execute(_insert(connection, name, value, namespace).on_conflict_do_nothing())
+    return find_value(connection, name, namespace) or value
 
 
-def set_hold(connection: Connection, uid: str, text: str) -> None:
-    """Set the hold of this uid, unless there is one or this one was released."""
-    if uid not in _lock_released(connection):
-        claim_value(connection, HOLD, text)
+def set_hold(connection: Connection, hold: Hold) -> None:
+    """Set a hold of everything, or of its namespace, unless there is one or this one was released."""
+    if hold.uid not in _lock_released(connection, hold.namespace):
+        claim_value(connection, HOLD, hold.to_text(), hold.namespace)
 
 
-def drop_hold(connection: Connection, ended: Sequence[Hold], *, text: str | None = None) -> None:
+def drop_hold(
+    connection: Connection, ended: Sequence[Hold], *, text: str | None = None, namespace: str | None = None
+) -> None:
     """Remove the hold, or only the one of this text, and remember that these were released, by whom and when."""
-    released = _lock_released(connection) | {one.uid: one for one in ended}
-    set_value(connection, _RELEASED, "\n".join(one.to_text() for one in [*released.values()][-MOST_RELEASED:]))
-    is_it = sa.true() if text is None else database_metadata.c.value == text
-    connection.execute(sa.delete(database_metadata).where(database_metadata.c.name == HOLD, is_it))
+    released = _lock_released(connection, namespace) | {one.uid: one for one in ended}
+    texts = [one.to_text() for one in [*released.values()][-MOST_RELEASED:]]
+    set_value(connection, _RELEASED, "\n".join(texts), namespace)
+    table, key = _place(HOLD, namespace)
+    is_it = sa.true() if text is None else table.c.value == text
+    connection.execute(sa.delete(table).where(*(table.c[name] == value for name, value in key.items()), is_it))
 
 
-def find_holds(connection: Connection) -> list[Hold]:
-    """Return the hold that SQL has and those that were released, the newest first."""
-    statement = sa.select(database_metadata.c.name, database_metadata.c.value)
-    named = statement.where(database_metadata.c.name.in_([HOLD, _RELEASED]))
-    found = {str(name): str(value) for name, value in connection.execute(named)}
-    lasting = [Hold.from_text(found[HOLD], "sql")] if HOLD in found else []
-    return [*lasting, *reversed(_read_released(found.get(_RELEASED, "")))]
+def find_lasting(connection: Connection) -> dict[str, str]:
+    """Return the texts of the holds that last: that of everything by the name `*`, and of namespaces by theirs."""
+    of_all = sa.select(sa.literal_column("'*'", sa.Text), database_metadata.c.value)
+    of_each = sa.select(namespace_metadata.c.namespace, namespace_metadata.c.value)
+    where = database_metadata.c.name == HOLD, namespace_metadata.c.name == HOLD
+    found = connection.execute(of_all.where(where[0]).union_all(of_each.where(where[1])))
+    return {str(name): str(text) for name, text in found}
 
 
-def _lock_released(connection: Connection) -> dict[str, Hold]:
+def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
+    """Return the holds of namespaces (None: of everything), those that SQL has and those released, the newest first."""
+    found = list[Hold]()
+    for namespace in namespaces:
+        lasting = find_value(connection, HOLD, namespace)
+        found += [] if lasting is None else [Hold.from_text(lasting, "sql")]
+        found += reversed(_read_released(find_value(connection, _RELEASED, namespace) or ""))
+    return sorted(found, key=lambda one: one.since or _FIRST, reverse=True)
+
+
+def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Say that a namespace is frozen: what begins something asks in its own statement."""
+    is_hold = namespace_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
+    found = sa.select(1).where(namespace_metadata.c.namespace == namespace, is_hold)
+    return found.correlate_except(namespace_metadata).exists()
+
+
+def is_held(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Say that everything is held, or the namespace is frozen."""
+    everything = database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
+    return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)
+
+
+def _lock_released(connection: Connection, namespace: str | None) -> dict[str, Hold]:
     """Read released holds by uid; others who set or release one wait until the transaction ends."""
-    claim_value(connection, _RELEASED, "")
-    return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED) or "")}
+    claim_value(connection, _RELEASED, "", namespace)
+    return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED, namespace) or "")}
 
 
 def _read_released(texts: str) -> list[Hold]:
     return [Hold.from_text(text) for text in texts.splitlines()]
 
 
-def set_value(connection: Connection, name: str, value: str) -> None:
+def set_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> None:
     """Set a value, whatever it was before."""
-    statement = dialect_of(connection).insert(database_metadata).values(name=name, value=value)
-    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+    statement, (_, key) = _insert(connection, name, value, namespace), _place(name, namespace)
+    connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_={"value": value}))
+
+
+def _place(name: str, namespace: str | None) -> tuple[sa.Table, dict[str, str]]:
+    """Return the table of a value, and what names it there."""
+    if namespace is None:
+        return database_metadata, {"name": name}
+    return namespace_metadata, {"namespace": namespace, "name": name}
+
+
+def _value_of(name: str, namespace: str | None) -> sa.Select[Any]:
+    table, key = _place(name, namespace)
+    return sa.select(table.c.value).where(*(table.c[part] == value for part, value in key.items()))
+
+
+def _insert(connection: Connection, name: str, value: str, namespace: str | None) -> Any:
+    table, key = _place(name, namespace)
+    return dialect_of(connection).insert(table).values(**key, value=value)
 
 
 def replace_value(connection: Connection, name: str, value: str, *, known: str | None) -> bool:

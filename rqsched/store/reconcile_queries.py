@@ -1,7 +1,7 @@
 """What reconcile reads: pages of rows that may need a repair, by keyset, each through an index of its own.
 
 A page function takes the cursor of the page before (None at first) and returns its rows and the next cursor, None on
-the last page.
+the last page. `frozen` are namespaces whose rows are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from rqsched.store.tables import (
     RESUMES,
     WAITS_FOR_CODE,
     constant,
+    is_outside,
     runs,
     schedules,
     targets,
@@ -37,11 +38,15 @@ from rqsched.store.tables import (
 
 
 def due_links(
-    connection: Connection, until: datetime | None, after: tuple[datetime, str] | None, limit: int
+    connection: Connection,
+    until: datetime | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+    frozen: Collection[str] = (),
 ) -> tuple[list[tuple[LinkId, datetime]], tuple[datetime, str] | None]:
     """Read the links of active schedules in the order they are due, up to `until` or all."""
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at
-    statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None))
+    statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None), *is_outside(frozen))
     if until is not None:
         statement = statement.where(schedules.c.due_at <= until)
     rows, cursor = page_by_due_time(connection, statement, schedules, after, limit)
@@ -63,11 +68,12 @@ def resuming(connection: Connection, until: datetime, after: str | None, limit: 
     return _uids(connection, statement, after, limit)
 
 
-def overdue(connection: Connection, until: datetime, after: str | None, limit: int) -> tuple[list[str], str | None]:
+def overdue(
+    connection: Connection, until: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
+) -> tuple[list[str], str | None]:
     """Read schedules that were to have a success up to `until` and had none; each is to be told once."""
-    return _uids(
-        connection, sa.select(schedules.c.uid).where(IS_WATCHED, schedules.c.overdue_at <= until), after, limit
-    )
+    is_meant = IS_WATCHED, schedules.c.overdue_at <= until, *is_outside(frozen)
+    return _uids(connection, sa.select(schedules.c.uid).where(*is_meant), after, limit)
 
 
 def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limit: int) -> tuple[list[str], str | None]:
@@ -75,13 +81,16 @@ def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limi
     return _uids(connection, sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.tzdata != tzdata), after, limit)
 
 
-def waiting(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+def waiting(
+    connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
+) -> tuple[list[str], str | None]:
     """Read schedules with waiting runs that might start: active ones, deleted ones, and any whose backfill waits.
 
     A deleted schedule has waiting runs only when it keeps them.
     """
     can_start = IS_ACTIVE | ~IS_LIVE | (schedules.c.backfill_waiting > 0)
-    return _uids(connection, sa.select(schedules.c.uid).where(HAS_WAITING, can_start), after, limit)
+    is_meant = HAS_WAITING, can_start, *is_outside(frozen)
+    return _uids(connection, sa.select(schedules.c.uid).where(*is_meant), after, limit)
 
 
 def _uids(
@@ -95,10 +104,12 @@ def _has(status: RunStatus) -> sa.ColumnElement[bool]:
     return IS_UNFINISHED & (runs.c.status == constant(status))
 
 
-def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
+def pending(
+    connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
+) -> tuple[list[Run], str | None]:
     """Read runs that should be on their queue since `before`."""
     found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
-    return _runs(connection, found, after, limit)
+    return _runs(connection, (*found, *is_outside(frozen, runs.c.schedule_uid)), after, limit)
 
 
 def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -108,16 +119,19 @@ def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[s
     return {row.uid: (row.namespace, row.schedule_id) for row in connection.execute(found)}
 
 
-def blocked(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
+def blocked(
+    connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
+) -> tuple[list[Run], str | None]:
     """Read pending runs that are blocked since `before`."""
-    return _runs(connection, (WAITS_FOR_CODE, runs.c.blocked_at <= before), after, limit)
+    found = WAITS_FOR_CODE, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
+    return _runs(connection, found, after, limit)
 
 
 def retrying(
-    connection: Connection, until: datetime | None, after: str | None, limit: int
+    connection: Connection, until: datetime | None, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
     """Read runs whose next attempt is due up to `until`, or all."""
-    found = [_has(RunStatus.RETRYING)]
+    found = [_has(RunStatus.RETRYING), *is_outside(frozen, runs.c.schedule_uid)]
     if until is not None:
         found.append(runs.c.retry_at <= until)
     return _runs(connection, found, after, limit)
@@ -131,7 +145,7 @@ def _runs(
 
 
 def expected_to_end(
-    connection: Connection, after: str | None, limit: int
+    connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[tuple[str, datetime, str]], str | None]:
     """Read running live runs whose schedules say how long they may take and that were not told to take longer.
 
@@ -140,7 +154,8 @@ def expected_to_end(
     columns = runs.c.uid, runs.c.started_at, schedules.c.notifications
     is_expected = schedules.c.notifications.contains('"expect_duration":', autoescape=True)
     statement = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    statement = statement.where(_has(RunStatus.RUNNING), ~IS_BACKFILLED, runs.c.long_at.is_(None), is_expected)
+    is_meant = _has(RunStatus.RUNNING), ~IS_BACKFILLED, runs.c.long_at.is_(None), is_expected, *is_outside(frozen)
+    statement = statement.where(*is_meant)
     rows, cursor = page_by_uid(connection, statement.where(runs.c.started_at.is_not(None)), runs.c.uid, after, limit)
     return [(row.uid, row.started_at, row.notifications) for row in rows], cursor
 

@@ -5,7 +5,7 @@ Every query is bounded, whatever is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from rqsched.store.tables import (
     IS_UNFINISHED,
     WAITS_FOR_CODE,
     constant,
+    is_outside,
     of_schedule,
     runs,
     schedules,
@@ -390,13 +391,17 @@ class Waiting(NamedTuple):
     """Since when the first of them waits for a worker; None where all wait for their code instead."""
 
 
-def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -> list[Waiting]:
+def waiting_by_queue(
+    connection: Connection, namespace: str | None, most: int, frozen: Collection[str] = ()
+) -> list[Waiting]:
     """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
 
-    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice.
+    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice. Runs of `frozen` namespaces,
+    which wait for a thaw, are left out.
     """
     found: list[Waiting] = []
-    for table, is_waiting in ((runs, _IS_PENDING_IN_RQ), (targets, _IS_PENDING_TARGET)):
+    is_meant = _IS_PENDING_IN_RQ if not frozen else sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
+    for table, is_waiting in ((runs, is_meant), (targets, _IS_PENDING_TARGET)):
         oldest = (
             sa.select(*(table.c[name] for name in ("uid", "queue", "schedule_uid", "queued_at", "blocked_at")))
             .where(is_waiting, table.c.connection.is_(None))
@@ -413,10 +418,17 @@ def waiting_by_queue(connection: Connection, namespace: str | None, most: int) -
     return found
 
 
-def waiting(connection: Connection, limit: int) -> list[tuple[Schedule, Run]]:
-    """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first."""
+def waiting(
+    connection: Connection, limit: int, namespace: str | None = None, frozen: Collection[str] = ()
+) -> list[tuple[Schedule, Run]]:
+    """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first.
+
+    Those of a namespace, or of all but the `frozen` ones.
+    """
     statuses = [status.value for status in (RunStatus.PENDING, RunStatus.RETRYING, RunStatus.BUFFERED)]
-    statement = SELECT_RUNS_WITH_SCHEDULES.where(IS_OPEN, runs.c.status.in_(statuses)).order_by(runs.c.uid)
+    is_meant = [IS_OPEN, runs.c.status.in_(statuses), *is_outside(frozen)]
+    is_meant += [] if namespace is None else [schedules.c.namespace == namespace]
+    statement = SELECT_RUNS_WITH_SCHEDULES.where(*is_meant).order_by(runs.c.uid)
     found = (to_run_and_schedule(row) for row in connection.execute(statement.limit(limit)))
     return [(schedule, run) for run, schedule in found]
 

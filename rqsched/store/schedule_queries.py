@@ -7,7 +7,7 @@ page begins. Keyset cursors: a page costs the same at any depth.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum, auto
@@ -39,6 +39,7 @@ from rqsched.store.tables import (
     RESTING,
     RESUMES,
     constant,
+    is_outside,
     schedules,
 )
 
@@ -600,22 +601,26 @@ def resuming(connection: Connection, filters: Filters, until: datetime) -> list[
     return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(_MOST_AT_ONCE))]
 
 
-def late(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Schedule]:
-    """Read the active schedules of a namespace, or of all, that were due up to `since`; the earliest first."""
-    return _first_due(connection, namespace, limit, schedules.c.due_at <= since)
+def late(
+    connection: Connection, namespace: str | None, since: datetime, limit: int, frozen: Collection[str] = ()
+) -> list[Schedule]:
+    """Read the active schedules of a namespace, or of all but `frozen` ones, due up to `since`; the earliest first."""
+    return _first_due(connection, namespace, limit, schedules.c.due_at <= since, *is_outside(frozen))
 
 
-def count_late(connection: Connection, namespace: str | None, since: datetime, most: int) -> int:
+def count_late(
+    connection: Connection, namespace: str | None, since: datetime, most: int, frozen: Collection[str] = ()
+) -> int:
     """Count those, up to `most`."""
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
-    return _count_up_to(connection, most, IS_ACTIVE, schedules.c.due_at <= since, *owner)
+    return _count_up_to(connection, most, IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen))
 
 
 def _first_due(
-    connection: Connection, namespace: str | None, limit: int, is_meant: sa.ColumnElement[bool]
+    connection: Connection, namespace: str | None, limit: int, *is_meant: sa.ColumnElement[bool]
 ) -> list[Schedule]:
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
-    statement = SELECT_SCHEDULES.where(IS_ACTIVE, is_meant, *owner).order_by(schedules.c.due_at, schedules.c.uid)
+    statement = SELECT_SCHEDULES.where(IS_ACTIVE, *is_meant, *owner).order_by(schedules.c.due_at, schedules.c.uid)
     return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
 
 
@@ -625,10 +630,14 @@ def _is_of(
     return [] if namespace is None else [column == namespace]
 
 
-def due_uids(connection: Connection, now: datetime, limit: int) -> list[tuple[str, int]]:
-    """Read (uid, n) of active schedules that are due and that this release may fire, the earliest first."""
+def due_uids(connection: Connection, now: datetime, limit: int, frozen: Collection[str] = ()) -> list[tuple[str, int]]:
+    """Read (uid, n) of active schedules that are due and that this release may fire, the earliest first.
+
+    None of `frozen` namespaces.
+    """
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at, schedules.c.spec
-    statement = sa.select(*columns).where(schedules.c.status == "active", schedules.c.due_at <= now)
+    is_due = schedules.c.status == "active", schedules.c.due_at <= now, *is_outside(frozen)
+    statement = sa.select(*columns).where(*is_due)
     rows, after = page_by_due_time(connection, statement, schedules, None, limit)
     found = [(row.uid, row.n) for row in rows if _may_fire(row.spec)]
     while after is not None and len(found) < limit:
@@ -657,9 +666,14 @@ def failing(connection: Connection, namespace: str | None, limit: int) -> list[S
     return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 
 
-def unsuccessful(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
-    """Read the schedules of a namespace, or of all, without a success for as long as they allow; longest first."""
-    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_OVERDUE, IS_LIVE)
+def unsuccessful(
+    connection: Connection, namespace: str | None, limit: int, frozen: Collection[str] = ()
+) -> list[Schedule]:
+    """Read the schedules of a namespace, or of all but `frozen` ones, without a success for as long as they allow.
+
+    The longest first.
+    """
+    statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_OVERDUE, IS_LIVE, *is_outside(frozen))
     order = schedules.c.overdue_since, schedules.c.uid
     return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
 

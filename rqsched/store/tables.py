@@ -6,7 +6,7 @@ often than read, and the same bytes come back. Instants are aware UTC at microse
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -530,6 +530,17 @@ HAS_FAILED_DELIVERY = deliveries.c.status == sa.literal_column("'failed'")
 PartialIndex("ix_rqsched_deliveries_failed", deliveries.c.ended_at, deliveries.c.uid, where=HAS_FAILED_DELIVERY)
 sa.Index("ix_rqsched_deliveries_schedule_uid", deliveries.c.schedule_uid, deliveries.c.uid)
 
+
+def is_outside(namespaces: Collection[str], of: sa.Column[Any] | None = None) -> list[sa.ColumnElement[bool]]:
+    """Say that a schedule, or the one `of` a row, is in none of these namespaces; nothing where there are none."""
+    if not namespaces:
+        return []
+    if of is None:
+        return [schedules.c.namespace.not_in(sorted(namespaces))]
+    inside = sa.select(1).where(schedules.c.uid == of, schedules.c.namespace.in_(sorted(namespaces)))
+    return [~inside.correlate_except(schedules).exists()]
+
+
 database_metadata = sa.Table(
     "rqsched_facts",
     metadata,
@@ -537,3 +548,13 @@ database_metadata = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 """Named values about the database: its id, the tzdata version next times were computed with."""
+
+namespace_metadata = sa.Table(
+    "rqsched_namespace_facts",
+    metadata,
+    sa.Column("namespace", Name, primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Named values about a namespace: its hold while it is frozen, and those that were released."""

@@ -382,10 +382,21 @@ class Transport:
         self.is_held = taken is None
         return [_text(entry) for entry in taken or ()]
 
-    def read_hold(self, redis: Redis | None = None) -> str | None:
-        """Return the hold as `set_hold` kept it, read over another client where one is given; None without one."""
-        found: Any = (redis or self.redis).hget(self.hold_key, "*")
-        return None if found is None else _text(found)
+    def read_hold(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
+        """Return the hold as `set_hold` kept it, None without one, and what `tell_frozen` told last.
+
+        They are read over another client where one is given.
+        """
+        found: Any = (redis or self.redis).hmget(self.hold_key, ["*", "*:frozen"])
+        hold, frozen = (None if one is None else _text(one) for one in found)
+        return hold, frozen
+
+    def tell_frozen(self, told: str | None) -> None:
+        """Let others know that SQL has other frozen namespaces: `told` names them all, None that there are none."""
+        if told is None:
+            self._patiently(lambda: self.redis.hdel(self.hold_key, "*:frozen"))
+        else:
+            self._patiently(lambda: self.redis.hset(self.hold_key, "*:frozen", told))
 
     def set_hold(self, uid: str, text: str) -> None:
         """Keep a hold, unless there is one or this one was released."""

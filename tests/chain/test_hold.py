@@ -284,7 +284,7 @@ def come_back(env: Env, place: str, hold: Hold) -> None:
     else:
         forget = sa.delete(database_metadata).where(database_metadata.c.name.in_(["hold", "released"]))
         env.runtime.database.transact(lambda connection: connection.execute(forget))
-        env.runtime.database.transact(lambda c: metadata.set_hold(c, hold.uid, hold.to_text()))
+        env.runtime.database.transact(lambda c: metadata.set_hold(c, hold))
     env.runtime.hold.look(is_fresh=True)
 
 

@@ -42,3 +42,30 @@ def test_a_process_that_is_held_by_its_environment_says_so(cli: Cli, monkeypatch
     cli.scheduler.create("daily", HELLO, Every("24h"))
     monkeypatch.setenv("RQSCHED_HOLD", "1")
     assert "RQSCHED_HOLD" in cli("trigger", "daily", code=ConflictError.exit_code).err
+
+
+def test_a_namespace_is_frozen_looked_at_and_thawed(cli: Cli) -> None:
+    cli.scheduler.create("nightly", HELLO, Every("24h"), namespace="tenant")
+    cli.scheduler.create("daily", HELLO, Every("24h"))
+    assert cli("freeze", "--list").out == "Nothing is frozen.\n"
+
+    told = cli("freeze", "tenant", "--reason", "it moves").out
+
+    assert told.startswith("Namespace tenant is frozen since ")
+    assert "(it moves)" in told
+    assert "rqsched thaw tenant" in cli("trigger", "nightly", "-n", "tenant", code=ConflictError.exit_code).err
+    cli("trigger", "daily")
+    assert [row["namespace"] for row in cli("freeze", "--list", "-o", "json").json] == ["tenant"]
+    assert cli("freeze", "--preview", "--missed", "none", "tenant", "-o", "json").json["hold"]["reason"] == "it moves"
+    assert cli("freeze", "--preview").out.startswith("Namespace default is not frozen.")
+    found = cli.findings(1)
+    assert (found["frozen"]["level"], found["hold"]["level"]) == ("warning", "ok")
+    assert "give one of them" in cli("thaw", "tenant", "-n", "default", code=2).err
+
+    told = cli("thaw", "-n", "tenant", "--missed", "one", "--cancel-pending").out
+
+    assert told.startswith("Thawed: namespace tenant was frozen since ")
+    assert told.endswith("; of 0 schedule(s) 0 occurrence(s) fire and 0 are recorded as missed; 0 run(s) cancelled.\n")
+    assert cli("thaw", "tenant").out == "Namespace tenant was not frozen.\n"
+    assert "it moves" in cli("freeze", "tenant", "--history").out
+    assert cli("freeze", "--history").out == "Namespace default has not been frozen.\n"

@@ -53,7 +53,21 @@ ANSWERS: dict[str, Sequence[str]] = {
     "usage": ["usage"],
     "load": ["load"],
 }
-WITHOUT = {"worker", "dispatcher", "web", "dev", "ping", "db", "machine", "export", "import", "hold", "release"}
+WITHOUT = {
+    "worker",
+    "dispatcher",
+    "web",
+    "dev",
+    "ping",
+    "db",
+    "machine",
+    "export",
+    "import",
+    "hold",
+    "release",
+    "freeze",
+    "thaw",
+}
 """Processes and their probe, a group that is there by its commands, and those that files of their own try."""
 
 

@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from examples.monitoring import dashboard
 from rqsched import Every
+from rqsched.chain.health import Level, examine
 from rqsched.core.deliveries import DeliveryStatus
 from tests.dashboard import test_agreement as agreement
 from tests.dashboard.test_agreement import FAULTS, clock, pages
@@ -54,6 +55,7 @@ ELSEWHERE = {
     "RqschedBackendAway": "Redis is killed",
     "RqschedRedisFull": "Redis is filled to 0.95 of `maxmemory`",
     "RqschedHeld": "everything is held",
+    "RqschedFrozen": "a namespace is frozen",
 }
 """The alerts of worlds of their own."""
 
@@ -122,6 +124,20 @@ def test_an_alert_fires_when_everything_is_held_and_when_nobody_answers(pages: P
     pages.env.scheduler.hold("restoring")
     assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedHeld"}, tmp_path) == ""
     assert refuted(RULES, {'up{job="rqsched"}': 0.0}, {"RqschedMetricsMissing"}, tmp_path) == ""
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", ["a schedule is late", "no success in time", "runs wait longer than they may"])
+def test_of_a_frozen_namespace_only_that_is_told(name: str, pages: Pages, tmp_path: Path) -> None:
+    FAULTS[name].make(pages.env)
+    pages.env.advance(datetime.now(UTC) - pages.env.clock.now())
+    agreement.heartbeat(pages.env).send()
+    pages.env.scheduler.freeze("it moves")
+
+    assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedFrozen"}, tmp_path) == ""
+    wrong = {one.check for one in examine(pages.env.runtime) if one.level is not Level.OK}
+    assert "frozen" in wrong
+    assert wrong.isdisjoint({"late", "successes", "workers"})
 
 
 @needs_promtool

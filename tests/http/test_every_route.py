@@ -31,7 +31,8 @@ READ = {
     f"GET {ONE}upcoming/", f"GET {ONE}why/", f"GET {ONE}deliveries/",
     "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/", "GET /api/v1/load/",
     "GET /api/v1/hold/",
-    "GET /api/v1/hold/history/", "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
+    "GET /api/v1/hold/history/", "GET /api/v1/frozen/", "GET /api/v1/freeze/history/",
+    "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
     "GET /ojs/v1/dead-letter", "GET /ojs/v1/dead-letter/{dead_letter_id}",
@@ -53,6 +54,7 @@ OPERATE = {
 ADMIN = {
     f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", "POST /api/v1/sync/",
     "POST /api/v1/hold/", "GET /api/v1/hold/preview/", "POST /api/v1/release/",
+    "POST /api/v1/freeze/", "GET /api/v1/freeze/preview/", "POST /api/v1/thaw/",
     f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
     "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
@@ -149,10 +151,9 @@ ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/
 
 
 def in_order(web: Web) -> list[str]:
-    """Every route, deletions last, and then the one after which nothing can be started."""
-    return sorted(
-        documented_operations(web), key=lambda label: (label == "POST /api/v1/hold/", "delete" in label.lower(), label)
-    )
+    """Every route, deletions last, and then those after which nothing can be started."""
+    last = {"POST /api/v1/freeze/", "POST /api/v1/hold/"}
+    return sorted(documented_operations(web), key=lambda label: (label in last, "delete" in label.lower(), label))
 
 
 @pytest.fixture

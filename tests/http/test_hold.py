@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from rqsched import CommandContext, HeldSchedule, Released
-from rqsched.errors import HeldError
+from rqsched.errors import FrozenError, HeldError
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE, statuses
 from tests.support.pages import Pages
-from tests.support.web import MakeWeb, Web, at, one_token, problem
+from tests.support.web import MINUTELY, MakeWeb, Web, at, one_token, problem
 
 HOLD, RELEASE, PREVIEW = "/api/v1/hold/", "/api/v1/release/", "/api/v1/hold/preview/"
 
@@ -35,7 +35,7 @@ def test_while_held_what_is_started_by_hand_is_409_and_reads_say_who_and_why(web
 
     done = web.post(RELEASE, {"missed": True, "cancel_pending": True}).json()
 
-    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0}
+    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
     (over,) = web.get("/api/v1/hold/history/").json()["items"]
     assert (over["held"], over["reason"], over["since"]) == (False, "restore", held["since"])
     assert (over["released_by"], over["kept_in"]) == (held["by"], [])
@@ -103,3 +103,102 @@ def test_every_page_says_that_it_is_held_and_one_button_releases(make_web: MakeW
     audit = pages.get("/audit")
     assert "restoring &lt;last&gt; night" in audit
     assert "the night is back" in audit
+
+
+FREEZE, THAW, FROZEN = "/api/v1/freeze/", "/api/v1/thaw/", "/api/v1/frozen/"
+
+
+def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_alarms_are_silent(web: Web) -> None:
+    web.create()
+    web.post("/api/v1/schedules/", {**MINUTELY, "schedule_id": "other"}, headers={"X-Namespace": "tenant"})
+    assert web.get(FROZEN).json() == {"items": []}
+
+    frozen = web.post(FREEZE, {"reason": "it moves"}).json()
+
+    assert (frozen["namespace"], frozen["held"], frozen["reason"], frozen["kept_in"]) == (
+        "default",
+        True,
+        "it moves",
+        ["sql"],
+    )
+    assert web.post(FREEZE, {"reason": "again"}).json() == frozen
+    assert web.get(FROZEN).json() == {"items": [frozen]}
+    assert "it moves" in problem(web.post(at(operation="trigger/")), 409, "frozen")["detail"]
+    web.env.advance(3 * MINUTE)
+    web.app.state.rqsched.meter.refresh(force=True)
+    told = web.get("/metrics").text
+    assert 'rqsched_frozen{namespace="default"} 1.0' in told
+    assert [line for line in told.splitlines() if line.startswith("rqsched_late{")] == [
+        'rqsched_late{namespace="tenant"} 1.0'
+    ]
+    found = web.get(FREEZE + "preview/").json()
+    assert [(row["schedule_id"], len(row["fires"]), row["missed"]) for row in found["schedules"]] == [("report", 1, 2)]
+    assert found["hold"] == frozen
+    found = web.get(FREEZE + "preview/?missed=none").json()
+    assert [row["missed"] for row in found["schedules"]] == [3]
+    assert web.post(THAW, {"missed": "some"}).status_code == 422
+
+    done = web.post(THAW, {"missed": "none", "cancel_pending": True, "reason": "it has moved"}).json()
+
+    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    (over,) = web.get(FREEZE + "history/").json()["items"]
+    assert (over["held"], over["reason"], over["release_reason"]) == (False, "it moves", "it has moved")
+    assert web.post(at(operation="trigger/")).status_code == 200
+    assert web.get("/api/v1/hold/history/").json() == {"items": []}
+
+
+def test_an_admin_of_one_namespace_freezes_and_sees_that_one(make_web: MakeWeb) -> None:
+    web = make_web(tokens=one_token("secret-of-the-tenant", "admin", namespaces=["tenant"]))
+    tenant = web.acting_as("secret-of-the-tenant")
+    web.env.scheduler.freeze()
+    assert tenant.get(FROZEN).json() == {"items": []}
+    assert tenant.post(FREEZE, {}).json()["namespace"] == "tenant"
+    assert [one["namespace"] for one in tenant.get(FROZEN).json()["items"]] == ["tenant"]
+    problem(tenant.post(THAW, {}, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
+    assert tenant.post(THAW, {}).json()["was_held"] is True
+    assert [one.namespace for one in web.env.scheduler.frozen()] == ["default"]
+
+
+def test_the_client_freezes_and_thaws_as_the_scheduler_does(web: Web) -> None:
+    client = client_of(web)
+    web.create()
+    freeze = client.freeze("it moves")
+    assert (freeze.namespace, freeze.reason, freeze.kept_in) == ("default", "it moves", ("sql",))
+    assert client.frozen() == [freeze]
+    with pytest.raises(FrozenError, match="it moves"):
+        client.get("report").trigger()
+    web.env.advance(2 * MINUTE)
+    assert [(len(row.fires), row.missed) for row in client.preview_thaw(missed="one").schedules] == [(1, 1)]
+
+    async def thaw() -> Released:
+        async with asynchronous(web) as far:
+            return await far.thaw(missed="one")
+
+    assert asyncio.run(thaw()) == Released(None, 1, 1, 0, 1)
+    assert client.frozen() == []
+    assert [one.reason for one in client.freezes()] == ["it moves"]
+
+
+def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    schedule = pages.env.create()
+    assert "Freeze the namespace default?" in pages.get("/freeze")
+    assert 'href="/freeze"' in pages.get("/system")
+    assert "The namespace default is frozen." in pages.do("/freeze", reason="the <last> server moves")
+    for path in ("/", "/schedules", "/system"):
+        assert "the &lt;last&gt; server moves" in pages.get(path)
+    assert "is frozen" not in pages.get("/schedules?namespace=tenant")
+    assert "Not done: namespace" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
+    pages.env.advance(3 * MINUTE)
+    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw")
+    assert ">late</span>" in pages.get("/")
+
+    told = pages.do("/thaw", missed="none", reason="it has moved")
+
+    assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
+    assert "Nothing begins" not in told
+    assert statuses(schedule) == []
+    assert "the namespace was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    audit = pages.get("/audit")
+    assert "the &lt;last&gt; server moves" in audit
+    assert "it has moved" in audit

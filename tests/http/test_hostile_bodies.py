@@ -35,6 +35,8 @@ ROUTES = [
     "POST /api/v1/sync/",
     "POST /api/v1/hold/",
     "POST /api/v1/release/",
+    "POST /api/v1/freeze/",
+    "POST /api/v1/thaw/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",
     *(f"POST /ojs/v1/workers/{name}" for name in ("fetch", "ack", "nack", "heartbeat")),

@@ -63,6 +63,8 @@ MALFORMED: list[tuple[str, bytes]] = [
 def populate(web: Web) -> dict[str, str]:
     """Create one of each; returns the path parameters that name them. What a request has held is released."""
     web.env.scheduler.release()
+    for freeze in web.env.scheduler.frozen():
+        web.env.scheduler.thaw(namespace=freeze.namespace)
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
     ojs = Ojs(web)
     ojs.registered(enabled=True, overlap_policy="allow")

@@ -11,7 +11,7 @@ from functools import partial
 
 from rqsched.chain import blocking
 from rqsched.chain.fan_out import PAGE, batch_job, enqueue, fill, promote
-from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_each
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_each
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import change_run, has_failed_finally, settle_run
 from rqsched.chain.target_execution import decide_lost, end_if_over
@@ -40,7 +40,7 @@ LOST = "its process vanished: it neither ended nor ran out of time"
 def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     """Arm the retry links of runs whose next attempt is due soon, or (everything) of all retrying runs."""
     until = None if everything else runtime.now() + SOON
-    for rows in pages(runtime, partial(reconcile_queries.retrying, until=until)):
+    for rows in pages_unfrozen(runtime, partial(reconcile_queries.retrying, until=until)):
         armed = runtime.transport.arm([retry_of(run) for run in rows], now=runtime.now())
         yield Recovered(checked=len(rows), retries=armed)
 
@@ -49,7 +49,7 @@ def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
     """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
-    for rows in pages(runtime, partial(reconcile_queries.pending, before=before)):
+    for rows in pages_unfrozen(runtime, partial(reconcile_queries.pending, before=before)):
         live = runtime.transport.live_deliveries(rows, now=runtime.now())
         dead = [run for run, is_live in zip(rows, live, strict=True) if not is_live]
         again = runtime.database.transact(partial(changes.next_deliveries, dead=dead))
@@ -93,7 +93,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 def find_long(runtime: Runtime) -> Iterator[Recovered]:
     """Record of each run that takes longer than its schedule expects that it does, once."""
-    for rows in pages(runtime, reconcile_queries.expected_to_end):
+    for rows in pages_unfrozen(runtime, reconcile_queries.expected_to_end):
         now, expected = runtime.now(), [Notifications.loads(told).expect_duration for *_, told in rows]
         long = [uid for (uid, began_at, _), span in zip(rows, expected, strict=True) if span and now - began_at > span]
         found, failed = repair_each({uid: partial(_note_long, runtime, uid) for uid in long}, _UNTOLD)
@@ -111,7 +111,7 @@ def _note_long(runtime: Runtime, run_uid: str) -> bool:
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
     """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
     before = runtime.now() - runtime.settings.blocked_timeout
-    for rows in pages(runtime, partial(reconcile_queries.blocked, before=before)):
+    for rows in pages_unfrozen(runtime, partial(reconcile_queries.blocked, before=before)):
         repairs = {run.uid: partial(blocking.fail_blocked, runtime, run) for run in rows}
         failed_runs, failed = repair_each(repairs, _UNSETTLED)
         yield Recovered(checked=len(rows), blocked=failed_runs, failed=failed)

@@ -72,6 +72,11 @@ class Recovered:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
+def pages_unfrozen(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+    """Yield pages of rows but those of frozen namespaces, in which nothing begins and nobody is told that it waits."""
+    return pages(runtime, partial(page, frozen=[*runtime.hold.frozen]))
+
+
 def pages(
     runtime: Runtime, page: Callable[..., tuple[list[Any], Any]], *, is_writing: bool = False
 ) -> Iterator[list[Any]]:

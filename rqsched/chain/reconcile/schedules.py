@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from rqsched.chain import backfill
-from rqsched.chain.reconcile.repair import SOON, Recovered, pages, repair_schedules
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Change, Schedule
@@ -30,7 +30,7 @@ _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
 def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     """Arm the links of schedules that are due soon or late beyond the grace, or (everything) of all active ones."""
     until = None if everything else runtime.now() + SOON
-    for rows in pages(runtime, partial(reconcile_queries.due_links, until=until)):
+    for rows in pages_unfrozen(runtime, partial(reconcile_queries.due_links, until=until)):
         now = runtime.now()
         fired_soon = now - runtime.settings.grace
         arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
@@ -63,7 +63,7 @@ def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:
     """Start the oldest waiting run of each schedule where nothing is ahead of it."""
-    for uids in pages(runtime, reconcile_queries.waiting):
+    for uids in pages_unfrozen(runtime, reconcile_queries.waiting):
         drained, failed = repair_schedules(runtime, uids, _drain_one)
         yield Recovered(len(uids), drained=drained, failed=failed)
 
@@ -74,7 +74,7 @@ def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Cha
 
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
     """Record each schedule for which no run succeeded as long as it allows, once."""
-    for uids in pages(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
+    for uids in pages_unfrozen(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
         found, failed = repair_schedules(runtime, uids, _note_overdue)
         yield Recovered(len(uids), overdue=found, failed=failed)
 
@@ -115,7 +115,7 @@ def is_newer(tzdata: str, known: str) -> bool:
 def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
     """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
     before = runtime.now() - runtime.settings.grace
-    for uids in pages(runtime, partial(backfills.interrupted, before=before)):
+    for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:
             yield from _resume(runtime, uid, pause)
 

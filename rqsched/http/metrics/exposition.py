@@ -107,6 +107,8 @@ class DatabaseGauges(NamedTuple):
     """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
     without_success: list[tuple[str, int]]
     """Schedules without a success for as long as they allow, by namespace."""
+    frozen: list[tuple[str, int]]
+    """The frozen namespaces, each with a 1."""
     failing: list[tuple[str, int]]
     """Active schedules whose newest runs all failed, by namespace."""
     waiting: list[tuple[str, int, float]]
@@ -134,6 +136,8 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
     yield _by_namespace("rqsched_runs_long", text, found.long, label, sees)
     text = "Schedules without a success for as long as they allow."
     yield _by_namespace("rqsched_schedules_without_success", text, found.without_success, label, sees)
+    text = "Whether the namespace is frozen, so that nothing begins there."
+    yield _by_namespace("rqsched_frozen", text, found.frozen, label, sees, max)
     text = "Active schedules whose newest runs failed, three or more in a row."
     yield _by_namespace("rqsched_schedules_failing", text, found.failing, label, sees)
     yield from _quotas([one for one in found.usages if sees(one.namespace)], label)

@@ -70,15 +70,22 @@ class Meter:
             return None
 
     def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
+        frozen = self._runtime.hold.frozen
         late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # that is meant
+        overdue = system_queries.count_without_success(connection)
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
             runs=system_queries.count_open_runs_by_status(connection),
             targets=system_queries.count_open_targets_by_status(connection),
             blocked=system_queries.count_blocked_runs(connection),
             long=system_queries.count_long_runs(connection),
-            late=[(namespace, count, (now - earliest).total_seconds()) for namespace, count, earliest in late],
-            without_success=system_queries.count_without_success(connection),
+            late=[
+                (namespace, count, (now - earliest).total_seconds())
+                for namespace, count, earliest in late
+                if namespace not in frozen
+            ],
+            without_success=[one for one in overdue if one[0] not in frozen],
+            frozen=[(namespace, 1) for namespace in frozen],
             failing=system_queries.count_failing(connection),
             waiting=[
                 (name, one.number, 0.0 if one.since is None else (now - one.since).total_seconds())

@@ -1,4 +1,4 @@
-"""Hold and release of a whole installation: for principals that see every namespace."""
+"""Hold and release of a whole installation: for principals that see every namespace. Freeze and thaw of one of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rqsched.core.hold import Hold
+from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.http.dependencies import Admin, AdminAlways, Call, Read
 from rqsched.http.errors import ForbiddenError
-from rqsched.http.native.requests import HoldRequest, Instant, ReleaseRequest
+from rqsched.http.native.requests import (
+    THAW_MISSED,
+    FreezeRequest,
+    HoldRequest,
+    Instant,
+    ReleaseRequest,
+    ThawMissed,
+    ThawRequest,
+)
 from rqsched.http.native.responses import HoldResponse, HoldsResponse, ReleasePreviewResponse, ReleaseResponse
 from rqsched.http.openapi import Json
 from rqsched.http.request_bodies import StrictRoute
@@ -52,8 +60,7 @@ def preview(
 ) -> Response:
     """Show what a release would do now: what fires by policy, and which runs wait to begin; at most 500 of each."""
     _require_all(call)
-    found = asdict(call.scheduler.preview_release(since=since, missed=missed))
-    return Json(found | {"hold": _hold(call)})
+    return Json(_previewed(call.scheduler.preview_release(since=since, missed=missed)))
 
 
 @router.post("/release/", response_model=ReleaseResponse)
@@ -67,8 +74,53 @@ def release(call: AdminAlways, body: ReleaseRequest) -> Response:
         reason=body.reason,
         context=call.context,
     )
-    counts = {name: getattr(done, name) for name in ("schedules", "missed", "cancelled")}
-    return Json({"was_held": done.hold is not None, **counts})
+    return Json(_done(done))
+
+
+@router.get("/frozen/", response_model=HoldsResponse)
+def read_frozen(call: Read) -> Response:
+    """List the freezes of the namespaces that are frozen and that the caller may see, the newest first."""
+    return Json({"items": [_told(one) for one in call.scheduler.frozen() if call.principal.sees(str(one.namespace))]})
+
+
+@router.post("/freeze/", response_model=HoldResponse)
+def freeze(call: AdminAlways, body: FreezeRequest) -> Response:
+    """Let nothing begin in the namespace until it is thawed; idempotent."""
+    return Json(_told(call.scheduler.freeze(body.reason, namespace=call.namespace, context=call.context)))
+
+
+@router.get("/freeze/history/", response_model=HoldsResponse)
+def freezes(call: Read) -> Response:
+    """List the freeze of the namespace and those that ended, the newest first: set and ended when, by whom and why."""
+    return Json({"items": [_told(one) for one in call.scheduler.freezes(namespace=call.namespace)]})
+
+
+@router.get("/freeze/preview/", response_model=ReleasePreviewResponse)
+def preview_thaw(call: Admin, missed: Annotated[ThawMissed | None, Query(description=THAW_MISSED)] = None) -> Response:
+    """Show what a thaw would do now: what fires, and which runs wait to begin; at most 500 of each."""
+    return Json(_previewed(call.scheduler.preview_thaw(missed=missed, namespace=call.namespace)))
+
+
+@router.post("/thaw/", response_model=ReleaseResponse)
+def thaw(call: AdminAlways, body: ThawRequest) -> Response:
+    """Let everything of the namespace begin again; `missed` and `cancel_pending` say what is dealt with first."""
+    done = call.scheduler.thaw(
+        missed=body.missed,
+        cancel_pending=body.cancel_pending,
+        namespace=call.namespace,
+        reason=body.reason,
+        context=call.context,
+    )
+    return Json(_done(done))
+
+
+def _previewed(found: ReleasePreview) -> dict[str, Any]:
+    return asdict(found) | {"hold": {"held": False} if found.hold is None else _told(found.hold)}
+
+
+def _done(done: Released) -> dict[str, Any]:
+    counts = {name: getattr(done, name) for name in ("schedules", "missed", "cancelled", "fired")}
+    return {"was_held": done.hold is not None, **counts}
 
 
 def _hold(call: Call) -> dict[str, Any]:

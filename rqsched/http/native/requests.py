@@ -413,6 +413,13 @@ class StopRequest(RequestBody):
     reason: Note | None = Field(default=None, description=_REASON)
 
 
+ThawMissed = Literal["one", "all", "none"]
+THAW_MISSED = (
+    "What fires of each schedule that is due: the oldest occurrence, all up to its `catch_up_limit`, or none; the rest "
+    "is recorded as missed. Without it each schedule's own policy decides."
+)
+
+
 class HoldRequest(RequestBody):
     """Why everything is held."""
 
@@ -424,6 +431,20 @@ class ReleaseRequest(RequestBody):
 
     since: Instant | None = Field(default=None, description="With `missed`: only what is due since then.")
     missed: bool = Field(default=False, description="What is due is recorded as missed instead of firing.")
+    cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
+    reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
+
+
+class FreezeRequest(RequestBody):
+    """Why the namespace is frozen."""
+
+    reason: Note | None = Field(default=None, description="Shown to whoever asks what is frozen.")
+
+
+class ThawRequest(RequestBody):
+    """What becomes of what is due and waits when the namespace is thawed."""
+
+    missed: ThawMissed | None = Field(default=None, description=THAW_MISSED)
     cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
     reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
 

@@ -298,7 +298,7 @@ class WorkflowResponse(Schema):
 
 
 class HoldResponse(Schema):
-    """Whether everything is held."""
+    """Whether everything, or a namespace, is held."""
 
     held: bool
     """Whether nothing begins."""
@@ -316,10 +316,12 @@ class HoldResponse(Schema):
     """Who released it."""
     release_reason: str | None = None
     """Why it was released."""
+    namespace: str | None = None
+    """The namespace that is frozen; null where everything is meant."""
 
 
 class HoldsResponse(Schema):
-    """The hold and those that were released, at most 101."""
+    """Holds of everything, or of a namespace, and those that were released, at most 101 of each."""
 
     items: list[HoldResponse]
     """The newest first."""
@@ -333,7 +335,7 @@ class ReleasePreviewResponse(Schema):
     """What a release would do now."""
 
     hold: HoldResponse
-    """Whether everything is held."""
+    """Whether everything, or the namespace, is held."""
     schedules: list[HeldScheduleResponse]
     """The schedules that are due, the earliest first."""
     runs: list[HeldRunResponse]
@@ -348,11 +350,13 @@ class ReleaseResponse(Schema):
     was_held: bool
     """Whether there was a hold."""
     schedules: int
-    """Of how many schedules occurrences were recorded as missed."""
+    """Of how many schedules what was due was dealt with first."""
     missed: int
-    """How many occurrences."""
+    """How many occurrences were recorded as missed."""
     cancelled: int
     """How many waiting runs were cancelled."""
+    fired: int
+    """How many occurrences started a run, or wait behind one, because a thaw said so."""
 
 
 class WorkflowsResponse(Schema):

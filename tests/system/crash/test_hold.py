@@ -1,4 +1,7 @@
-"""A process that sets or ends a hold dies, or loses an answer, at any step: it is held, or it is not."""
+"""A process that sets or ends a hold dies, or loses an answer, at any step: it is held, or it is not.
+
+So does one that freezes or thaws a namespace.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,21 @@ FLOWS = (
     Flow("miss and cancel", held, lambda env: env.scheduler.release(missed=True, cancel_pending=True)),
 )
 
+
+def frozen(env: CrashEnv) -> None:
+    """The same of a namespace that is frozen."""
+    waiting(SECOND + HALF_A_SECOND, overlap="allow_all")(env)
+    env.scheduler.freeze()
+
+
+FREEZE = Flow("freeze", late(), lambda env: env.scheduler.freeze("it moves"))
+OF_NAMESPACE = (
+    FREEZE,
+    Flow("thaw", frozen, lambda env: env.scheduler.thaw()),
+    Flow("fire all and thaw", frozen, lambda env: env.scheduler.thaw(missed="all")),
+    Flow("miss, cancel and thaw", frozen, lambda env: env.scheduler.thaw(missed="none", cancel_pending=True)),
+)
+
 BESIDE = (
     Flow("dispatch", late(), dispatch),
     Flow("fire as rq worker does", taken_by_rq, fire_plainly),
@@ -101,6 +119,92 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
                 flow.act(env)
             assert env.scheduler.held() is None, name
             env.settle()
+
+
+@each_database
+@pytest.mark.parametrize("flow", OF_NAMESPACE, ids=lambda flow: flow.name)
+def test_at_each_step_a_namespace_is_frozen_or_it_is_not_and_repeated_it_is_whole(
+    flow: Flow, env: CrashEnv, database_kind: str
+) -> None:
+    del database_kind
+    flow.prepare(env)
+    before = env.snapshot()
+    run_in_child(env, flow, Steps())  # now Redis knows every script
+    env.restore(before)
+    steps = run_in_child(env, flow, Steps()).seen
+    assert len(steps) > 4
+    for at, step in enumerate(steps):
+        for fate in sorted(set(FATES[step.kind]) - (set() if IS_PROOF else tried_at_the_next(steps, at))):
+            name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
+            env.restore(before)
+            ended = run_in_child(env, flow, Steps(at, fate))
+            assert ended.error is None, f"{name}: {ended.error}"
+            is_frozen = bool(env.scheduler.frozen())
+            if not ended.has_died:
+                assert is_frozen is (flow is FREEZE), name
+            env.scheduler.recover()
+            assert bool(env.scheduler.frozen()) is is_frozen, f"{name}: after a pass"
+            assert (env.runtime.transport.read_hold()[1] is not None) is is_frozen, f"{name}: what Redis tells"
+            if is_frozen:
+                began = [run.started_at for story in env.stories() for run in story.runs if run.started_at]
+                env.dispatch_all()
+                env.work()
+                assert [run.started_at for story in env.stories() for run in story.runs if run.started_at] == began, (
+                    name
+                )
+            if flow is FREEZE:
+                env.scheduler.thaw()
+            else:
+                flow.act(env)
+            assert env.scheduler.frozen() == [], name
+            env.settle()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database_kind", ["postgres"])
+@pytest.mark.parametrize("is_set", [True, False], ids=["frozen", "thawed"])
+@pytest.mark.parametrize("flow", BESIDE, ids=lambda flow: flow.name)
+def test_a_process_dies_or_goes_on_at_each_step_at_which_its_namespace_is_frozen_or_thawed(
+    flow: Flow, is_set: bool, env: CrashEnv, database_kind: str
+) -> None:
+    del database_kind
+    nothing_yet = env.snapshot()
+    flow.prepare(env)
+    run_in_child(env, flow, Steps())  # now Redis knows every script
+    env.restore(nothing_yet)
+    flow.prepare(env)
+    if not is_set:
+        env.scheduler.freeze()
+    before = env.snapshot()
+    steps = run_in_child(env, flow, Steps()).seen
+    claims = [at for at, step in enumerate(steps) if step.text.startswith("UPDATE rqsched_runs") and flow in BESIDE[2:]]
+    for at, step in enumerate(steps):
+        if step.kind.is_read and not IS_PROOF:
+            continue
+        for fate in (Fate.GOES_ON, Fate.DIES_BEFORE):
+            name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
+            env.restore(before)
+            ended = run_in_child(env, flow, Steps(at, fate, meanwhile=lambda: freeze_or_thaw(env, is_set=is_set)))
+            assert ended.error is None, f"{name}: {ended.error}"
+            if is_set:
+                if claims and at <= claims[0]:
+                    assert executed(env.log) == [], f"{name}: began after it was frozen"
+                env.scheduler.recover()
+                began = executed(env.log)
+                env.dispatch_all()
+                env.work()
+                assert executed(env.log) == began, f"{name}: began while it is frozen"
+            env.scheduler.thaw()
+            env.settle()
+
+
+def freeze_or_thaw(env: CrashEnv, *, is_set: bool) -> None:
+    """What another process does meanwhile."""
+    with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
+        if is_set:
+            other.freeze()
+        else:
+            other.thaw()
 
 
 @each_database

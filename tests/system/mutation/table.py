@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.system.mutation.edits import Edit, Mutation
 
 _CHAIN = "tests/chain/test_"
+_FREEZE = _CHAIN + "freeze.py::test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
@@ -137,7 +138,7 @@ FENCES = (
     _edit(
         "a claim does not look whether everything is held",
         "store/claims.py",
-        ".where(is_held_by(runs, _TOKEN) | _IS_NOT_HELD)",
+        "    start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))\n",
         "",
         _CHAIN + "hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[sqlite]",
         _CHAIN + "hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[postgres]",
@@ -159,9 +160,57 @@ FENCES = (
     _edit(
         "a pass copies back a hold that was released since it read it",
         "store/metadata.py",
-        "    if uid not in _lock_released(connection):\n",
+        "    if hold.uid not in _lock_released(connection, hold.namespace):\n",
         "    if True:\n",
         _CHAIN + "hold.py::test_a_released_hold_is_not_copied_back_by_a_pass_that_had_read_it[sqlite]",
+    ),
+    _edit(
+        "a claim does not look whether its namespace is frozen",
+        "store/metadata.py",
+        "    return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)\n",
+        "    return sa.exists(sa.select(1).where(everything))\n",
+        _FREEZE + "fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know[sqlite]",
+        _FREEZE + "fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know[postgres]",
+        _FREEZE + "no_external_worker_is_handed_a_run_of_a_frozen_namespace[postgres]",
+    ),
+    _edit(
+        "a fire does not look whether its namespace is frozen",
+        "chain/firing.py",
+        "        elif link.uid in frozen:\n",
+        "        elif False:\n",
+        _FREEZE + "fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know[sqlite]",
+        _FREEZE + "nothing_of_a_frozen_namespace_fires_and_others_do[postgres]",
+    ),
+    _edit(
+        "a retry does not look whether its namespace is frozen",
+        "chain/firing.py",
+        "    if is_frozen:\n",
+        "    if False:\n",
+        _FREEZE + "a_retry_waits_and_an_attempt_that_has_begun_goes_on[sqlite]",
+    ),
+    _edit(
+        "a pass begins what waits in a frozen namespace, and tells that it is overdue",
+        "chain/reconcile/repair.py",
+        "frozen=[*runtime.hold.frozen]",
+        "frozen=[]",
+        _FREEZE + "nothing_of_a_frozen_namespace_fires_and_others_do[sqlite]",
+        _FREEZE + "a_popped_job_of_a_frozen_namespace_begins_nothing_and_comes_back_after_the_thaw[sqlite]",
+        _FREEZE + "nobody_is_told_that_something_of_a_frozen_namespace_is_overdue_or_takes_long[sqlite]",
+    ),
+    _edit(
+        "a process that Redis tells of another freeze does not ask SQL",
+        "chain/hold.py",
+        "        if self._told != self._told_before:\n",
+        "        if False:\n",
+        _FREEZE + "another_process_refuses_a_trigger_once_redis_has_told_it_and_no_longer_after_the_thaw[sqlite]",
+        _FREEZE + "a_process_that_is_cut_off_from_redis_asks_sql",
+    ),
+    _edit(
+        "a thaw ends another freeze than it has read",
+        "store/metadata.py",
+        "    is_it = sa.true() if text is None else table.c.value == text\n",
+        "    is_it = sa.true()\n",
+        _FREEZE + "a_thaw_ends_only_the_freeze_that_it_has_read[sqlite]",
     ),
     _edit(
         "a bulk action is begun again while it is carried out",

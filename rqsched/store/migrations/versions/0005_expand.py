@@ -1,5 +1,6 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
-ends of pauses; which traces schedules and runs belong to; what is skipped on request.
+ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
+namespaces.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -22,7 +23,7 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, traces, and what is skipped on request.
+    pauses, traces, what is skipped on request, and facts of namespaces.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -40,10 +41,12 @@ def upgrade() -> None:
     for table in _TRACED:
         op.add_column(table, sa.Column("traceparent", sa.String(55)))
     op.add_column("rqsched_schedules", sa.Column("skips", sa.Text))
+    _create_facts_of_namespaces()
 
 
 def downgrade() -> None:
-    """Drop the hours, which are counted again from the runs that there are."""
+    """Drop the hours, which are counted again from the runs that there are; what was frozen is not any more."""
+    op.drop_table("rqsched_namespace_facts")
     for table in _TRACED:
         op.drop_column(table, "traceparent")
     op.drop_column("rqsched_schedules", "skips")
@@ -93,6 +96,17 @@ def _create_hours() -> None:
         sa.Column("schedule_uid", sa.String(26), nullable=False),
         sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
         sa.PrimaryKeyConstraint("schedule_uid", "number", name=op.f("pk_rqsched_uncounted")),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_facts_of_namespaces() -> None:
+    op.create_table(
+        "rqsched_namespace_facts",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "name", name=op.f("pk_rqsched_namespace_facts")),
         sqlite_with_rowid=False,
     )
 
