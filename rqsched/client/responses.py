@@ -116,10 +116,7 @@ def _hold(json: Mapping[str, Any]) -> Hold:
 def release_preview(response: httpx.Response) -> ReleasePreview:
     """Read what a release would do."""
     json = response.json()
-    rows = [{**row, "fires": [datetime.fromisoformat(at) for at in row["fires"]]} for row in json["schedules"]]
-    return read(
-        ReleasePreview, json | {"hold": _hold(json["hold"]) if json["hold"]["held"] else None, "schedules": rows}
-    )
+    return read(ReleasePreview, json | {"hold": _hold(json["hold"]) if json["hold"]["held"] else None})
 
 
 def released(response: httpx.Response) -> Released:

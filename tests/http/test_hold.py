@@ -187,7 +187,7 @@ def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web:
     assert "The namespace default is frozen." in pages.do("/freeze", reason="the <last> server moves")
     for path in ("/", "/schedules", "/system"):
         assert "the &lt;last&gt; server moves" in pages.get(path)
-    assert "is frozen" not in pages.get("/schedules?namespace=tenant")
+    assert "Nothing begins" not in pages.get("/schedules?namespace=tenant")
     assert "Not done: namespace" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
     pages.env.advance(3 * MINUTE)
     assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw")
