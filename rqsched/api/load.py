@@ -20,7 +20,7 @@ from typing import NamedTuple
 from rqsched.api.build_description import iter_upcoming
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Schedule
-from rqsched.core.occurrences import TICK
+from rqsched.core.occurrences import TICK, longest_delay
 from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
 from rqsched.errors import InvalidInputError
 from rqsched.spec.timeline import Grid
@@ -173,7 +173,7 @@ class _Counting:
 
     def _alike(self, schedule: Schedule) -> Hashable:
         """Return what is equal for schedules whose fires lie in the same minutes."""
-        if schedule.definition.jitter or schedule.resume_at is not None or schedule.skips is not None:
+        if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
             return schedule.uid
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
@@ -217,7 +217,7 @@ class _Counting:
             yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
             return
         window = self._window
-        found = iter_upcoming(schedule, self._now, since=window.start - schedule.definition.jitter)
+        found = iter_upcoming(schedule, self._now, since=window.start - longest_delay(schedule))
         ahead = takewhile(lambda at: at < window.end, found)
         meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
         for minute, instants in groupby(map(window.minute_of, meant)):
@@ -232,7 +232,7 @@ class _Counting:
             or nominal != schedule.due_at
             or schedule.resume_at
             or schedule.skips
-            or schedule.definition.jitter
+            or longest_delay(schedule)
         ):
             return None
         if len(spec.members) > 1 or spec.is_from_completion or spec.exclude or spec.end_at or nominal < self._late:

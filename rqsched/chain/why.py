@@ -197,6 +197,13 @@ class _Question:
         """The zone in which times are said."""
         return ZoneInfo(self.schedule.spec.timezone)
 
+    @property
+    def delay(self) -> str:
+        """What may delay its fires."""
+        schedule = self.schedule
+        delays = (("spread", schedule.policies.spread), ("jitter", schedule.definition.jitter))
+        return " and ".join(name for name, length in delays if length)
+
     def clock(self, at: datetime) -> str:
         """Say an instant."""
         is_within = _FIRST < at < _LAST - timedelta(days=1)  # a zone leads out of the calendar
@@ -431,7 +438,7 @@ class _Question:
                 text = f"Its max_runs end before: {schedule.remaining} of {schedule.definition.max_runs} are left."
                 return self.say(Answer.DONE, text, occurrence_at=occurrence)
         due = stored_due_of(schedule, occurrence)
-        text = f"It fires on {self.clock(due)}" + (", jitter included" if due != occurrence else "")
+        text = f"It fires on {self.clock(due)}" + (f", {self.delay} included" if due != occurrence else "")
         if environments := schedule.policies.environments:
             text += f", where RQSCHED_ENV is {' or '.join(sorted(environments))}"
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
@@ -456,7 +463,7 @@ class _Question:
             return None
         due = due_of(schedule, occurrence)
         if due > self.now:
-            return self.say(Answer.FIRES, f"It fires on {self.clock(due)}: its jitter.", occurrence_at=occurrence)
+            return self.say(Answer.FIRES, f"It fires on {self.clock(due)}: its {self.delay}.", occurrence_at=occurrence)
         text = f"It has been due since {self.clock(due)}, and nothing has fired it yet"
         if schedule.fire_failures:
             text += f": its fire failed, {schedule.fire_failures} in a row ({error_line(schedule.last_error)})"

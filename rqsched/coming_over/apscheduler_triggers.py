@@ -27,7 +27,7 @@ from rqsched.coming_over.cron_fields import (
 )
 from rqsched.coming_over.unpickle import NotReadableError, Object, what_is
 from rqsched.core.ids import iso_utc
-from rqsched.core.option_table import MAX_JITTER
+from rqsched.core.option_table import MAX_DELAY
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.duration import format_duration, require_interval
 
@@ -254,6 +254,6 @@ def _jitter(seconds: Any) -> dict[str, Any]:
     if not seconds:
         return {}
     length = timedelta(seconds=seconds)
-    if not timedelta(0) < length <= MAX_JITTER:
-        raise InvalidSpecError("jitter", f"its jitter of {seconds} s is more than {MAX_JITTER.days} day")
+    if not timedelta(0) < length <= MAX_DELAY:
+        raise InvalidSpecError("jitter", f"its jitter of {seconds} s is more than {MAX_DELAY.days} day")
     return {"jitter": format_duration(length)}

@@ -1,4 +1,4 @@
-"""Delays: how long an occurrence waits by its jitter, what failed by its backoff, and a blocked run for its next offer.
+"""Delays: how long occurrences wait by jitter or spread, what failed by its backoff, and blocked runs for an offer.
 
 Runs and targets wait by the retry policies of their schedule, what rqsched itself repeats by the constants here. What
 is random about a delay is a hash, not a draw: every process computes the same one, and computes it again. Pure.
@@ -45,10 +45,22 @@ def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta |
     """
     if jitter < timedelta(0):
         raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
-    width = jitter if gap is None else min(jitter, max(gap, timedelta(0)))
-    drawn = _drawn(f"{uid}:{nominal_at.timestamp():.6f}")
+    return nominal_at + _share(f"{uid}:{nominal_at.timestamp():.6f}", jitter, gap)
+
+
+def spread_out(named: tuple[str, str], spread: timedelta, gap: timedelta | None) -> timedelta:
+    """Return by how much a fire is delayed: a part of min(spread, gap), `gap` as in `jittered`.
+
+    `named` is the schedule's namespace and id, which give all its occurrences the same part, also when it is deleted
+    and created again.
+    """
+    return _share(f"{'/'.join(named)}:spread", spread, gap)
+
+
+def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
+    width = length if gap is None else min(length, max(gap, timedelta(0)))
     # Whole microseconds by integers: rounding up could reach the next nominal time.
-    return nominal_at + timedelta(microseconds=(width // timedelta(microseconds=1)) * drawn // _RESOLUTION)
+    return timedelta(microseconds=(width // timedelta(microseconds=1)) * _drawn(key) // _RESOLUTION)
 
 
 def retry_at(

@@ -20,6 +20,7 @@ from rqsched.core.delays import DELIVERY_BACKOFF, PING_BACKOFF, retry_at
 from rqsched.core.ids import derived_uid, iso_utc
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.notifications import ALARMS, Notifications, hidden
+from rqsched.core.occurrences import longest_delay
 from rqsched.core.settle_decision import has_failed_last
 from rqsched.errors import InvalidInputError, error_line
 from rqsched.spec.spec import Cron
@@ -228,11 +229,11 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
     if cron is None or not _PLAIN_CRON.fullmatch(cron.plain):
         return None
     timezone = cron.timezone or schedule.spec.timezone
-    jitter, longest = schedule.definition.jitter, _longest(schedule)
+    delay, longest = longest_delay(schedule), _longest(schedule)
     return {
         "schedule": {"type": "crontab", "value": cron.plain},
         "timezone": timezone,
-        **({"checkin_margin": 1 + _minutes(jitter)} if jitter else {}),
+        **({"checkin_margin": 1 + _minutes(delay)} if delay else {}),
         **({"max_runtime": _minutes(longest)} if longest else {}),
     }
 

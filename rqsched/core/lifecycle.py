@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
-from rqsched.core.delays import jittered
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import (
     DEFINITION,
@@ -38,6 +37,7 @@ from rqsched.core.occurrences import (
     classify_due,
     drop_skips,
     due_of,
+    due_within,
     leave_out,
     miss_passed,
     next_occurrence,
@@ -130,7 +130,7 @@ def decide_create(
 
 def is_shared(definition: Definition) -> bool:
     """Return whether schedules of this definition that are created at one instant differ in their identity only."""
-    return not (definition.jitter or definition.parsed_spec.has_places)
+    return not (definition.jitter or definition.parsed_policies.spread or definition.parsed_spec.has_places)
 
 
 def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
@@ -194,7 +194,7 @@ def decide_update(
 ) -> Change:
     """Change what the owner declared.
 
-    The next time moves only when spec or jitter changed, and an occurrence already due keeps its fire.
+    The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
     `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted,
     NewerReleaseError where its timing is not known here, and InvalidSpecError for a changed spec all of whose
     occurrences are excluded.
@@ -219,7 +219,7 @@ def decide_update(
     builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
     if "spec" in changed:
         drop_skips(builder, now, "timing_changed")
-    if _TIMING & set(changed):
+    if _TIMING & set(changed) or policies.spread != schedule.policies.spread:
         _move(builder, keep_next=keep_next)
     if "max_runs" in changed:
         limit = definition.max_runs
@@ -268,11 +268,11 @@ def _move(builder: ChangeBuilder, *, keep_next: bool) -> None:
 
 
 def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
-    """Keep an occurrence inside its jitter window from being overtaken by the next one of the new timing."""
+    """Keep an occurrence inside its jitter or spread from being overtaken by the next one of the new timing."""
     schedule = builder.schedule
     following = schedule.timeline.next_after(builder.now)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
-        builder.set(due_at=jittered(schedule.uid, stored, schedule.definition.jitter, following - stored))
+        builder.set(due_at=due_within(schedule, stored, following - stored))
 
 
 def decide_pause(

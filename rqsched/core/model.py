@@ -261,7 +261,7 @@ class Occurrence(NamedTuple):
     nominal_at: datetime
     """The instant itself: what `occurrence_time` names."""
     due_at: datetime
-    """Nominal time plus jitter."""
+    """Nominal time plus jitter or spread."""
 
 
 class Skips(NamedTuple):
@@ -334,7 +334,7 @@ class Schedule:
     next_run_at: datetime | None = None
     """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     due_at: datetime | None = None
-    """When it fires: nominal plus jitter, or later after a failed fire."""
+    """When it fires: nominal plus jitter or spread, or later after a failed fire."""
     awaiting_run_uid: str | None = None
     """The run whose end a `from_completion` schedule waits for."""
     remaining: int | None = None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.delays import jittered
+from rqsched.core.delays import jittered, spread_out
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.core.policy import MissedPolicy
@@ -30,7 +30,7 @@ TICK = timedelta(microseconds=1)
 
 
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
-    """Compute the next occurrence strictly after an instant, with its jitter; None when the spec is over."""
+    """Compute the next occurrence strictly after an instant, with its delay; None when the spec is over."""
     nominal = schedule.timeline.next_after(after)
     return None if nominal is None else Occurrence(nominal, due_of(schedule, nominal))
 
@@ -46,11 +46,24 @@ def planned_from(schedule: Schedule, now: datetime) -> datetime:
 
 
 def due_of(schedule: Schedule, nominal: datetime) -> datetime:
-    """Compute when an occurrence fires: its nominal time plus its share of the jitter."""
-    jitter = schedule.definition.jitter
-    if not jitter:
+    """Compute when an occurrence fires: its nominal time plus its shares of spread and jitter."""
+    if not longest_delay(schedule):
         return nominal
-    return jittered(schedule.uid, nominal, jitter, schedule.spec.free_after(nominal))
+    return due_within(schedule, nominal, schedule.spec.free_after(nominal))
+
+
+def longest_delay(schedule: Schedule) -> timedelta:
+    """Return the most that a fire is delayed after its nominal time."""
+    return schedule.definition.jitter + schedule.policies.spread
+
+
+def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> datetime:
+    """Compute when an occurrence fires that must do so within a gap; None: at any time.
+
+    Jitter takes what the spread leaves of the gap.
+    """
+    offset = spread_out((schedule.namespace, schedule.schedule_id), schedule.policies.spread, gap)
+    return jittered(schedule.uid, nominal, schedule.definition.jitter, None if gap is None else gap - offset) + offset
 
 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:

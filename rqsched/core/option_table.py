@@ -33,8 +33,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
 EXECUTORS = ("rq", "external")
 """What may execute a schedule's runs."""
-MAX_JITTER = timedelta(days=1)
-"""The longest jitter."""
+MAX_DELAY = timedelta(days=1)
+"""The longest jitter, and the longest spread."""
 MAX_COUNT = 2**53
 """The greatest number without a bound of its own: every JSON reader holds it exactly."""
 MAX_TIMEOUT = 30 * 86_400
@@ -167,11 +167,11 @@ def _length(name: str, value: Any) -> timedelta | None:
     return None if value is None else to_span(value, name)
 
 
-def _jitter(name: str, value: Any) -> timedelta:
-    jitter = _length(name, value) or timedelta(0)
-    if not timedelta(0) <= jitter <= MAX_JITTER:
-        raise InvalidInputError(name, f"must be from 0 to {MAX_JITTER.days} day")
-    return jitter
+def _delay(name: str, value: Any) -> timedelta:
+    delay = _length(name, value) or timedelta(0)
+    if not timedelta(0) <= delay <= MAX_DELAY:
+        raise InvalidInputError(name, f"must be from 0 to {MAX_DELAY.days} day")
+    return delay
 
 
 def _count(name: str, value: Any) -> int | None:
@@ -241,7 +241,12 @@ class CommonOptions(TypedDict, total=False):
         Option(Kind.TEXTS, "Dates, ranges of dates and weekly windows, in its timezone, in which it does not fire.",
                WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
     ]  # fmt: skip
-    jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _jitter)]
+    jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _delay)]
+    spread: Annotated[
+        SpanLike,
+        Option(Kind.LENGTH, "Each fire is delayed by the same part of this, which its namespace and id give.", WHEN,
+               timedelta(0), "2h", _delay, "spread"),
+    ]  # fmt: skip
     args: Annotated[Sequence[Any], Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2])]
     kwargs: Annotated[
         Mapping[str, Any],

@@ -247,6 +247,8 @@ class Policies:
     """The most runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
     """What a fire does with occurrences that passed."""
+    spread: timedelta = timedelta(0)
+    """Within how much each fire is delayed by one offset of the schedule's own."""
     catch_up_window: timedelta | None = None
     """An occurrence later than this is not fired but counted as missed; None admits any age."""
     catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
@@ -403,7 +405,7 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
 _STORED_AS = {"catch_up": "resume"}
 """What the text of a row calls a policy by another name."""
 _NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
-_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window"})
+_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread"})
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class Answer(StrEnum):
     NOT_STARTED = "not_started"
     """It has a run that ended before it started: cancelled, or dropped while it waited."""
     FIRES = "fires"
-    """It is still to come, or inside its jitter."""
+    """It is still to come, or inside its jitter or spread."""
     LATE = "late"
     """It is due, and nothing has fired it yet."""
     SKIPPED = "skipped"

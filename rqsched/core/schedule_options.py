@@ -213,5 +213,6 @@ def _require_consistent(definition: Definition) -> None:
         raise InvalidPolicyError("overlap", "a from_completion interval never overlaps itself; leave overlap='skip'")
     if spec.is_from_completion and policies.missed is MissedPolicy.ALL:
         raise InvalidPolicyError("missed", "a from_completion interval has nothing to catch up; leave 'fire_once'")
-    if spec.is_from_completion and definition.jitter:
-        raise InvalidPolicyError("jitter", "does not apply to a from_completion interval; remove it")
+    for name, delay in (("jitter", definition.jitter), ("spread", policies.spread)):
+        if spec.is_from_completion and delay:
+            raise InvalidPolicyError(name, "does not apply to a from_completion interval; remove it")

@@ -36,8 +36,8 @@ KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep":
 """The kinds of timing, and what the form calls them."""
 _FIRES = 5
 _LAID_OUT = {
-    "exclude", "jitter", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs", "description",
-    "owner",
+    "exclude", "jitter", "spread", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs",
+    "description", "owner",
 }  # fmt: skip
 """The options with a place of their own in the form; the others are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
@@ -165,7 +165,7 @@ def _shown(schedule: Schedule | None) -> dict[str, str]:
             continue
         value = option.default if schedule is None else value_of(name, schedule.definition)
         if value == timedelta(0) == option.default:
-            value = None  # no jitter
+            value = None  # no delay
         if option.kind is Kind.RETRY:
             found |= {
                 f"{name}.{field}": _text(part.kind, value and getattr(value, field))

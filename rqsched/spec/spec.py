@@ -126,10 +126,13 @@ class Spec(Timeline):
             raise NewerReleaseError(self.newer)
 
     def free_after(self, nominal: datetime) -> timedelta | None:
-        """Return how long after an occurrence neither another one nor an excluded stretch begins; None: for ever."""
+        """Return how long after an occurrence no other one and no excluded stretch begins, nor the spec ends.
+
+        None: for ever.
+        """
         following = self.next_after(nominal)
         stretch = None if self.exclusion is None else self.exclusion.stretch_after(nominal)
-        ends = [at for at in (following, stretch and stretch.start) if at is not None]
+        ends = [at for at in (following, stretch and stretch.start, self.end_at) if at is not None]
         return min(ends) - nominal if ends else None
 
     def excluded_by(self, instant: datetime) -> str | None:

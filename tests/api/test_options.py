@@ -40,6 +40,7 @@ from tests.support.env import (
     all_runs,
     last,
     newest,
+    occurrences,
     statuses,
     types,
 )
@@ -107,6 +108,18 @@ def exclude(env: Env, schedule: ScheduleHandle) -> None:
     env.tick()
     assert statuses(schedule) == []
     assert schedule.refresh().next_run_at == NOON + 30 * MINUTE
+
+
+def spread(env: Env, schedule: ScheduleHandle) -> None:
+    assert schedule.due_at is not None
+    assert schedule.next_run_at is not None
+    delay = schedule.due_at - schedule.next_run_at
+    assert timedelta(0) < delay < 50 * SECOND
+    assert env.tick() == []
+    assert env.tick(delay)
+    schedule.refresh()
+    assert schedule.due_at - schedule.next_run_at == delay
+    assert occurrences(schedule) == [schedule.next_run_at - MINUTE]
 
 
 def jitter(env: Env, schedule: ScheduleHandle) -> None:
@@ -296,6 +309,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "catch_up": ({"catch_up": "once"}, catch_up),
     "exclude": ({"exclude": "12:00-12:30"}, exclude),
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
+    "spread": ({"spread": "50s"}, spread),
     "max_runs": ({"max_runs": 1}, max_runs),
     "on_exhausted": ({"on_exhausted": "delete"}, on_exhausted),
     "max_successes": ({"max_successes": 2}, max_successes),
@@ -401,6 +415,7 @@ FITS: dict[str, dict[str, Any]] = {
     "labels": {"labels": {str(k): "x" * 255 for k in range(64)}},
     "note": {"note": "x" * 4 * KIB},
     "jitter of a day": {"jitter": timedelta(days=1)},
+    "spread of a day": {"spread": "24h"},
 }
 TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "arguments over 256 KiB": ({"args": ["x" * 200 * KIB], "kwargs": {"a": "x" * 56 * KIB}}, InvalidPayloadError),
@@ -432,6 +447,7 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "an environment that is no text": ({"environments": [1]}, InvalidPolicyError),
     "jitter over a day": ({"jitter": timedelta(days=2)}, InvalidInputError),
     "jitter backwards": ({"jitter": -SECOND}, InvalidInputError),
+    "spread over a day": ({"spread": "25h"}, InvalidInputError),
     "no run at all": ({"max_runs": 0}, InvalidInputError),
     "half a run": ({"max_runs": 1.5}, InvalidInputError),
     "no time": ({"timeout": 0}, InvalidInputError),

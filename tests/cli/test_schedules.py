@@ -19,7 +19,7 @@ from tests.support.narrow import present
 
 EVERYTHING = [
     "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
-    "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30",
+    "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30", "--spread", "1h",
     "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow", "--timeout", "10m", "--priority", "5",
     "--overlap", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--catch-up-window", "PT2H",
     "--catch-up-limit", "9", "--catch-up", "once", "--max-runs", "12", "--on-exhausted", "delete",
@@ -72,6 +72,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "overlap": "buffer_all",
         "buffer_limit": 7,
         "missed": "all",
+        "spread": 3600.0,
         "catch_up_window": 7200.0,
         "catch_up_limit": 9,
         "catch_up": "once",

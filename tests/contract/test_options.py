@@ -58,6 +58,7 @@ SAMPLES: dict[str, Sample] = {
     "catch_up_limit": Sample(5, 5, "--catch-up-limit 5"),
     "catch_up": Sample("from_now", "from_now", "--catch-up from_now"),
     "jitter": Sample(timedelta(seconds=30), 30, "--jitter 30s", {"jitter": "30"}),
+    "spread": Sample(timedelta(hours=2), "2h", "--spread 2h", {"spread": "2h"}),
     "max_runs": Sample(9, 9, "--max-runs 9", {"max_runs": "9"}),
     "on_exhausted": Sample("delete", "delete", "--on-exhausted delete"),
     "max_successes": Sample(4, 4, "--max-successes 4"),

@@ -64,8 +64,10 @@ class Walk:
     def definition(self) -> Definition:
         overlap = "skip" if self.is_delayed else self.random.choice(LIVE_POLICIES)
         many = overlap in {"buffer_all", "allow_all"} and self.random.random() < 0.5
+        is_spread = not self.is_delayed and self.random.random() < 0.4
         policies = Policies(
             overlap=OverlapPolicy(overlap),
+            spread=self.random.choice([timedelta(0), 90 * SECOND, 3600 * SECOND]) if is_spread else timedelta(0),
             missed=MissedPolicy("all" if many else self.random.choice(["fire_once", "fire_once", "skip"])),
             catch_up_limit=self.random.choice([2, 100]) if many else 100,
             catch_up_window=self.random.choice([None, None, 12 * MINUTE]),

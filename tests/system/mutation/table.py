@@ -1342,9 +1342,10 @@ EXCLUSIONS = (
     _edit(
         "jitter carries into a stretch",
         "core/occurrences.py",
-        "jitter, schedule.spec.free_after(nominal))",
-        "jitter, None)",
+        "nominal, schedule.spec.free_after(nominal))",
+        "nominal, None)",
         "tests/core/test_excluded.py::test_jitter_does_not_delay_into_a_stretch",
+        "tests/core/test_spread.py::test_a_spread_does_not_delay_into_a_stretch",
     ),
     _edit(
         "a schedule ends when ten years of it are excluded",
@@ -1391,6 +1392,46 @@ NEWER_RELEASE = (
 )
 """A timing of which a process does not know all is left to those that do."""
 
+SPREADING = (
+    _edit(
+        "a spread reaches past the next occurrence",
+        "core/delays.py",
+        "width = length if gap is None else min(length, max(gap, timedelta(0)))",
+        "width = length",
+        "tests/core/test_spread.py::test_a_fire_is_due_before_the_next_occurrence_the_end_and_a_stretch",
+        "tests/core/test_jitter.py::test_a_jitter_wider_than_the_gap_is_scaled_not_cut",
+    ),
+    _edit(
+        "a spread reaches past the end",
+        "spec/spec.py",
+        "(following, stretch and stretch.start, self.end_at)",
+        "(following, stretch and stretch.start)",
+        "tests/core/test_spread.py::test_a_fire_is_due_before_the_next_occurrence_the_end_and_a_stretch",
+    ),
+    _edit(
+        "another spread moves nothing",
+        "core/lifecycle.py",
+        " or policies.spread != schedule.policies.spread",
+        "",
+        "tests/core/test_spread.py::test_another_spread_moves_the_due_time_and_not_the_occurrence",
+    ),
+    _edit(
+        "a declared herd is spread as its first one",
+        "core/lifecycle.py",
+        "definition.jitter or definition.parsed_policies.spread or",
+        "definition.jitter or",
+        "tests/core/test_spread.py::test_schedules_that_are_created_at_one_instant_have_an_offset_each",
+    ),
+    _edit(
+        "schedules of one H have the place of the first one",
+        "core/lifecycle.py",
+        " or definition.parsed_spec.has_places)",
+        ")",
+        "tests/api/test_places.py::test_a_declaration_that_says_h_again_is_no_change_and_another_option_moves_nothing",
+    ),
+)
+"""A fire has its own offset or place, and never takes the next one's."""
+
 MUTATIONS = (
     *FENCES,
     *ORDER,
@@ -1405,4 +1446,5 @@ MUTATIONS = (
     *COMING_OVER,
     *EXCLUSIONS,
     *NEWER_RELEASE,
+    *SPREADING,
 )

@@ -42,7 +42,7 @@ def declaration(random: Random) -> dict[str, Any]:
         return {"spec": Every("1m", from_completion=True), "overlap": "skip", "missed": "fire_once", **options}
     options["overlap"] = random.choice(_OVERLAPS)
     options["missed"] = random.choice(_missed_with(options["overlap"]))
-    options["jitter"] = timedelta(seconds=random.choice((0, 0, 0, 15)))
+    options |= random.choice(({}, {}, {}, {"jitter": "15s"}, {"spread": "40s"}, {"spread": "5m", "jitter": "15s"}))
     if random.random() < 0.2:
         options["catch_up_window"] = timedelta(seconds=random.choice((30, 300)))
     if options["missed"] == "all":
