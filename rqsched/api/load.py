@@ -23,6 +23,7 @@ from rqsched.core.model import Schedule
 from rqsched.core.occurrences import TICK, longest_delay
 from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
 from rqsched.errors import InvalidInputError
+from rqsched.spec.spec import Spec
 from rqsched.spec.timeline import Grid
 from rqsched.store import schedule_queries
 from rqsched.store.schedule_queries import Filters, Position
@@ -199,7 +200,7 @@ class _Counting:
                     makers.append((number * herd.number, herd))
             if counted:
                 self._schedules += herd.number
-                self._alone += herd.number if herd.one.spec.is_from_completion else 0
+                self._alone += herd.number if _is_alone(herd.one.spec) else 0
         if unplaced:
             edges = [minute * unplaced // self._window.minutes for minute in range(self._window.minutes + 1)]
             fires.update({minute: edges[minute + 1] - edges[minute] for minute in range(self._window.minutes)})
@@ -235,7 +236,7 @@ class _Counting:
             or longest_delay(schedule)
         ):
             return None
-        if len(spec.members) > 1 or spec.is_from_completion or spec.exclude or spec.end_at or nominal < self._late:
+        if len(spec.members) != 1 or _is_alone(spec) or spec.exclude or spec.end_at or nominal < self._late:
             return None
         (source,) = spec.sources(nominal)
         if not isinstance(source, Grid) or (nominal - source.origin) % source.every:
@@ -254,7 +255,7 @@ class _Counting:
 
     def _rest(self, schedule: Schedule, minute: int) -> int:
         """Count the fires from a minute on, by arithmetic where the timing allows it."""
-        if schedule.spec.is_from_completion:
+        if _is_alone(schedule.spec):
             return 1
         start = self._window.start + minute * _MINUTE
         return schedule.timeline.count_between(start - TICK, self._window.end - TICK).total
@@ -278,11 +279,19 @@ class _Counting:
             "counted, and triggers, backfills, retries and targets are not."
         )
         if self._alone:
-            yield f"{_schedules(self._alone)} from the end of a run on: the next fire alone is counted."
+            yield (
+                f"{_schedules(self._alone)} from the end of a run on, or as only a newer release knows: the next fire "
+                "alone is counted."
+            )
         if most_schedules is not None:
             yield f"There are more schedules than the {most_schedules} that fire first and were counted."
         if self._even:
             yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
+
+
+def _is_alone(spec: Spec) -> bool:
+    """Return whether only the next fire is known."""
+    return spec.is_from_completion or bool(spec.newer)
 
 
 def _schedules(number: int) -> str:

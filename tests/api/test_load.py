@@ -13,8 +13,10 @@ import pytest
 from rqsched import Cron, Every, Load, Once, ScheduleHandle, Spec
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.load import Window, read_load, window_of
+from rqsched.core.payload import dumps, loads
 from rqsched.errors import InvalidInputError
 from rqsched.store.schedule_queries import Filters
+from tests.support.damage import set_columns
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env
 
 SPECS: list[Any] = [
@@ -125,7 +127,18 @@ def test_only_the_next_fire_of_what_counts_from_the_end_of_a_run_is_known(env: E
     env.create("after", Every("10m", from_completion=True))
     load = env.scheduler.load()
     assert counted(load) == Counter({10: 1})
-    assert load.assumed[1:] == ["1 schedule fires from the end of a run on: the next fire alone is counted."]
+    alone = (
+        "1 schedule fires from the end of a run on, or as only a newer release knows: the next fire alone is counted."
+    )
+    assert load.assumed[1:] == [alone]
+
+
+def test_only_the_next_fire_of_what_a_newer_release_wrote_is_known(env: Env) -> None:
+    handle = env.create("moon", Every("10m"))
+    set_columns(env, handle, spec=dumps(loads(env.state(handle).definition.spec) | {"moon": "full"}))
+    load = env.scheduler.load()
+    assert (counted(load), len(load.assumed)) == (Counter({10: 1}), 2)
+    assert read_load(env.runtime, Filters("default"), window_of(NOON, 24), most_walked=0).fires == 1
 
 
 def test_a_herd_is_counted_once_however_many_schedules_it_has(env: Env) -> None:
