@@ -28,7 +28,7 @@ RARE = 5
 """The number of the one schedule that has the rare workflow, label and id; so many are dead, late and blocked."""
 _DAY = timedelta(days=1)
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_CHUNK = 5_000
+_CHUNK = 1_000
 
 
 @dataclass(frozen=True)
