@@ -299,7 +299,7 @@ class _Way(Enum):
     SORTED = auto()
     """By an index of what few schedules match, which are sorted."""
     DUE = auto()
-    """By the index of next fires, because few are within the times that are asked for; it holds no namespace."""
+    """By the index of next fires, because few of all namespaces are within the times that are asked for."""
 
 
 class _Plan(NamedTuple):
@@ -396,10 +396,11 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     few = [] if is_in_order else _exceptions(filters, is_named=not has_statistics)
     few += [(IS_LIVE, ())] if by_hand else []
     for condition, order in few:
-        is_due = order[:1] == (schedules.c.due_at,)
-        owner = dialect_of(connection).unindexed(schedules.c.namespace) == filters.namespace if is_due else of_namespace
-        if _has_fewer(connection, owner & condition, order, most):
-            return _Plan(_Way.DUE if is_due else _Way.SORTED)
+        is_due = order[:1] == (schedules.c.due_at,) and not has_statistics
+        if is_due and _has_fewer(connection, condition, order, most):  # of all namespaces
+            return _Plan(_Way.DUE)
+        if _has_fewer(connection, of_namespace & condition, order, most):
+            return _Plan(_Way.SORTED)
     return _Plan(_Way.WALKED, None if is_in_order else _end(connection, filters, sort, after, most))
 
 

@@ -85,7 +85,7 @@ def test_what_is_stopped_shows_how_far_it_came_on_its_page_and_in_the_list_and_i
     listed = pages.get("/schedules")
     assert f"Pause: {BATCH} of {2 * BATCH} schedules</a>, stopped" in listed
     told = re.search(
-        rf'<td class="name">Pause: {2 * BATCH} schedules, at 0</td>.*?</tr>', pages.get("/audit"), re.DOTALL
+        rf'<td class="name">Pause: {2 * BATCH} schedules, after 0</td>.*?</tr>', pages.get("/audit"), re.DOTALL
     )
     assert told is not None
     assert told[0].count("<bdi>local</bdi>") == 2, "who stopped it, and who had begun it"
