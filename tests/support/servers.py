@@ -159,10 +159,10 @@ class PostgresServer:
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres", autocommit=True)
 
-    def initialise(self) -> None:
-        """The cluster's files exist."""
+    def initialise(self, *options: str) -> None:
+        """The cluster's files exist; `options` are more of initdb's."""
         subprocess.run(
-            [self.binaries / "initdb", "-D", self.folder, "-U", "postgres", *_INITDB_OPTIONS],
+            [self.binaries / "initdb", "-D", self.folder, "-U", "postgres", *_INITDB_OPTIONS, *options],
             check=True,
             capture_output=True,
             user=self.user,

@@ -10,11 +10,12 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from rqsched import Every, RetryPolicy, Spec
@@ -27,7 +28,7 @@ from tests.support.disks import Disk, small_disk
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.processes import rqsched_command, run_to_end, wait_until
+from tests.support.processes import SOON, rqsched_command, run_to_end, wait_until
 from tests.support.servers import PostgresServer, ValkeyServer, standby_of, valkey
 from tests.system.acceptance.chores import FAIL, HOLD, INVOICE_SYNC
 from tests.system.acceptance.live import LiveEnv, MakeLive
@@ -317,6 +318,47 @@ def test_the_disk_of_postgresql_is_full(make_live: MakeLive, own_postgres: Postg
     live.wait_for_successes(nightly)
     live.check()
     assert "Traceback" not in worker.log()
+
+
+@pytest.mark.postgres
+def test_a_postgresql_that_cannot_write_its_wal_stops_and_everything_goes_on_when_it_is_started_again(
+    make_live: MakeLive, own_postgres: PostgresServer, disk: Disk
+) -> None:
+    folder = disk.folder / "data"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, own_postgres.user or -1, -1)
+    server = PostgresServer(folder, own_postgres.binaries, own_postgres.user, settings={"min_wal_size": "2MB"})
+    server.initialise("--wal-segsize=1")
+    server.start()
+    try:
+        with closing(Database(server.create_database("app"))) as database:
+            schema_version.upgrade(database)
+        live = make_live(plain(server.url("app")))
+        live.environment |= OFTEN
+        live.start_worker()
+        nightly = live.note_every("nightly", Every(SECOND))
+        live.wait_for_successes(nightly)
+        executing = live.hold_now(retry=RetryPolicy(max_retries=0))
+        live.wait_for_execution(executing)
+
+        disk.fill()
+        with suppress(psycopg.OperationalError):
+            while True:  # what is written elsewhere in the server fills segments, too
+                server.execute(
+                    "SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', 'filler')) AS one"
+                )
+        assert present(server.process).popen.wait(SOON)
+        doctor = run_to_end(rqsched_command("doctor"), live.environment)
+        assert re.search(r"^database +problem", doctor.stdout, re.MULTILINE), doctor.stdout
+        live.open_gate()
+        disk.make_room()
+        server.start()
+
+        live.wait_for_status(executing, "succeeded")
+        live.wait_for_successes(nightly)
+        live.check()
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("keeps", ["an append-only file", "snapshots"])
