@@ -60,7 +60,7 @@ ENTRIES = (
     Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
     Entry("delete", "schedules", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
     Entry("pause", "schedules", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
-    Entry("skip", "schedules", _OPERATIONS, "Skip the next N occurrences, and no others; 0 takes that back."),
+    Entry("skip", "schedules", _OPERATIONS, "Skip the next N occurrences that are not due yet."),
     Entry("resume", "schedules", _OPERATIONS, "Start firing again."),
     Entry("restart", "schedules", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
     Entry("trigger", "schedules", _OPERATIONS, "Start a run now; the schedule's times do not move."),

@@ -166,7 +166,10 @@ def upcoming(
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=1, max=1_000, help="How many fires.")] = 10,
 ) -> None:
-    """Show the next fires of one schedule, or of all, and which local times in between the clocks leave out."""
+    """Show the next fires of one schedule, or of all.
+
+    It names the local times in between that the clocks leave out, too.
+    """
     now, writer = session.scheduler.runtime.now(), session.writer
     if schedule_id is None:  # the first fire of each decides which can be among the next `count`
         schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
@@ -254,7 +257,10 @@ def skip(
     schedule_id: ScheduleId,
     count: Annotated[int, typer.Argument(metavar="N", help="How many, 1 to 100; 0 takes back what is skipped.")] = 1,
 ) -> None:
-    """Skip the next N occurrences that are not due yet, and no others; again it skips no more."""
+    """Skip the next N occurrences that are not due yet.
+
+    Those and no others: asked again, it skips no more.
+    """
     handle = session.schedule(schedule_id).skip_next(count, reason=session.reason, context=session.context)
     session.report(handle, "changed")
 

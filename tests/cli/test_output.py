@@ -34,6 +34,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "retry": ["retry", "--failed", "--since", "1h", "--dry-run"],
     "bulk": ["bulk", "pause", "--text", "a", "--dry-run"],
     "pause": ["pause", "a"],
+    "skip": ["skip", "a", "1"],
     "resume": ["resume", "paused"],
     "restart": ["restart", "done"],
     "delete": ["delete", "a"],
