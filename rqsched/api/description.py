@@ -286,6 +286,10 @@ class RunDescription:
     """How many of its targets ended in each status; None until the last one has."""
     long_at: datetime | None = None
     """When it was told that it takes longer than its schedule expects; None when it was not."""
+    start_by: datetime | None = None
+    """When its newest attempt may not start any more; None without `start_within`."""
+    expired_at: datetime | None = None
+    """When it ended because of that, with the status `cancelled`; None unless it did."""
     blocked_at: datetime | None = None
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
@@ -408,6 +412,10 @@ class RunFields:
     )
     long_at = Shown[datetime | None](
         "When it was told that it takes longer than its schedule expects; None when it was not."
+    )
+    start_by = Shown[datetime | None]("When its newest attempt may not start any more; None without `start_within`.")
+    expired_at = Shown[datetime | None](
+        "When it ended because of that, with the status `cancelled`; None unless it did."
     )
     args = Shown[list[Any]]("The workflow's positional arguments.")
     kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.")

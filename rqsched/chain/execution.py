@@ -80,7 +80,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
-    """Leave an attempt that could not be claimed: it is held, or stale, or a person asks for another one."""
+    """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one."""
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:
         raise UnknownJobError(f"no run {job.uid} in this database.")
@@ -90,6 +90,9 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
         # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
         what = "everything is held" if is_held else f"namespace {schedule.namespace!r} is frozen"
         _log.info("%s waits: %s", job, what, extra={"action": "run_held"})
+    elif run.is_late(runtime.now()):
+        settling.expire_run(runtime, run)
+        _log.info("%s was not started in time", job, extra={"action": "run_expired"})
     elif rq_job is not None and is_requeued(rq_job):
         try:
             retry_requeued(runtime, job)

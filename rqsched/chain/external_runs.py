@@ -58,10 +58,10 @@ def claim(
         found = claims.external_held_by(connection, token) if is_again else []
         if not found:
             default = runtime.settings.default_queue
-            uids = claims.lock_waiting_external(
-                connection, queues, namespace=namespace, default_queue=default, limit=count
-            )
             now = runtime.now()
+            uids = claims.lock_waiting_external(
+                connection, queues, namespace=namespace, default_queue=default, now=now, limit=count
+            )
             start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
             start["held_until"] = _held_until(runtime, now, held_for)
             found = claims.start_external(connection, uids, {"status": RunStatus.RUNNING.value} | start)

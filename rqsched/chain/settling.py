@@ -188,6 +188,16 @@ def _lock(
     return schedule, run, [other for other in others if other.uid != run.uid]
 
 
+def expire_run(runtime: Runtime, run: Run, *, skip_locked: bool = False) -> bool:
+    """End a run whose attempt, as it was read, may not start any more; returns whether it was ended here."""
+
+    def is_late(current: Run) -> bool:
+        return current.attempt == run.attempt and current.is_late(runtime.now())
+
+    expired = AttemptResult(AttemptOutcome.EXPIRED)
+    return settle_run(runtime, run.uid, expired, fence=is_late, skip_locked=skip_locked) is not None
+
+
 def has_failed_finally(change: Change | None, run_uid: str) -> bool:
     """Return whether this end of an attempt was the end of its run, which failed or was lost."""
     ended = [run for _, run in change.changed_runs if run.uid == run_uid] if change is not None else []

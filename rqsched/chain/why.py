@@ -336,14 +336,16 @@ class _Question:
                 text += f", since {self.clock(since)}"
             return self.say(Answer.WAITS, _ended(text), **fields)
         text, answer = f"It ran: {number}, {run.status.value}", Answer.RAN
-        if started is None:
+        if run.expired_at is not None:
+            text, answer = f"{name} expired", Answer.NOT_STARTED
+        elif started is None:
             text, answer = f"{name} was {run.status.value} before it started", Answer.NOT_STARTED
         elif run.status is RunStatus.RUNNING:
             text = f"It runs: {number}, started on {started}"
         elif run.ended_at is not None:
             text += f", started on {started}, ended on {self.clock(run.ended_at)}"
         if run.error and run.status is not RunStatus.SUCCEEDED:
-            text += f". The error: {error_line(run.error)}"
+            text += f": {run.error}" if run.expired_at is not None else f". The error: {error_line(run.error)}"
         return self.say(answer, _ended(text), **fields)
 
     def recorded(self, occurrence: datetime | None) -> Why | None:

@@ -32,7 +32,7 @@ from rqsched.cli.output import Writer, dump, progress_bar
 from rqsched.core.audit import EXCLUDED, MISSED, AuditRecord
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import BLOCKED, OPEN, Run, RunStatus, TargetStatus
+from rqsched.core.model import BLOCKED, EXPIRED, OPEN, Run, RunStatus, TargetStatus
 from rqsched.core.reasons import miss_in_words
 from rqsched.core.results import Page
 from rqsched.core.target_progress import TargetProgress
@@ -52,7 +52,7 @@ _LOOK_SECONDS = 1.0
 
 
 class _RunFilter(StrEnum):
-    """What `--status` takes: the statuses of runs, and `blocked` for those of the pending ones."""
+    """What `--status` takes: the statuses of runs; `blocked` of the pending ones, `expired` of the cancelled ones."""
 
     PENDING = RunStatus.PENDING
     BLOCKED = BLOCKED
@@ -64,6 +64,7 @@ class _RunFilter(StrEnum):
     CANCELLED = RunStatus.CANCELLED
     TERMINATED = RunStatus.TERMINATED
     LOST = RunStatus.LOST
+    EXPIRED = EXPIRED
 
 
 @command(app)

@@ -55,6 +55,8 @@ RUN_RETRYING = "RunRetrying"
 """An attempt failed or was lost; the next begins at `retry_at`."""
 RUN_LOST = "RunLost"
 """A run was lost for good: its worker died, and no retry is left."""
+RUN_EXPIRED = "RunExpired"
+"""A run was not started by `start_by`, so long after it was queued as `start_within` allows; it has ended."""
 RUN_BLOCKED = "RunBlocked"
 """A worker lacked the code of a run, which waits for one that has it."""
 RUN_RETRY_REQUESTED = "RunRetryRequested"
@@ -117,6 +119,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_FAILED: _ENDED | {"consecutive_failures", "reason"},
     RUN_RETRYING: _ENDED | {"outcome", "retry_at"},
     RUN_LOST: _ENDED | {"consecutive_failures", "reason"},
+    RUN_EXPIRED: (_ENDED - {"duration_seconds"}) | {"queued_at", "start_by"},
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,

@@ -105,6 +105,12 @@ class ChangeBuilder:
         self._count(run, +1)
         return run
 
+    def queue_run(self, uid: str, **changes: Any) -> Run:
+        """Make a run pending from now on, for as long as its attempt may wait to start."""
+        within = self.schedule.policies.start_within
+        start_by = None if within is None else self.now + within
+        return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
+
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
         """Set the last status of a run."""
         ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}

@@ -139,7 +139,7 @@ def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
         for kind, destination in _receivers(change, event, configured):
             owed.append(_message(change, event, sequence, kind, destination, configured))
     for before, run in change.changed_runs:
-        said = _ENDS.get(run.status)
+        said = _ENDS.get(run.status) if run.expired_at is None else FAILED
         if said is not None and before.status is not run.status:
             owed += _pings_of(change.after, run, said, configured, change.after.updated_at)
     return owed
@@ -157,7 +157,7 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
     """Yield who gets an event: the workflow of a failure or a recovery, and the webhook."""
     definition = change.after.definition
     wanted, defaults = definition.parsed_notifications, definition.parsed_defaults
-    if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.RUN_LONG, audit.OVERDUE}:
+    if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.RUN_EXPIRED, audit.RUN_LONG, audit.OVERDUE}:
         workflow = wanted.on_failure or defaults.get("on_failure")
     else:
         is_recovery = event.type == audit.RUN_SUCCEEDED and _was_told(change, event.run_uid)

@@ -15,7 +15,7 @@ from rqsched.core import audit
 from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
-from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule
+from rqsched.core.model import Change, Run, RunKind, Schedule
 from rqsched.core.occurrences import (
     TICK,
     DueOccurrences,
@@ -172,14 +172,5 @@ def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Chan
 def decide_retry(schedule: Schedule, runs: Iterable[Run], run: Run, *, now: datetime) -> Change:
     """Make a retrying run pending for its next attempt. Fenced by the caller on (run, attempt, status)."""
     builder = ChangeBuilder(schedule, runs, now=now)
-    builder.set_run(
-        run.uid,
-        status=RunStatus.PENDING,
-        attempt=run.attempt + 1,
-        delivery=1,
-        token=None,
-        worker=None,
-        retry_at=None,
-        queued_at=now,
-    )
+    builder.queue_run(run.uid, attempt=run.attempt + 1, delivery=1, token=None, worker=None, retry_at=None)
     return builder.build()

@@ -81,7 +81,14 @@ TASK = "task"
 
 BLOCKED = "blocked"
 """The word for pending runs that wait for a worker which can find their workflow."""
-RUN_FILTERS = (RunStatus.PENDING.value, BLOCKED, *(one.value for one in RunStatus if one is not RunStatus.PENDING))
+EXPIRED = "expired"
+"""The word for cancelled runs that were not started within `start_within`."""
+RUN_FILTERS = (
+    RunStatus.PENDING.value,
+    BLOCKED,
+    *(one.value for one in RunStatus if one is not RunStatus.PENDING),
+    EXPIRED,
+)
 """What lists of runs may be filtered by."""
 
 
@@ -122,7 +129,7 @@ OPEN_TARGETS = (
 
 _TONES = {
     "active": "ok", "succeeded": "ok", "running": "info", "paused": "warn", "retrying": "warn", "blocked": "warn",
-    "dead": "bad", "failed": "bad", "lost": "bad",
+    "dead": "bad", "failed": "bad", "lost": "bad", "expired": "bad",
 }  # fmt: skip
 
 
@@ -152,6 +159,8 @@ class LastOutcome(StrEnum):
     """Every attempt of it failed."""
     LOST = "lost"
     """Its process vanished and no attempt was left."""
+    EXPIRED = EXPIRED
+    """It was not started within `start_within`."""
 
 
 REPEATEDLY = 3
@@ -570,6 +579,10 @@ class Run:
     """Which worker was the last of them, and what it lacked."""
     long_at: datetime | None = None
     """When it was told that it takes longer than its schedule expects; None when it was not."""
+    start_by: datetime | None = None
+    """When its current attempt may not start any more; None without `start_within`."""
+    expired_at: datetime | None = None
+    """When it ended because of that; None unless it did."""
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""
@@ -605,6 +618,13 @@ class Run:
         """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
         return self.blocked_at is not None and self.status is RunStatus.PENDING
 
+    def is_late(self, now: datetime) -> bool:
+        """Return whether it waits for a process, and may not start any more."""
+        if self.start_by is None or self.start_by > now or self.status is not RunStatus.PENDING:
+            return False
+        # An older release queues a retry and leaves the end of the attempt before it; a blocked one is queued ahead.
+        return self.is_blocked or (self.queued_at is not None and self.start_by > self.queued_at)
+
     @property
     def has_named_targets(self) -> bool:
         """Whether an attempt has named all its targets: a later one handles what was not handled, and names none."""
@@ -612,8 +632,8 @@ class Run:
 
     @property
     def shown_status(self) -> str:
-        """What people are shown: its status, or `blocked`."""
-        return BLOCKED if self.is_blocked else self.status.value
+        """What people are shown: its status, or `blocked`, or `expired`."""
+        return BLOCKED if self.is_blocked else EXPIRED if self.expired_at is not None else self.status.value
 
     @property
     def is_unfinished(self) -> bool:

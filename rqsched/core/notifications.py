@@ -21,6 +21,7 @@ from rqsched.core.audit import (
     FIRE_FAILED,
     OVERDUE,
     RUN_BLOCKED,
+    RUN_EXPIRED,
     RUN_FAILED,
     RUN_LONG,
     RUN_LOST,
@@ -29,7 +30,7 @@ from rqsched.core.audit import (
 from rqsched.core.payload import dumps
 from rqsched.errors import InvalidInputError
 
-ALARMS = (RUN_FAILED, RUN_LOST, RUN_BLOCKED, RUN_LONG, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
+ALARMS = (RUN_FAILED, RUN_LOST, RUN_EXPIRED, RUN_BLOCKED, RUN_LONG, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
 """The events a webhook gets unless `events` says otherwise."""
 MAX_EXPECTATION = timedelta(days=3660)
 """The longest `expect_success_within` and `expect_duration`."""

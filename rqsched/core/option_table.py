@@ -300,6 +300,11 @@ class CommonOptions(TypedDict, total=False):
         Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="catch_up",
                choices=tuple(CatchUp)),
     ]  # fmt: skip
+    start_within: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "A run that has not started so long after it was queued ends as expired.", POLICY, None,
+               "30m", _length, "start_within"),
+    ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
     on_exhausted: Annotated[
         str,

@@ -150,7 +150,7 @@ def _begin(
     """
     uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
     lineage = _lineage(builder.schedule, waiting, number)
-    run = builder.set_run(uid, status=RunStatus.PENDING, queued_at=builder.now, trigger_number=number, lineage=lineage)
+    run = builder.queue_run(uid, trigger_number=number, lineage=lineage)
     builder.set(
         run_count=number,
         remaining=None if remaining is None else remaining - 1,
@@ -178,7 +178,7 @@ def drain(builder: ChangeBuilder) -> None:
     has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
     if run is not None and run.is_asked:  # it was counted when it started first
-        again = builder.set_run(run.uid, status=RunStatus.PENDING, queued_at=builder.now)
+        again = builder.queue_run(run.uid)
         builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
     elif run is not None:
         _begin(builder, run, outcome="drained")

@@ -283,6 +283,8 @@ class Policies:
     """Seconds one attempt of a target may take; None takes the run's."""
     max_parallel: int | None = None
     """The most targets of one run that are handled at once, over all workers; None is unlimited."""
+    start_within: timedelta | None = None
+    """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -299,7 +301,8 @@ class Policies:
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
-        object.__setattr__(self, "catch_up_window", _length("catch_up_window", self.catch_up_window))
+        for name in ("catch_up_window", "start_within"):
+            object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_values()
         self._check_combinations()
 
@@ -309,6 +312,9 @@ class Policies:
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
         window, limit = self.catch_up_window, self.catch_up_limit
         _require(window is None or _is_positive(window), "catch_up_window", "must be a positive length")
+        within = self.start_within
+        is_within = within is None or (_is_positive(within) and within <= MAX_DELAY)
+        _require(is_within, "start_within", f"must be a positive length of at most {MAX_DELAY.days} days")
         _require(
             _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
             "catch_up_limit",
@@ -405,7 +411,7 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
 _STORED_AS = {"catch_up": "resume"}
 """What the text of a row calls a policy by another name."""
 _NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
-_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread"})
+_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread", "start_within"})
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def decide_retry_on_request(
 
 def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
     """Offer a blocked run now, under its next delivery number; it is the same attempt, which has not begun."""
-    builder.set_run(run.uid, queued_at=builder.now, delivery=run.delivery + 1)
+    builder.queue_run(run.uid, delivery=run.delivery + 1)
     builder.record(
         audit.RUN_RETRY_REQUESTED,
         run,
@@ -260,14 +260,16 @@ def attempt_again(
     blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)
     again = builder.set_run(
         run.uid,
-        status=RunStatus.BUFFERED if blocking else RunStatus.PENDING,
+        status=RunStatus.BUFFERED,
         attempt=run.attempt + 1,
         asked_attempt=run.attempt + 1,
         delivery=1,
         token=None,
         worker=None,
         overlap=run.overlap if is_backfill else own.value,
-        queued_at=None if blocking else builder.now,
+        queued_at=None,
+        start_by=None,
+        expired_at=None,
         started_at=None,
         ended_at=None,
         retry_at=None,
@@ -276,6 +278,8 @@ def attempt_again(
         target_counts=None,
         long_at=None,
     )
+    if not blocking:
+        again = builder.queue_run(run.uid)
     builder.record(
         audit.RUN_RETRY_REQUESTED,
         again,

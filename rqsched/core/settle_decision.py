@@ -13,7 +13,18 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import base_of, retry_at
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import EXPECTING, FAILURES, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.model import (
+    EXPECTING,
+    EXPIRED,
+    FAILURES,
+    Change,
+    Run,
+    RunKind,
+    RunStatus,
+    Schedule,
+    ScheduleStatus,
+    dumps,
+)
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, FanOutPolicy, OverlapUntil, rule_against
@@ -42,6 +53,8 @@ class AttemptOutcome(StrEnum):
     """Cancelled on request; not repeated."""
     TERMINATED = "terminated"
     """Killed on request; not repeated."""
+    EXPIRED = "expired"
+    """It was not started in time; not repeated."""
     DISPATCHED = "dispatched"
     """The workflow returned, and targets of its are open: the run goes on until the last of them has ended."""
     TARGETS_ENDED = "targets_ended"
@@ -113,6 +126,8 @@ def decide_settle(
         _succeed(builder, run, attempt_result)
     elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
         _fail(builder, run, attempt_result)
+    elif outcome is AttemptOutcome.EXPIRED:
+        _expire(builder, run)
     else:
         error = attempt_result.error and cut_error(attempt_result.error)
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
@@ -138,9 +153,10 @@ def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResu
 
 
 def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    outcome = attempt_result.outcome
     entry = {
         "attempt": run.attempt,
-        "started_at": run.started_at and iso_utc(run.started_at),
+        "started_at": run.started_at and iso_utc(run.started_at) if outcome is not AttemptOutcome.EXPIRED else None,
         "ended_at": iso_utc(builder.now),
         "outcome": attempt_result.outcome.value,
         "error": attempt_result.error and cut_error(attempt_result.error, MAX_ATTEMPT_ERROR),
@@ -219,6 +235,17 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
         die(builder, failed, "retries_exhausted")
 
 
+def _expire(builder: ChangeBuilder, run: Run) -> None:
+    """End a run whose attempt was not started in time: its workflow did not fail, so it is not one of a row of those.
+
+    Its status is one that an older release knows.
+    """
+    error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
+    builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)
+    builder.set(last_outcome=EXPIRED, last_error=error)
+    builder.record(audit.RUN_EXPIRED, run, error=error, queued_at=run.queued_at, start_by=run.start_by)
+
+
 def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
     """Record who cancelled or terminated a run, and why; nothing where neither was said.
 
@@ -239,8 +266,11 @@ def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult
 
 
 def has_failed_last(schedule: Schedule) -> bool:
-    """Return whether the newest run that ended has failed or was lost; a restart does not make it forgotten."""
-    return schedule.consecutive_failures > 0 or schedule.last_outcome in FAILURES
+    """Return whether the newest run that ended has failed, was lost or expired; a restart forgets nothing."""
+    return schedule.consecutive_failures > 0 or schedule.last_outcome in _IN_VAIN
+
+
+_IN_VAIN = frozenset({*FAILURES, EXPIRED})
 
 
 def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:

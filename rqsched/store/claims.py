@@ -33,6 +33,7 @@ from rqsched.store.tables import (
     constant,
     is_free_for,
     is_held_by,
+    is_late,
     runs,
     schedules,
 )
@@ -98,6 +99,8 @@ def _start(dialect: Dialect) -> sa.Update:
     of_schedule = sa.select(schedules.c.namespace).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
     namespace = schedules.c.namespace if dialect.joins_writes else of_schedule
     start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))
+    now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
+    start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
@@ -157,18 +160,18 @@ _IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (r
 
 
 def lock_waiting_external(
-    connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, limit: int
+    connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, now: datetime, limit: int
 ) -> list[str]:
     """Lock waiting runs of these queues, skipping those that others hold.
 
     The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
-    queue waits on `default_queue`.
+    queue waits on `default_queue`. One that may not start any more is left to a pass of reconcile.
     """
     queue = sa.func.coalesce(runs.c.queue, default_queue)
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
     statement = (
         sa.select(runs.c.uid)
-        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), ~is_held(sa.literal(namespace)))
+        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), ~is_held(sa.literal(namespace)), ~is_late(now))
         .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)

@@ -30,6 +30,7 @@ from rqsched.store.tables import (
     RESUMES,
     WAITS_FOR_CODE,
     constant,
+    is_late,
     is_outside,
     runs,
     schedules,
@@ -125,6 +126,11 @@ def blocked(
     """Read pending runs that are blocked since `before`."""
     found = WAITS_FOR_CODE, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
     return _runs(connection, found, after, limit)
+
+
+def late_to_start(connection: Connection, now: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
+    """Read pending runs that may not start any more."""
+    return _runs(connection, (is_late(now),), after, limit)
 
 
 def retrying(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import BLOCKED, Run, RunStatus, Schedule, TargetStatus
+from rqsched.core.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
@@ -30,6 +30,7 @@ from rqsched.store.tables import (
     HAS_FAILED,
     IS_BACKFILLED,
     IS_DEAD_LETTER,
+    IS_EXPIRED,
     IS_LIVE,
     IS_OCCURRENCE,
     IS_OPEN,
@@ -79,9 +80,13 @@ def list_runs(
 
 
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Return the condition that a run has one of these statuses; `blocked` takes those of the pending ones."""
-    is_one = runs.c.status.in_([name for name in statuses if name != BLOCKED])
-    return is_one | WAITS_FOR_CODE if BLOCKED in statuses else is_one
+    """Return the condition that a run has one of these statuses.
+
+    `blocked` takes those of the pending ones, and `expired` those of the cancelled ones.
+    """
+    is_one = runs.c.status.in_([name for name in statuses if name not in {BLOCKED, EXPIRED}])
+    more = [(BLOCKED, WAITS_FOR_CODE), (EXPIRED, IS_EXPIRED)]
+    return sa.or_(is_one, *(condition for name, condition in more if name in statuses))
 
 
 def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:

@@ -307,6 +307,8 @@ runs = sa.Table(
     sa.Column("held_until", Instant),
     sa.Column("long_at", Instant),
     sa.Column("traceparent", Traceparent),
+    sa.Column("start_by", Instant),
+    sa.Column("expired_at", Instant),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
@@ -330,6 +332,18 @@ PartialIndex("ix_rqsched_runs_unfinished", runs.c.status, runs.c.uid, where=IS_U
 PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, where=runs.c.backfill_uid.is_not(None))
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
+MAY_EXPIRE = runs.c.start_by.is_not(None) & (runs.c.status == constant(RunStatus.PENDING))
+PartialIndex("ix_rqsched_runs_start_by", runs.c.start_by, runs.c.uid, where=MAY_EXPIRE)
+
+
+def is_late(now: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Say of a pending run that it may not start any more, as `Run.is_late` does."""
+    # An older release queues a retry and leaves the end of the attempt before it; a blocked one is queued ahead.
+    is_of_attempt = (runs.c.start_by > runs.c.queued_at) | runs.c.blocked_at.is_not(None)
+    return MAY_EXPIRE & (runs.c.start_by <= now) & is_of_attempt
+
+
+IS_EXPIRED = runs.c.expired_at.is_not(None)
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
 WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
 """A blocked run as everybody shows it: it begins with the condition of its index."""

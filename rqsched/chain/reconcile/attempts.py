@@ -13,7 +13,7 @@ from rqsched.chain import blocking
 from rqsched.chain.fan_out import PAGE, batch_job, enqueue, fill, promote
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_each
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.settling import change_run, has_failed_finally, settle_run
+from rqsched.chain.settling import change_run, expire_run, has_failed_finally, settle_run
 from rqsched.chain.target_execution import decide_lost, end_if_over
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import BatchJobId
@@ -106,6 +106,14 @@ def _note_long(runtime: Runtime, run_uid: str) -> bool:
 
     found = change_run(runtime, run_uid, decide, fence=lambda run: run.long_at is None, skip_locked=True)
     return found is not None and not found.is_empty
+
+
+def expire(runtime: Runtime) -> Iterator[Recovered]:
+    """End pending runs that may not start any more and that no worker takes: one that does ends them itself."""
+    for rows in pages(runtime, partial(reconcile_queries.late_to_start, now=runtime.now())):
+        repairs = {run.uid: partial(expire_run, runtime, run, skip_locked=True) for run in rows}
+        expired, failed = repair_each(repairs, _UNSETTLED)
+        yield Recovered(checked=len(rows), expired=expired, failed=failed)
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:

@@ -44,6 +44,8 @@ class Recovered:
     """Runs without a sign of life, settled."""
     blocked: int = 0
     """Blocked runs that no worker took for too long, failed."""
+    expired: int = 0
+    """Pending runs that were not started in time, ended."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0

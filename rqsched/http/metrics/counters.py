@@ -99,6 +99,8 @@ class Counts:
     """Fires that failed and were postponed."""
     targets: Counter[Key] = field(default_factory=Counter)
     """Targets of fan-outs whose last one has ended, by status."""
+    expired: Counter[Key] = field(default_factory=Counter)
+    """Runs that were not started in time."""
     died: Counter[Key] = field(default_factory=Counter)
     """Schedules that became dead."""
     lateness: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, BUCKETS)))
@@ -179,6 +181,8 @@ class Follower:
         elif row.event_type == audit.FAN_OUT_ENDED:
             for status, count in payload["targets"].items():
                 self.counts.targets[namespace, status] += count
+        elif row.event_type == audit.RUN_EXPIRED:
+            self.counts.expired[namespace,] += 1
         elif row.event_type == audit.DIED:
             self.counts.died[namespace,] += 1
 

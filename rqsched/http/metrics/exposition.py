@@ -47,6 +47,7 @@ def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
     yield _counter("targets_ended", "Targets of ended fan-outs, by outcome.", ("outcome",), counts.targets, sees)
     yield _counter("missed", "Occurrences that passed without a fire.", (), counts.missed, sees)
     yield _counter("fire_failures", "Fires that failed and were postponed.", (), counts.fire_failures, sees)
+    yield _counter("runs_expired", "Runs that were not started within `start_within`.", (), counts.expired, sees)
     yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)
     for name, (text, labels) in HISTOGRAMS.items():
         yield _histogram(name, text, labels, getattr(counts, SPANS[name]), sees)

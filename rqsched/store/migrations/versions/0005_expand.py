@@ -1,6 +1,6 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
 ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
-namespaces.
+namespaces; until when runs may start.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -23,7 +23,7 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, traces, what is skipped on request, and facts of namespaces.
+    pauses, traces, what is skipped on request, facts of namespaces, and until when runs may start.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -42,6 +42,10 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("traceparent", sa.String(55)))
     op.add_column("rqsched_schedules", sa.Column("skips", sa.Text))
     _create_facts_of_namespaces()
+    op.add_column("rqsched_runs", sa.Column("start_by", INSTANT))
+    op.add_column("rqsched_runs", sa.Column("expired_at", INSTANT))
+    may_expire = _where("start_by IS NOT NULL AND status = 'pending'")
+    op.create_index("ix_rqsched_runs_start_by", "rqsched_runs", ["start_by", "uid"], **may_expire)
 
 
 def downgrade() -> None:
@@ -49,6 +53,9 @@ def downgrade() -> None:
     op.drop_table("rqsched_namespace_facts")
     for table in _TRACED:
         op.drop_column(table, "traceparent")
+    op.drop_index("ix_rqsched_runs_start_by", "rqsched_runs")
+    op.drop_column("rqsched_runs", "expired_at")
+    op.drop_column("rqsched_runs", "start_by")
     op.drop_column("rqsched_schedules", "skips")
     op.drop_index("ix_rqsched_schedules_resuming", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "resume_catch_up")
