@@ -212,6 +212,7 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
             catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
+            start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
             max_successes: Done after so many successful runs; default no limit.

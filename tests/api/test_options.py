@@ -92,6 +92,13 @@ def catch_up_window(env: Env, schedule: ScheduleHandle) -> None:
     assert (statuses(schedule), last(schedule, "Missed")["count"]) == ([], 1)
 
 
+def start_within(env: Env, schedule: ScheduleHandle) -> None:
+    run = env.fire_next(schedule)
+    env.advance(30 * SECOND)
+    env.recover()
+    assert run.refresh().expired_at == env.clock.now()
+
+
 def catch_up_limit(env: Env, schedule: ScheduleHandle) -> None:
     env.tick(5 * MINUTE)
     assert len(statuses(schedule)) == 2
@@ -305,6 +312,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "buffer_limit": ({"buffer_limit": 1, "overlap": "enqueue"}, buffer_limit),
     "missed": ({"missed": "skip"}, missed),
     "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
+    "start_within": ({"start_within": "30s"}, start_within),
     "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
     "catch_up": ({"catch_up": "once"}, catch_up),
     "exclude": ({"exclude": "12:00-12:30"}, exclude),

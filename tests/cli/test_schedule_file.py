@@ -73,6 +73,7 @@ OPTIONS = st.fixed_dictionaries(
         "queue": st.sampled_from(["high", "no", "1e3"]),
         "timeout": st.sampled_from([90, "10m", None]),
         "priority": st.integers(-3, 3),
+        "start_within": st.sampled_from([timedelta(minutes=30), "PT90S", None]),
         "catch_up_window": st.sampled_from([timedelta(hours=2), "90m", 1.5, None]),
         "catch_up": st.sampled_from(["next", "once"]),
         "max_runs": st.integers(1, 3) | st.none(),

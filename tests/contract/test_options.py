@@ -54,6 +54,7 @@ SAMPLES: dict[str, Sample] = {
     "overlap": Sample("buffer_all", "buffer_all", "--overlap buffer_all", {"overlap": "buffer_all"}),
     "buffer_limit": Sample(7, 7, "--buffer-limit 7"),
     "missed": Sample("all", "all", "--missed all", {"missed": "all"}),
+    "start_within": Sample(timedelta(minutes=30), "30m", "--start-within 30m"),
     "catch_up_window": Sample(timedelta(hours=2), "2h", "--catch-up-window 2h"),
     "catch_up_limit": Sample(5, 5, "--catch-up-limit 5"),
     "catch_up": Sample("from_now", "from_now", "--catch-up from_now"),

@@ -222,7 +222,7 @@ STORED = (
     '"on_delete":"keep_runs","on_exhausted":"delete","overlap":"buffer_all","overlap_until":"dispatched",'
     '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
     '"give_up_on":["KeyError"],"jitter":1.0,"max_consecutive_failures":6,"max_retries":5,"retry_on":["OSError"],"then":"dead"},"retry_spread":0.5,"spread":7200.0,'
-    '"target_retry":{"max_retries":2},"target_timeout":20,"targets":"note"}'
+    '"start_within":1800.0,"target_retry":{"max_retries":2},"target_timeout":20,"targets":"note"}'
 )
 """Every policy as rows hold it, whatever Python calls it."""
 

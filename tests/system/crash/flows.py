@@ -20,7 +20,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import creating, execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
 from rqsched.chain.creating import Named, ScheduleRequest
-from rqsched.chain.reconcile import schedules
+from rqsched.chain.reconcile import attempts, schedules
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.model import TASK
 from rqsched.core.policy import FailurePolicy, OverlapPolicy
@@ -184,6 +184,23 @@ def late_over_skips(env: CrashEnv) -> None:
     make(env)
     report(env).skip_next(2, reason="the bank is closed")
     env.clock.set(SECOND + timedelta(minutes=5) + HALF_A_SECOND)
+
+
+def expired(env: CrashEnv) -> None:
+    """The first run was not started in time, its job is on its queue, and the second run waits for it."""
+    blocked(waiting, start_within="7m")(env)
+    env.clock.set(FIRST + timedelta(minutes=7, seconds=1))
+
+
+def taken_late(env: CrashEnv) -> None:
+    """The first run was not started in time, and a worker has taken its job now; another run waits for it."""
+    blocked(popped, start_within="7m")(env)
+    env.clock.set(FIRST + timedelta(minutes=7, seconds=1))
+
+
+def expire(env: CrashEnv) -> None:
+    for _ in attempts.expire(env.runtime):
+        continue
 
 
 def crowded(env: CrashEnv) -> None:
@@ -565,6 +582,8 @@ NOTIFICATIONS = [
     Flow("a run fails and somebody is told", popped(**fails_for_good(NOTIFY)), execute, is_atomic=False),
     Flow("a notification is delivered", owing(NOTIFY), notify, is_atomic=False),
     Flow("a notification fails and is repeated", owing(NOTIFY_IN_VAIN), notify, is_atomic=False, is_whole=False),
+    Flow("a run that nobody started expires", expired, expire),
+    Flow("a worker takes a run that has expired", taken_late, execute),
     Flow("an overdue schedule is found", without_success, lambda env: env.scheduler.recover(), is_atomic=False),
     Flow("a long run is found", takes_long, lambda env: env.scheduler.recover(), is_atomic=False, is_whole=False),
 ]
