@@ -7,7 +7,7 @@ page begins. Keyset cursors: a page costs the same at any depth.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum, auto
@@ -151,9 +151,16 @@ def ended_so(
 ) -> sa.ColumnElement[bool]:
     """Return the condition; `is_named` as in `has_status`."""
     is_one = _is_one_of(outcomes, LastOutcome, column)
-    if LastOutcome.SUCCEEDED not in outcomes:
+    if _ended_badly(outcomes):
         return is_one & ENDED_BADLY if is_named else is_one
+    if LastOutcome.SUCCEEDED not in outcomes:
+        return is_one
     return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
+
+
+def _ended_badly(outcomes: Iterable[str]) -> bool:
+    """Return whether the index of what ended badly holds all that ended so."""
+    return {*outcomes} <= {LastOutcome.FAILED, LastOutcome.LOST}
 
 
 def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -415,7 +422,7 @@ def _is_in_order(filters: Filters, sort: str) -> bool:
     if name == "next" and statuses and ScheduleStatus.ACTIVE not in statuses:
         return True  # none has a place
     if outcomes:
-        return name == "id" and not statuses and len(outcomes) == 1 and LastOutcome.SUCCEEDED not in outcomes
+        return name == "id" and not statuses and len(outcomes) == 1 and _ended_badly(outcomes)
     is_one_resting = len(statuses) == 1 and statuses <= {*RESTING} and name != "next"
     return not statuses or is_one_resting or (statuses == {ScheduleStatus.DELETED} and name == "id")
 
@@ -434,7 +441,7 @@ def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
         is_resting = ScheduleStatus.DELETED not in statuses
         order = (schedules.c.status, schedule_id, uid) if is_resting else (schedule_id, schedules.c.created_at, uid)
         found.append((has_status(filters.statuses, is_named=is_named), order))
-    if filters.outcomes and LastOutcome.SUCCEEDED not in filters.outcomes:
+    if filters.outcomes and _ended_badly(filters.outcomes):
         is_meant = ended_so(filters.outcomes, is_named=is_named)
         found.append((is_meant, (schedules.c.last_outcome, schedule_id, uid)))
     if filters.overdue:
