@@ -39,6 +39,7 @@ def create(env: Env, **options: Any) -> Any:
     return env.create(spec=Every("1h"), start_within=WITHIN, **options)
 
 
+@pytest.mark.every_database
 def test_run_that_nobody_takes_in_time_ends_as_expired_by_a_pass(any_env: Env) -> None:
     schedule = create(any_env)
     run = any_env.fire_next(schedule, HOUR)
@@ -64,6 +65,7 @@ def test_run_that_nobody_takes_in_time_ends_as_expired_by_a_pass(any_env: Env) -
     check_invariants(any_env.runtime)
 
 
+@pytest.mark.every_database
 def test_late_worker_never_starts_it_and_ends_it_itself(any_env: Env) -> None:
     schedule = create(any_env)
     run = any_env.fire_next(schedule, HOUR)
@@ -189,6 +191,7 @@ def test_runs_on_request_expire_too(env: Env, kind: str) -> None:
     assert (run.kind, run.refresh().state.shown_status) == (kind, "expired")
 
 
+@pytest.mark.every_database
 def test_external_worker_gets_none_that_is_late(any_env: Env) -> None:
     schedule = any_env.create(spec=Every("1h"), start_within=WITHIN, executor="external", queue="outside")
     run = any_env.fire_next(schedule, HOUR)

@@ -49,6 +49,7 @@ OURS = {
     "RunFailed",
     "RunRetrying",
     "RunLost",
+    "RunExpired",
     "RunBlocked",
     "RunCancelled",
     "RunTerminated",
@@ -77,6 +78,8 @@ def every_event() -> list[Event]:
     choosy = active(policies=Policies(retry=RetryPolicy(retry_on="OSError", give_up_on="lost")))
     paused = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, reason="moving").after
     until = lifecycle.decide_pause(hourly, now=NOON + 2 * HOUR, until=NOON + 4 * HOUR)
+    patient = active(policies=Policies(start_within=HOUR))
+    late = replace(run(1, "pending"), queued_at=NOON, start_by=NOON + HOUR)
     ann = CommandContext(principal="ann")
     skipping = lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away", context=ann)
     done = replace(hourly, status=ScheduleStatus.DONE)
@@ -112,6 +115,7 @@ def every_event() -> list[Event]:
         decide_overdue(silent, now=NOON),
         settle(replace(silent, overdue_since=NOON, consecutive_failures=1), AttemptResult(AttemptOutcome.SUCCEEDED)),
         settle(quick, AttemptResult(AttemptOutcome.SUCCEEDED)),
+        decide_settle(patient, [late], late, AttemptResult(AttemptOutcome.EXPIRED), now=NOON + HOUR),
         settle(hourly, AttemptResult(AttemptOutcome.CANCELLED, reason="the vendor is away")),
         settle(hourly, AttemptResult(AttemptOutcome.TERMINATED, reason="it hangs")),
         settle(hourly, AttemptResult(AttemptOutcome.TARGETS_ENDED, target_counts='{"succeeded":1}')),

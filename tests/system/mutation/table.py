@@ -1121,16 +1121,16 @@ NOTIFICATIONS = (
     _edit(
         "a claim does not look whether the run is late",
         "store/claims.py",
-        "may_start = _IS_NOT_HELD & ~is_late(",
-        "may_start = _IS_NOT_HELD | ~is_late(",
+        "    start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))\n",
+        "",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[sqlite]",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[postgres]",
     ),
     _edit(
         "an external worker is handed a late run",
         "store/claims.py",
-        "_is_in(namespace), _IS_NOT_HELD, ~is_late(now))",
-        "_is_in(namespace), _IS_NOT_HELD)",
+        "~is_held(sa.literal(namespace)), ~is_late(now))",
+        "~is_held(sa.literal(namespace)))",
         "tests/api/test_start_within.py::test_external_worker_gets_none_that_is_late[sqlite]",
     ),
     _edit(
