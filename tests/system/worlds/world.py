@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import sqlalchemy as sa
 from redis.exceptions import RedisError
@@ -63,8 +64,8 @@ class World:
         self._patience = 8
         spread = self.random.choice((0, 0, 0.3, 4, 100))
         self._spread = timedelta(seconds=100 if is_skewed else spread)
-        usual = _WEIGHTS if seed % 300 < 200 else _SKIPPING  # the first seeds stay the worlds that mutations name
-        self._weights = _SKEWED if is_skewed else usual
+        self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
+        self._weights = _SKEWED if is_skewed else _SKIPPING if self._is_later else _WEIGHTS
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
@@ -109,9 +110,15 @@ class World:
         self.handles = [*self.handles[-20:], handle]
         return handle
 
+    def _declared(self) -> dict[str, Any]:
+        options = declaration(self.random)
+        if self._is_later and self.random.random() < 0.4:
+            options["start_within"] = timedelta(seconds=self.random.choice((20, 300)))
+        return options
+
     def create(self, actor: Actor) -> str:
         name = self.random.choice(SCHEDULES)
-        options = declaration(self.random)
+        options = self._declared()
         spec = options.pop("spec")
         self._names.append(name)
         actor.scheduler.create(name, WORKFLOW, spec, paused=self.random.random() < 0.1, **options)
@@ -119,7 +126,7 @@ class World:
 
     def upsert(self, actor: Actor) -> str:
         name = self.random.choice(SCHEDULES)
-        options = declaration(self.random)
+        options = self._declared()
         spec = options.pop("spec")
         paused = self.random.choice((None, None, True, False))
         _, outcome = actor.scheduler.upsert(name, WORKFLOW, spec, paused=paused, **options)
@@ -127,7 +134,7 @@ class World:
 
     def update(self, actor: Actor) -> str:
         handle = self._some_schedule(actor)
-        options = declaration(self.random)
+        options = self._declared()
         names = self.random.sample(sorted(options), self.random.randint(1, 3))
         changes = {name: options[name] for name in names}
         handle.update(**changes)
