@@ -11,7 +11,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.description import RunDescription
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli.runs import _RunFilter
-from rqsched.core.model import BLOCKED, RunStatus
+from rqsched.core.model import BLOCKED, EXPIRED, RunStatus
 from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, LONG, Cli
 from tests.support.env import block
@@ -185,7 +185,7 @@ def test_a_blocked_run_is_shown_as_such_with_its_reason_and_can_be_listed_alone(
 
 
 def test_every_status_can_be_asked_for() -> None:
-    assert set(_RunFilter) == {*RunStatus, BLOCKED}
+    assert set(_RunFilter) == {*RunStatus, BLOCKED, EXPIRED}
 
 
 def test_runs_without_an_id_are_those_of_all_schedules(cli: Cli) -> None:

@@ -256,7 +256,8 @@ def _reanchored(spec: Spec, at: datetime) -> Spec:
 def required_occurrences(story: Story) -> set[datetime]:
     """Enumerate the occurrences of the active time that must have an outcome by now."""
     windows, extra = active_windows(story)
-    ahead = {story.schedule.next_run_at, *story.schedule.skipped_at}
+    evaluated_to = story.schedule.evaluated_to
+    ahead = {story.schedule.next_run_at, *(at for at in story.schedule.skipped_at if at > evaluated_to)}
     required = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
