@@ -279,7 +279,8 @@ def test_the_disk_of_sqlite_is_full(make_live: MakeLive, sqlite_url: str, disk: 
     executing = live.hold_now(retry=RetryPolicy(max_retries=0))
     live.wait_for_execution(executing)
 
-    is_over(live, disk, "The disk of the database is full")
+    with Runbook(live, "The disk of the database is full") as book:
+        live_through(book, live, disk)
 
     live.wait_for_status(executing, "succeeded")
     live.wait_for_successes(nightly)
@@ -287,14 +288,13 @@ def test_the_disk_of_sqlite_is_full(make_live: MakeLive, sqlite_url: str, disk: 
     assert "Traceback" not in worker.log()
 
 
-def is_over(live: LiveEnv, disk: Disk, title: str) -> None:
+def live_through(book: Runbook, live: LiveEnv, disk: Disk) -> None:
     """Follow the runbook of a full disk; the run that executes ends while it is full."""
     disk.fill()
-    with Runbook(live, title) as book:
-        book.step()
-        live.open_gate()
-        disk.make_room()
-        book.step(len(sections()[title]) - 1)
+    book.step()
+    live.open_gate()
+    disk.make_room()
+    book.step(len(sections()[book.title]) - 1)
 
 
 @pytest.mark.postgres
@@ -312,7 +312,8 @@ def test_the_disk_of_postgresql_is_full(make_live: MakeLive, own_postgres: Postg
     live.wait_for_execution(executing)
     nightly = live.note_every("nightly", Every(SECOND), memo={"filler": "x" * 4000})
 
-    is_over(live, disk, "The disk of the database is full")
+    with Runbook(live, "The disk of the database is full") as book:
+        live_through(book, live, disk)
 
     live.wait_for_status(executing, "succeeded")
     live.wait_for_successes(nightly)
@@ -373,7 +374,8 @@ def test_the_disk_of_redis_is_full(make_live: MakeLive, sqlite_url: str, disk: D
         executing = live.hold_now(retry=RetryPolicy(max_retries=0))
         live.wait_for_execution(executing)
 
-        is_over(live, disk, "The disk of Redis is full")
+        with Runbook(live, "The disk of Redis is full") as book:
+            live_through(book, live, disk)
 
         live.wait_for_status(executing, "succeeded")
         live.wait_for_successes(nightly)
