@@ -17,7 +17,7 @@ from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Run, Schedule, parse_spec
-from rqsched.core.occurrences import TICK, due_of
+from rqsched.core.occurrences import TICK, due_times
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
 from rqsched.spec.words import in_words
@@ -181,5 +181,4 @@ def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = No
     if schedule.spec.is_from_completion or schedule.spec.newer:
         return
     after = max(schedule.next_run_at, now) + TICK
-    for nominal in schedule.timeline.between(max(after, since or after), _LAST):
-        yield due_of(schedule, nominal)
+    yield from due_times(schedule, schedule.timeline.between(max(after, since or after), _LAST))

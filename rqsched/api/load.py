@@ -20,7 +20,7 @@ from typing import NamedTuple
 from rqsched.api.build_description import iter_upcoming
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Schedule
-from rqsched.core.occurrences import TICK, longest_delay
+from rqsched.core.occurrences import TICK, due_of, longest_delay
 from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Spec
@@ -33,9 +33,11 @@ MOST_HOURS = 744
 MOST_SCHEDULES = 50_000
 """How many schedules are read, those that fire first."""
 MOST_WALKED = 2_000_000
-"""How many minutes of herds are counted one by one."""
+"""How many minutes of herds are counted one by one, and as many again of those that are steps."""
 _MINUTE = timedelta(minutes=1)
 _MOST_PEAKS = 10
+_COST_OF_A_DELAY = 4
+"""To compute a due time takes so many times as long as to find its occurrence."""
 _STANDS_OUT = 2
 """Times the mean: a minute with more fires is a peak."""
 _NAMED = 5
@@ -139,9 +141,9 @@ class _Counting:
     """Fires by minute, as schedules are added and then counted."""
 
     def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
-        self._window, self._now, self._left = window, now, most_walked
-        self._late = min(window.start, now)
-        """What is due before is late: it fires now, and its grid begins later."""
+        self._window, self._now = window, now
+        self._left = {True: most_walked, False: most_walked}
+        """Minutes that may still be counted of steps, and of others: what steps use up must not hide a nightly herd."""
         self._herds: dict[str, dict[Hashable, _Herd]] = defaultdict(dict)
         """Of each queue."""
         self._minutes = [0] * window.minutes
@@ -174,25 +176,25 @@ class _Counting:
 
     def _alike(self, schedule: Schedule) -> Hashable:
         """Return what is equal for schedules whose fires lie in the same minutes."""
-        if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
-            return schedule.uid
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
             return steps[0], steps[1] // _MINUTE
+        if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
+            return schedule.uid
         return schedule.definition.spec, schedule.next_run_at, schedule.due_at
 
     def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
         """Count the herds of a queue, the largest first: so each minute knows those that make most of it."""
         fires, unplaced = Counter[int](), 0
         for herd in sorted(herds, key=lambda one: -one.number):
-            counted = 0
+            counted, is_stepped = 0, self._steps(herd.one) is not None
             for minute, number, cost in self._fires(herd.one):
                 counted += number
-                if self._left <= 0:
+                if self._left[is_stepped] <= 0:
                     unplaced += self._rest(herd.one, minute) * herd.number
                     self._even += herd.number
                     break
-                self._left -= cost
+                self._left[is_stepped] -= cost
                 fires[minute] += number * herd.number
                 self._firing[minute] += herd.number
                 makers = self._makers[minute]
@@ -221,27 +223,22 @@ class _Counting:
         found = iter_upcoming(schedule, self._now, since=window.start - longest_delay(schedule))
         ahead = takewhile(lambda at: at < window.end, found)
         meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
+        cost = _COST_OF_A_DELAY if longest_delay(schedule) else 1
         for minute, instants in groupby(map(window.minute_of, meant)):
             number = sum(1 for _ in instants)
-            yield minute, number, number
+            yield minute, number, number * cost
 
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
         """Return the step of a schedule that fires on one grid alone, and where its first fire lies in the window."""
-        spec, nominal = schedule.spec, schedule.next_run_at
-        if (
-            nominal is None
-            or nominal != schedule.due_at
-            or schedule.resume_at
-            or schedule.skips
-            or longest_delay(schedule)
-        ):
+        spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
+        if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
             return None
-        if len(spec.members) != 1 or _is_alone(spec) or spec.exclude or spec.end_at or nominal < self._late:
+        if len(spec.members) != 1 or _is_alone(spec) or spec.exclude or spec.end_at or nominal <= self._now:
             return None
         (source,) = spec.sources(nominal)
-        if not isinstance(source, Grid) or (nominal - source.origin) % source.every:
+        if not isinstance(source, Grid) or (nominal - source.origin) % source.every or due != due_of(schedule, nominal):
             return None
-        first = nominal - self._window.start
+        first = due - self._window.start  # all steps are as long, and so is what a spread adds
         return source.every, first % source.every if first < timedelta(0) else first
 
     def _of_steps(self, every: timedelta, first: timedelta) -> Iterator[tuple[int, int]]:

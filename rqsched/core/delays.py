@@ -58,6 +58,8 @@ def spread_out(named: tuple[str, str], spread: timedelta, gap: timedelta | None)
 
 
 def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
+    if not length:
+        return length
     width = length if gap is None else min(length, max(gap, timedelta(0)))
     # Whole microseconds by integers: rounding up could reach the next nominal time.
     return timedelta(microseconds=(width // timedelta(microseconds=1)) * _drawn(key) // _RESOLUTION)

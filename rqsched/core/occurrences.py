@@ -6,9 +6,10 @@ The work is bounded: what was passed over is counted by arithmetic where the spe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from rqsched.core import audit
@@ -50,6 +51,20 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     if not longest_delay(schedule):
         return nominal
     return due_within(schedule, nominal, schedule.spec.free_after(nominal))
+
+
+def due_times(schedule: Schedule, nominals: Iterator[datetime]) -> Iterator[datetime]:
+    """Compute when each of many occurrences fires, which follow one another without a gap."""
+    spec = schedule.spec
+    if not longest_delay(schedule):
+        yield from nominals
+    elif spec.exclusion is not None or schedule.skips is not None:
+        yield from (due_of(schedule, nominal) for nominal in nominals)
+    else:  # the next one is at hand, where `due_of` would look for it
+        for nominal, following in pairwise(chain(nominals, (None,))):
+            ends = [at for at in (following, spec.end_at) if at is not None]
+            if nominal is not None:
+                yield due_within(schedule, nominal, min(ends) - nominal if ends else None)
 
 
 def longest_delay(schedule: Schedule) -> timedelta:

@@ -53,12 +53,14 @@ def populate(env: Env, random: Random) -> None:
     """Sixty schedules of every kind; some are paused, and some are late by now."""
     for number in range(60):
         options: dict[str, Any] = {"queue": random.choice("abc"), "paused": random.random() < 0.1}
-        options |= random.choice([{}, {}, {"jitter": timedelta(seconds=30)}, {"jitter": timedelta(hours=1)}])
+        options |= random.choice(
+            [{}, {}, {"jitter": timedelta(seconds=30)}, {"jitter": timedelta(hours=1)}, {"spread": "40m"}]
+        )
         env.create(f"s{number}", random.choice(SPECS), **options)
         env.advance(random.choice([0, 1, 20, 61]) * SECOND)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_each_minute_holds_what_the_next_fires_of_all_schedules_say(env: Env, seed: int) -> None:
     populate(env, random := Random(seed))
     load = env.scheduler.load(random.choice([1, 5, 24, 50]))
@@ -159,6 +161,16 @@ def test_beyond_the_bound_fires_are_counted_and_spread_evenly_and_it_says_so(env
     assert bounded.fires == whole.fires == 239
     assert max(bounded.minutes[600:]) <= 2
     assert bounded.assumed[1:] == ["2 schedules fire too often to place each fire: theirs are spread evenly."]
+
+
+def test_steps_that_are_spread_evenly_hide_no_nightly_peak(env: Env) -> None:
+    for number in range(4):
+        env.create(f"often-{number}", Every("61s"), queue="a")
+        env.create(f"nightly-{number}", Cron("0 2 * * *"), queue="b")
+        env.advance(SECOND)
+    load = read_load(env.runtime, Filters("default"), window_of(NOON, 24), most_walked=10)
+    assert [(peak.at, peak.fires >= 4) for peak in load.peaks] == [(NOON + 14 * HOUR, True)]
+    assert load.assumed[1:] == ["4 schedules fire too often to place each fire: theirs are spread evenly."]
 
 
 def test_beyond_the_bound_schedules_are_left_out_and_it_says_so(env: Env) -> None:

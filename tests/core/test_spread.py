@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rqsched import Every, Spec
 from rqsched.core import lifecycle
 from rqsched.core.model import Definition, Schedule
-from rqsched.core.occurrences import due_of
+from rqsched.core.occurrences import due_of, due_times
 from rqsched.core.policy import Policies
 from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidPolicyError
@@ -67,6 +67,16 @@ def test_each_fire_has_the_same_offset_where_the_gap_has_room_for_it(
 ) -> None:
     schedule = spread(spec, length, schedule_id)
     assert len({due_of(schedule, nominal) - nominal for nominal in some(schedule)}) == 1
+
+
+@given(st.sampled_from(SPECS), lengths, names, st.just(timedelta(0)) | lengths)
+def test_the_due_times_of_many_are_those_of_each(
+    spec: SpecLike, length: timedelta, schedule_id: str, jitter: timedelta
+) -> None:
+    schedule = spread(spec, length, schedule_id, jitter)
+    occurrences = some(schedule)
+    several = due_times(schedule, schedule.spec.between(NOON, NOON + 400 * DAY))
+    assert list(islice(several, len(occurrences))) == [due_of(schedule, nominal) for nominal in occurrences]
 
 
 def test_jitter_is_added_to_the_offset_and_takes_what_it_leaves_of_the_gap() -> None:
