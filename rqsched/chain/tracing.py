@@ -8,6 +8,9 @@ fires often. An attempt and the targets of its run belong to the trace of what a
 within `NEAR` of it. Later ones, those of backfills, and targets beyond `MANY` begin their own, linked to it: nobody can
 read a trace of days, or of a hundred thousand spans.
 
+What of the application's raises here, a sampler or a processor of spans, is logged and traces nothing: it stops no fire
+and no run.
+
 Names and attributes are those of the semantic conventions for messaging, version 1.44, which are still in development,
 and `rqsched.*` where they have no word. They are constants of ours, so that no release of the conventions renames them.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -36,6 +39,7 @@ from rqsched.store.fan_out_targets import Target
 
 _log = logging.getLogger(__name__)
 
+_FAILED = {"action": "tracing_failed"}
 NEAR = timedelta(hours=1)
 """What begins within this time of what asked for it belongs to its trace."""
 MANY = 1_000
@@ -107,20 +111,15 @@ class Tracing:
         below = None if parent is None else _below(parent)
         kind = SpanKind.PRODUCER if operation == TRIGGER else SpanKind.INTERNAL
         given = {SYSTEM: "rqsched", OPERATION: operation}
-        with self._tracer.start_as_current_span(operation, below, kind, given) as span:
+        with self._current(operation, below, kind, given) as span:
             own = _write(span.get_span_context())
             yield Asked(operation, span, context if own is None else replace(context, traceparent=own))
 
     @contextmanager
     def batch(self, links: int) -> Iterator[None]:
         """Trace the delivery of so many links, whose statements belong to all of them."""
-        given: Mapping[str, Any] = {
-            OPERATION: "dispatch",
-            OPERATION_TYPE: "receive",
-            MESSAGES: links,
-            SYSTEM: "rqsched",
-        }
-        with self._tracer.start_as_current_span("dispatch", None, SpanKind.CONSUMER, given):
+        given = {SYSTEM: "rqsched", OPERATION: "dispatch", OPERATION_TYPE: "receive", MESSAGES: links}
+        with self._current("dispatch", None, SpanKind.CONSUMER, given):
             yield
 
     def begin_fire(self, schedule: Schedule, now: datetime) -> tuple[Span, CommandContext]:
@@ -135,7 +134,7 @@ class Tracing:
         if schedule.due_at is not None:
             attributes[LATENESS] = (now - schedule.due_at).total_seconds()
         name = f"fire {schedule.definition.workflow}"
-        span = self._tracer.start_span(name, Context(), SpanKind.PRODUCER, attributes, links)
+        span = self._start(name, Context(), SpanKind.PRODUCER, attributes, links)
         return span, CommandContext(traceparent=_write(span.get_span_context()))
 
     def end_fires(self, fired: Iterable[tuple[Span | None, Change | None]]) -> None:
@@ -147,14 +146,14 @@ class Tracing:
             if change.new_runs:
                 run = change.new_runs[-1]
                 span.set_attributes({RUN: run.uid, OCCURRENCE: iso_utc(run.occurrence_at)})
-            span.end()
+            _end(span)
 
     def fail_fire(self, schedule_uid: str, error: Exception) -> None:
         """Trace a fire that failed, and is tried again."""
         given = {SYSTEM: "rqsched", OPERATION: "fire", OPERATION_TYPE: "send", SCHEDULE_UID: schedule_uid}
-        span = self._tracer.start_span("fire", Context(), SpanKind.PRODUCER, given)
+        span = self._start("fire", Context(), SpanKind.PRODUCER, given)
         _fail(span, error)
-        span.end()
+        _end(span)
 
     @contextmanager
     def attempt(self, schedule: Schedule, run: Run) -> Iterator[None]:
@@ -204,13 +203,42 @@ class Tracing:
             belongs = is_near and run.kind is not RunKind.BACKFILL and not is_many
             parent, links = _place(_read(run.traceparent), belongs=belongs)
         attributes |= {OPERATION: operation, OPERATION_TYPE: "process"}
-        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield
-            except BaseException as error:
-                _fail(span, error)
-                raise
+        with self._current(name, parent, SpanKind.CONSUMER, attributes, links):
+            yield
+
+    @contextmanager
+    def _current(
+        self,
+        name: str,
+        parent: Context | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[Link] = (),
+    ) -> Iterator[Span]:
+        """Make a span current in the block, whose error is the span's."""
+        span = self._start(name, parent, kind, attributes, links)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield span
+        except BaseException as error:
+            _fail(span, error)
+            raise
+        finally:
+            _end(span)
+
+    def _start(
+        self,
+        name: str,
+        parent: Context | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[Link] = (),
+    ) -> Span:
+        try:
+            return self._tracer.start_span(name, parent, kind, attributes, links)
+        except Exception:  # noqa: BLE001 - the application's sampler or processor
+            _log.exception("not traced: %s", name, extra=_FAILED)
+            return trace.INVALID_SPAN
 
     def _of_run(self, schedule: Schedule, run: Run) -> dict[str, Any]:
         return {
@@ -232,8 +260,11 @@ class Tracing:
         force_flush = getattr(trace.get_tracer_provider(), "force_flush", None)
         if force_flush is not None:  # it is of the SDK's provider, and not bounded by the time it is given
             thread = Thread(target=force_flush, name="rqsched-flush", daemon=True)
-            thread.start()
-            thread.join(FLUSH_SECONDS)
+            try:
+                thread.start()
+                thread.join(FLUSH_SECONDS)
+            except RuntimeError as error:  # no thread can be started
+                _log.warning("spans are not exported: %s", error, extra=_FAILED)
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
@@ -269,14 +300,23 @@ def _below(parent: SpanContext) -> Context:
 def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:
     """Return the parent of a span, None for the current one, and its links.
 
-    An instrumentation of RQ may have made a span for the job: of the same trace it is between the two, else a link.
+    An instrumentation of RQ may have made a span for the job: of the same trace it stands between the two, else a link.
     """
-    current = trace.get_current_span().get_span_context()
-    if asked is None or (current.is_valid and current.trace_id == asked.trace_id):
+    if asked is None:
         return None, []
-    if not belongs:
-        return None, [Link(asked)]
-    return _below(asked), [Link(current)] if current.is_valid else []
+    current = trace.get_current_span().get_span_context()
+    others = [Link(current)] if current.is_valid else []
+    is_between = current.is_valid and current.trace_id == asked.trace_id
+    if belongs:
+        return (None, []) if is_between else (_below(asked), others)
+    return (Context(), [Link(asked), *others]) if is_between else (None, [Link(asked)])
+
+
+def _end(span: Span) -> None:
+    try:
+        span.end()
+    except Exception:  # noqa: BLE001 - the application's processor
+        _log.exception("a span is lost", extra=_FAILED)
 
 
 def _fail(span: Span, error: BaseException) -> None:

@@ -262,3 +262,29 @@ def test_without_tracing_the_caller_s_span_reaches_the_workflow(make_env: MakeEn
 def test_a_span_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidPayloadError, match="W3C Trace Context"):
         CommandContext(traceparent="00-0-0-01")
+
+
+def test_a_processor_of_the_application_s_that_raises_stops_neither_fires_nor_runs(env: Env, spans: Spans) -> None:
+    spans.unruly.raises = True
+    schedule = env.create()
+    run = env.run_next(schedule)
+    again = present(schedule.trigger().run)
+    env.work()
+
+    assert (run.status, again.refresh().status) == ("succeeded", "succeeded")
+    assert schedule.refresh().state.fire_failures == 0
+
+
+def test_a_later_attempt_leaves_the_trace_also_where_an_instrumentation_has_joined_it(env: Env, spans: Spans) -> None:
+    schedule = env.create(spec=DAY)
+    run = present(schedule.trigger().run)
+    env.advance(2 * HOUR)
+    trigger = spans.one("trigger note")
+    above = trace.SpanContext(int(trigger.trace, 16), int(trigger.span, 16), True, trace.TraceFlags(1))
+    joined = trace.set_span_in_context(trace.NonRecordingSpan(above))
+    with trace.get_tracer("rq").start_as_current_span("consume", context=joined):
+        env.execute(run)
+
+    attempt = spans.one("run note")
+    assert (attempt.trace == trigger.trace, attempt.parent) == (False, None)
+    assert set(attempt.links) == {trigger.span, spans.one("consume").span}

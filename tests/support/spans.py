@@ -48,11 +48,26 @@ class Seen(NamedTuple):
         return str(Traceparent(self.trace, self.span, self.flags))
 
 
+class Unruly(_sdk.SpanProcessor):  # type: ignore[misc, name-defined]
+    """A processor of the application's that raises while it is told to."""
+
+    raises = False
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.raises:
+            raise RuntimeError("at the start of a span")
+
+    def on_end(self, span: Any) -> None:
+        if self.raises:
+            raise RuntimeError("at the end of a span")
+
+
 class Spans:
     """What this process has traced since the test began."""
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, unruly: Unruly) -> None:
         self._exporter = exporter
+        self.unruly = unruly
 
     def all(self) -> list[Seen]:
         """Every span that has ended, in that order."""
@@ -72,19 +87,22 @@ class Spans:
 
 
 @cache
-def _exporter() -> Any:
+def _recording() -> tuple[Any, Unruly]:
     exporter, provider = _memory.InMemorySpanExporter(), _sdk.TracerProvider()
     provider.add_span_processor(_export.SimpleSpanProcessor(exporter))
+    unruly = Unruly()
+    provider.add_span_processor(unruly)
     trace.set_tracer_provider(provider)
-    return exporter
+    return exporter, unruly
 
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
     """The spans of this test; schedulers trace where they are opened with `otel=True`."""
-    exporter = _exporter()
+    exporter, unruly = _recording()
     exporter.clear()
-    yield Spans(exporter)
+    yield Spans(exporter, unruly)
+    unruly.raises = False
     exporter.clear()
 
 

@@ -36,7 +36,7 @@ def traced(live: LiveEnv, hook: Receiver) -> LiveEnv:
         "RQSCHED_OTEL": "1",
         "RQSCHED_IMPORTS": "tests.system.acceptance.traced",
         "OTEL_EXPORTER_OTLP_ENDPOINT": hook.url,
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "OTEL_BSP_SCHEDULE_DELAY": "3000",  # a work horse is gone by then
     }
     return live
 
