@@ -190,7 +190,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
     live.run_now("waits", queue="reports")
     executing = live.hold_now(**told)
     live.wait_for_execution(executing)
-    wait_until(lambda: nightly.deliveries(status="pending").items, what="a notification that waits")
+    wait_until(lambda: nightly.deliveries(status="pending").items, timeout=SOON, what="a notification that waits")
 
     staging = make_live(plain(own_postgres_url), redis_url=new_redis.url)
     url = f"{plain(own_postgres_url).rpartition('/')[0]}/app"
@@ -211,12 +211,12 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
         assert {run.status for run in copy.get("waits").runs().items} == {"cancelled"}
         book.step(2)
     copy.get("guarded").resume()
-    wait_until(lambda: copy.get("guarded").skipped_count, what="an occurrence that is skipped in staging")
-    wait_until(lambda: copy.get("nightly").runs().items[0].number >= copied + 3, what="runs in staging")
+    wait_until(lambda: copy.get("guarded").skipped_count, timeout=SOON, what="an occurrence that is skipped in staging")
+    wait_until(lambda: copy.get("nightly").runs().items[0].number >= copied + 3, timeout=SOON, what="runs in staging")
     hook.answer("200")
     live.open_gate()
     live.wait_for_status(executing, "succeeded")
-    wait_until(lambda: nightly.deliveries(status="succeeded").items, what="what production has to tell")
+    wait_until(lambda: nightly.deliveries(status="succeeded").items, timeout=SOON, what="what production has to tell")
 
     assert [one for schedule in copy.iter() for one in schedule.deliveries().items] == []
     known = {one.uid for one in nightly.deliveries(limit=500).items}
@@ -244,7 +244,7 @@ def test_clocks_change(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> 
     create_in_a_night(before, tmp_path / "before", seconds=7_200)
     with Runbook(before, "A night on which clocks change") as book:
         book.step()
-        left_out = create_in_a_night(live, tmp_path / "after", seconds=5)
+        left_out = create_in_a_night(live, tmp_path / "after", seconds=10)
         live.start_worker()
         nightly = live.scheduler.get("nightly")
         wait_until(lambda: nightly.refresh().success_count, timeout=SOON, what="the first run after the change")
