@@ -129,6 +129,10 @@ class Keys:
         self._network.keys[name] = (value, expires_at)
         return True
 
+    def delete(self, name: str) -> None:
+        self._network.faults.redis()
+        self._network.keys.pop(name, None)
+
     def pipeline(self) -> None:
         """What is added up for metrics alone is lost here."""
         raise RedisConnectionError("the network keeps no telemetry")

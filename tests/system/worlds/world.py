@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from redis.exceptions import RedisError
@@ -20,7 +20,8 @@ from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RqschedError
-from rqsched.store import tables
+from rqsched.store import metadata, tables
+from rqsched.store.database import Connection
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present
 from tests.system.worlds.declarations import declaration
@@ -30,6 +31,7 @@ from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
 
 SCHEDULES = ("s0", "s1", "s2")
 CHECK_EVERY = 25
+_THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
 
 
@@ -40,6 +42,17 @@ class Horse:
     claim: Claim
     is_frozen: bool = False
     """It shows no life, but may wake up and report."""
+
+
+class Begun(NamedTuple):
+    """What has begun, and what keeps more from it."""
+
+    frozen: tuple[str, ...] = ()
+    """The freezes that last."""
+    running: int = 0
+    """How many runs run."""
+    live: int = 0
+    """How many runs there are that are not of a backfill."""
 
 
 class World:
@@ -65,7 +78,9 @@ class World:
         spread = self.random.choice((0, 0, 0.3, 4, 100))
         self._spread = timedelta(seconds=100 if is_skewed else spread)
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
-        self._weights = _SKEWED if is_skewed else _SKIPPING if self._is_later else _WEIGHTS
+        self._freezes = 200 <= seed % 300 < 250 and not is_skewed
+        usual = _SKIPPING if self._is_later else _WEIGHTS
+        self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
@@ -87,7 +102,7 @@ class World:
         self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, 20_000)))
         self._idle.remove(actor)
         self.log.append(f"{self.stage.clock.now():%H:%M:%S.%f} {actor.name} {actor.clock.offset} {act.__name__}")
-        at = len(self.log) - 1
+        at, before = len(self.log) - 1, self._begun()
         try:
             answer = act(self, actor)
             self.log[at] += f" {answer}" if answer is not None else ""
@@ -98,7 +113,37 @@ class World:
             self.log[at] += f" -> {type(error).__name__}: {error}"
         finally:
             self._idle.append(actor)
+        self._require_frozen(before, self._begun(), act)
         self.links = [*dict.fromkeys([*self.links, *self.network.scheduled, *self.network.control])][-60:]
+
+    def _begun(self) -> Begun:
+        """What is frozen, and what has begun so far, where a world freezes at all."""
+        if not self._freezes:
+            return Begun()
+        was_on, self.faults.is_on = self.faults.is_on, False
+        is_running, is_live = tables.runs.c.status == "running", tables.runs.c.kind != "backfill"
+        counts = sa.select(sa.func.count().filter(is_running), sa.func.count().filter(is_live))
+
+        def read(connection: Connection) -> Begun:
+            frozen = [one for name, one in metadata.find_lasting(connection).items() if name != "*"]
+            return Begun(tuple(frozen), *connection.execute(counts).one())
+
+        begun = self.stage.database.read(read)
+        self.faults.is_on = was_on
+        return begun
+
+    def _require_frozen(self, before: Begun, after: Begun, act: Act) -> None:
+        """While a freeze lasts no attempt begins and nothing starts a live run."""
+        if before.frozen and before.frozen == after.frozen and act is not World.thaw:
+            assert after.running <= before.running, "an attempt has begun in a frozen namespace"
+            assert after.live <= before.live, "a run was made in a frozen namespace"
+
+    def freeze(self, actor: Actor) -> str:
+        return str(actor.scheduler.freeze())
+
+    def thaw(self, actor: Actor) -> str:
+        missed = self.random.choice(_THAWS)
+        return f"{missed} {actor.scheduler.thaw(missed=missed, cancel_pending=self.random.random() < 0.2)}"
 
     def _some_schedule(self, actor: Actor) -> ScheduleHandle:
         """A schedule by its id, or an old handle of an incarnation that may be gone."""
@@ -293,6 +338,8 @@ class World:
         for actor in self.stage.crew:
             actor.clock.offset = timedelta(0)
         self.network.in_flight.clear()
+        if self._freezes:
+            self._first.scheduler.thaw(missed=self.random.choice(_THAWS))
         self.stage.clock.advance(self.skew)
         self._work_off()
         self._repair()
@@ -358,9 +405,12 @@ _CHANCES: dict[Act, int] = {
     World.message_arrives: 4,
     World.old_link_arrives: 4,
     World.redis_forgets: 1,
+    World.freeze: 0,
+    World.thaw: 0,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
+_FREEZING = list({**_CHANCES, World.skip_next: 4, World.freeze: 6, World.thaw: 10}.values())
 _SKEWED = list(
     {
         **_CHANCES,
