@@ -253,6 +253,13 @@ def test_everything_is_held(silent: LiveEnv) -> None:
         book.step(3)
 
 
+def test_a_namespace_is_frozen(silent: LiveEnv) -> None:
+    silent.start_worker()
+    silent.scheduler.freeze("its database moves", context=CommandContext(principal="ada"))
+    with Runbook(silent, "A namespace is frozen") as book:
+        book.step(3)
+
+
 def test_redis_is_full(losing: LiveEnv) -> None:
     losing.environment["PATH"] = tools(losing.folder / "tools")
     losing.redis.config_set("maxmemory", "1mb")
