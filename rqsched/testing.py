@@ -28,6 +28,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.runtime import using
 from rqsched.clock import Clock
+from rqsched.core.lifecycle import with_clocks
 from rqsched.core.model import Schedule
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.spec.spec import Spec, SpecLike
@@ -216,7 +217,7 @@ def assert_has_schedule(
 def _as_of(schedule: Schedule, given: Spec) -> Spec:
     """Return a spec as it would be of a schedule; what is excluded may be given as an option beside it."""
     have = schedule.spec
-    placed = given.placed_for(schedule.namespace, schedule.schedule_id)
+    placed = with_clocks(given, have).placed_for(schedule.namespace, schedule.schedule_id)
     return (placed if placed.exclude else replace(placed, exclude=have.exclude)).anchored_like(have)
 
 

@@ -202,6 +202,8 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
             timezone: IANA name for cron expressions that name none; default RQSCHED_TIMEZONE, which is UTC by default.
             exclude: Dates, ranges of dates and weekly windows in its timezone in which it does not fire: `2026-12-25`,
                 `2026-12-24/2027-01-01`, `Sat, Sun`, `Mon-Fri 00:00-06:00`; default none.
+            dst_gap: A local time that the clock leaves out fires as much later (`shift`, default), or not (`skip`).
+            dst_fold: A local time that the clock shows twice fires the `first` time (default), or `both`.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
             overlap: What a fire does while an earlier run is unfinished; see OverlapPolicy; default `skip`.

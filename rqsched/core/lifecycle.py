@@ -74,10 +74,24 @@ class Identity(NamedTuple):
 def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
     """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
 
-    Anchored as in `like` when that is the same timing registered before, else at `now`.
+    Anchored as in `like` when that is the same timing registered before, else at `now`. What it does not say of changes of
+    the clocks is as in `like`.
     """
-    placed = spec.placed_for(*named)
+    placed = with_clocks(spec, like).placed_for(*named)
     return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
+
+
+def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
+    """Return a spec that says what is done about changes of the clocks: as it does, else as is stored.
+
+    A new one that does not say it fires what the clock leaves out, and once what it shows twice.
+    """
+    gap, fold = ("shift", None) if stored is None else (stored.dst_gap, stored.dst_fold)
+    if spec.dst_gap not in {None, gap or "skip"}:
+        gap = spec.dst_gap
+    if spec.dst_fold not in {None, fold or "first"}:
+        fold = spec.dst_fold
+    return spec if (gap, fold) == (spec.dst_gap, spec.dst_fold) else replace(spec, dst_gap=gap, dst_fold=fold)
 
 
 def decide_create(

@@ -281,7 +281,7 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
             total, is_capped = excluded.number
             first, last = excluded.first, excluded.last
             builder.record(audit.EXCLUDED, count=total, count_capped=is_capped or None, first=first, last=last)
-    if spec.primary_cron is None:  # only crons follow the clocks
+    if spec.primary_cron is None or spec.dst_gap == "shift":  # only crons follow the clocks
         return
     for gap in spec.gaps_between(since, until):
         skip(builder, gap.occurrence_at, "dst_skip")

@@ -28,6 +28,7 @@ from rqsched.core.policy import (
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.exclusion import MAX_EXCLUSIONS, ExcludeLike, require_exclusions
+from rqsched.spec.zones import FOLDS, GAPS, require_choice
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
@@ -240,6 +241,16 @@ class CommonOptions(TypedDict, total=False):
         ExcludeLike | None,
         Option(Kind.TEXTS, "Dates, ranges of dates and weekly windows, in its timezone, in which it does not fire.",
                WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
+    ]  # fmt: skip
+    dst_gap: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "What becomes of a local time that the clock leaves out: it fires as much later, or not.",
+               WHEN, GAPS[0], "skip", require_choice, choices=GAPS),
+    ]  # fmt: skip
+    dst_fold: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "When a local time that the clock shows twice fires.", WHEN, FOLDS[0], "both",
+               require_choice, choices=FOLDS),
     ]  # fmt: skip
     jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _delay)]
     spread: Annotated[

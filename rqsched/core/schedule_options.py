@@ -40,7 +40,8 @@ _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if opt
 }
 _OF_ACTION = frozenset({"args", "kwargs"})
 _STORED_AS_JSON = frozenset({Kind.OBJECT, Kind.ATTRIBUTES, Kind.LABELS})
-_OF_SPEC = frozenset({"timezone", "exclude"})
+_CLOCKS = ("dst_gap", "dst_fold")
+_OF_SPEC = frozenset({"timezone", "exclude", *_CLOCKS})
 _COLUMNS = OPTIONS_KNOWN - _OF_SPEC - _OF_ACTION - _POLICY_FIELDS.keys() - TOLD_BY
 _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFACE)
 
@@ -97,6 +98,7 @@ def define(
         base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
     given = {name: value if (check := _CHECKS[name]) is None else check(name, value) for name, value in options.items()}
     base = _excluding(base, given, kept, has_new_spec=spec is not None)
+    base = _with_clocks(base, given, has_new_spec=spec is not None)
     base = with_arguments(base, given.get("args"), given.get("kwargs"))
     changes = {name: value for name, value in given.items() if name in _COLUMNS}
     changes |= {"workflow": workflow} if workflow else {}
@@ -137,6 +139,21 @@ def _excluding(base: Definition, given: Mapping[str, Any], kept: tuple[str, ...]
     return base if wanted == own else replace(base, spec=dump_spec(replace(spec, exclude=wanted)))
 
 
+def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bool) -> Definition:
+    """Return a definition that says what the options say of changes of the clocks; raises InvalidSpecError.
+
+    What neither they nor the spec say is settled when it is written: with_clocks of `core/lifecycle.py`.
+    """
+    said = {name: given[name] for name in _CLOCKS if given.get(name) is not None}
+    if not said:
+        return base
+    spec = base.parsed_spec
+    for name, value in said.items():
+        if has_new_spec and getattr(spec, name) not in {None, value}:
+            raise InvalidSpecError(name, "contradicts that of the spec; give one")
+    return replace(base, spec=dump_spec(replace(spec, **said)))
+
+
 def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
     """Return a definition with these arguments of its workflow; None keeps those it has.
 
@@ -163,6 +180,8 @@ def value_of(name: str, definition: Definition) -> Any:
         return definition.parsed_spec.timezone
     if name == "exclude":
         return list(definition.parsed_spec.exclude)
+    if name in _CLOCKS:  # in a row that does not say it, as every release before had it
+        return getattr(definition.parsed_spec, name) or {"dst_gap": "skip", "dst_fold": "first"}[name]
     if name in _OF_ACTION:
         return loads(definition.action)[name]
     if option.kind is Kind.NOTIFICATIONS:

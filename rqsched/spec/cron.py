@@ -15,14 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from itertools import product
+from heapq import merge
+from itertools import groupby, product
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, croniter
 
 from rqsched.errors import InvalidCronError
-from rqsched.spec.zones import FIRST_YEAR, spans_from, spans_until
+from rqsched.spec.zones import FIRST_YEAR, Span, spans_from, spans_until
 
 ALIASES: Mapping[str, str] = {
     "@yearly": "0 0 1 1 *",
@@ -125,13 +126,27 @@ EVERY_DAY = DayRule(("0 0 * * *",))
 class Gap(NamedTuple):
     """A local time that an expression names and that never came, because a change of offset skipped it.
 
-    `core/occurrences.py` records what the schedule does about it: a skipped occurrence, reason `dst_skip`.
+    A schedule either fires at `occurrence_at` (`dst_gap="shift"`), or skips it with the reason `dst_skip`.
     """
 
     occurrence_at: datetime
     """Aware UTC: the instant at which the clock would have shown the reading, without the change."""
     reading: datetime
     """The skipped local time, naive."""
+
+
+class ClockChoice(NamedTuple):
+    """What an expression that does not name all 24 hours does about a change of clocks."""
+
+    is_shift: bool = False
+    """Whether a reading that is left out fires at the instant given by the offset before the change; else it does not
+    fire."""
+    is_both: bool = False
+    """Whether a reading that occurs twice fires both times; else it fires the first time."""
+
+
+SKIP_AND_FIRST = ClockChoice()
+"""What is done where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,38 +165,59 @@ class CronExpression:
         """Whether it names all 24 hours: then it fires in every real hour, in both passes of a repeated one."""
         return len(self.hours) == 24
 
-    def ascending(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    def ascending(self, after: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> Iterator[datetime]:
         """Yield the instants strictly after the aware UTC `after`, in order, until the calendar ends."""
         begin = after.replace(microsecond=0, tzinfo=None)
+        is_once, shifts = self._obeyed(choice)
         for span in spans_from(zone, begin):
             start = max(begin + _SECOND, span.start) + span.offset
-            if not self.is_every_hour:
+            if is_once:
                 start = max(start, span.seen_until)
-            for reading in self.readings(start, span.local_end):
+            found = self.readings(start, span.local_end)
+            if shifts and begin < span.shifted_until:
+                moved = self.readings(*_left_out(span, begin + _SECOND, span.end))
+                for reading, _ in groupby(merge(found, (reading + span.gap for reading in moved))):
+                    yield (reading - span.offset).replace(tzinfo=UTC)
+                continue
+            for reading in found:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
-    def descending(self, until: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    def descending(self, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> Iterator[datetime]:
         """Yield the instants at or before the aware UTC `until`, newest first."""
         last = until.replace(microsecond=0, tzinfo=None)
+        is_once, shifts = self._obeyed(choice)
         for span in spans_until(zone, last):
-            start = span.local_start if self.is_every_hour else max(span.local_start, span.seen_until)
+            start = max(span.local_start, span.seen_until) if is_once else span.local_start
             end = min(last, span.end - _SECOND) + span.offset
-            for reading in self._readings_back(start, end):
+            found = self._readings_back(start, end)
+            if shifts and span.start < span.shifted_until:
+                first, stop = _left_out(span, span.start, last + _SECOND)
+                moved = self._readings_back(first, stop - _SECOND)
+                found = (at for at, _ in groupby(merge(found, (at + span.gap for at in moved), reverse=True)))
+            for reading in found:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
-    def count(self, after: datetime, until: datetime, zone: ZoneInfo) -> int:
+    def count(self, after: datetime, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> int:
         """Return how many instants lie in (after, until]; whole days are counted at once, so a long span is quick."""
         begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
+        is_once, shifts = self._obeyed(choice)
         total = 0
         for span in spans_from(zone, begin):
             if span.start > last:
                 break
             start = max(begin + _SECOND, span.start) + span.offset
-            if not self.is_every_hour:
+            if is_once:
                 start = max(start, span.seen_until)
             end = min(last, span.end - _SECOND) + span.offset
             total += self._count_readings(start, end + _SECOND) if start <= end else 0
+            if shifts and begin < span.shifted_until:
+                moved = self.readings(*_left_out(span, begin + _SECOND, last + _SECOND))
+                total += sum(not self._names(reading + span.gap) for reading in moved)
         return total
+
+    def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
+        """Return whether a reading that occurs twice counts once, and whether one that is left out is shifted."""
+        return not (self.is_every_hour or choice.is_both), choice.is_shift and not self.is_every_hour
 
     def gaps(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
         """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
@@ -201,6 +237,24 @@ class CronExpression:
                 occurrence_at = (reading - before).replace(tzinfo=UTC)
                 if after < occurrence_at <= until:
                     yield Gap(occurrence_at, reading)
+
+    def repeats(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
+        """Yield the readings that a change of offset shows again, with the second instant of each in (after, until].
+
+        An expression of all 24 hours has none: it fires in every real hour.
+        """
+        if self.is_every_hour:
+            return
+        begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
+        for span in spans_from(zone, begin):
+            if span.start > last:
+                return
+            start = max(begin + _SECOND, span.start) + span.offset
+            for reading in self.readings(start, min(span.seen_until, last + _SECOND + span.offset)):
+                yield Gap((reading - span.offset).replace(tzinfo=UTC), reading)
+
+    def _names(self, reading: datetime) -> bool:
+        return self._count_readings(reading, reading + _SECOND) > 0
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the naive local readings in [start, end) that it names, also those that no clock shows."""
@@ -254,6 +308,12 @@ class CronExpression:
             within = self.seconds_of_hour[: bisect_left(self.seconds_of_hour, rest + 1)]
             yield from (hour * 3600 + s for s in reversed(within))
         yield from (h * 3600 + s for h, s in product(self.hours[:at][::-1], self.seconds_of_hour[::-1]))
+
+
+def _left_out(span: Span, start: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """Return from which reading to which one a change left out those that its instants in [start, end) stand for."""
+    before = span.offset - span.gap
+    return max(start, span.start) + before, min(end, span.end, span.shifted_until) + before
 
 
 def parse_cron(text: str) -> CronExpression:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, NewerReleaseError
-from rqsched.spec.cron import Gap
+from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.exclusion import ExcludeLike, exclusion_of, require_exclusions
 from rqsched.spec.members import (
@@ -33,7 +33,7 @@ from rqsched.spec.members import (
 )
 from rqsched.spec.places import placed
 from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
-from rqsched.spec.zones import require_timezone
+from rqsched.spec.zones import require_choice, require_timezone
 
 __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
@@ -64,6 +64,11 @@ class Spec(Timeline):
     """No occurrence is at or after this instant; None is no limit."""
     exclude: tuple[str, ...]
     """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence."""
+    dst_gap: str | None
+    """What becomes of a local time that the clock leaves out: it is shifted by the change (`shift`), or does not fire
+    (`skip`). None is `skip`, and `shift` once a schedule is created with it."""
+    dst_fold: str | None
+    """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
     newer: str
     """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
@@ -76,8 +81,12 @@ class Spec(Timeline):
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         exclude: ExcludeLike = (),
+        dst_gap: str | None = None,
+        dst_fold: str | None = None,
         newer: str = "",
     ) -> None:
+        object.__setattr__(self, "dst_gap", require_choice("dst_gap", dst_gap))
+        object.__setattr__(self, "dst_fold", require_choice("dst_fold", dst_fold))
         object.__setattr__(self, "newer", newer)
         object.__setattr__(self, "members", () if newer and not members else _ordered(members))
         object.__setattr__(self, "names_timezone", timezone is not None)
@@ -118,7 +127,11 @@ class Spec(Timeline):
 
     def _sources_at(self, anchor: datetime) -> tuple[Source, ...]:
         self.require_known()
-        return tuple(source for member in self.members for source in member.sources(anchor, self.timezone))
+        found = (source for member in self.members for source in member.sources(anchor, self.timezone))
+        choice = ClockChoice(self.dst_gap == "shift", self.dst_fold == "both")
+        if choice == SKIP_AND_FIRST:
+            return tuple(found)
+        return tuple(replace(one, choice=choice) if isinstance(one, ZonedCron) else one for one in found)
 
     def require_known(self) -> None:
         """Check that this release knows all of it; raises NewerReleaseError."""
@@ -208,6 +221,7 @@ class Spec(Timeline):
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
         """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
 
+        With `dst_gap="shift"` each of them fires at its `occurrence_at`, which may be that of another one.
         Ordered by instant, each instant once. Takes microseconds if the zones have no such change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
@@ -266,6 +280,8 @@ class Spec(Timeline):
             "start_at": self.start_at and iso_text(self.start_at),
             "end_at": self.end_at and iso_text(self.end_at),
             "exclude": list(self.exclude),
+            "dst_gap": self.dst_gap,
+            "dst_fold": self.dst_fold,
         }
         return {key: value for key, value in form.items() if value}
 
@@ -281,7 +297,8 @@ class Spec(Timeline):
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
-        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"))
+        clocks = form.get("dst_gap"), form.get("dst_fold")
+        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"), *clocks)
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
@@ -308,7 +325,10 @@ SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLik
 
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
-_SPEC_KEYS = ("cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude")
+_SPEC_KEYS = (
+    "cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude", "dst_gap",
+    "dst_fold",
+)  # fmt: skip
 
 
 def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidSpecError
-from rqsched.spec.cron import CronExpression
+from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, CronExpression
 from rqsched.spec.exclusion import Exclusion
 
 _TICK = timedelta(microseconds=1)
@@ -120,18 +120,20 @@ class ZonedCron:
     """Which local times it names."""
     zone: ZoneInfo
     """The zone of the local times."""
+    choice: ClockChoice = SKIP_AND_FIRST
+    """What it does about a change of clocks."""
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order."""
-        return self.expression.ascending(after, self.zone)
+        return self.expression.ascending(after, self.zone, self.choice)
 
     def descending(self, until: datetime) -> Iterator[datetime]:
         """Yield the instants at or before `until`, newest first."""
-        return self.expression.descending(until, self.zone)
+        return self.expression.descending(until, self.zone, self.choice)
 
     def count(self, after: datetime, until: datetime) -> int:
         """Return how many instants lie in (after, until]."""
-        return self.expression.count(after, until, self.zone)
+        return self.expression.count(after, until, self.zone, self.choice)
 
 
 class Timeline(ABC):

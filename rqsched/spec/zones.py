@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
-from rqsched.errors import InvalidTimezoneError
+from rqsched.errors import InvalidSpecError, InvalidTimezoneError
 
 FIRST_YEAR, LAST_YEAR = 100, 9900
 """Crons fire in these years only, so that offsets and a search of 50 years never leave the calendar."""
@@ -26,6 +26,18 @@ FIRST_YEAR, LAST_YEAR = 100, 9900
 _PROBE = timedelta(days=2)
 _MARGIN = timedelta(days=3)
 _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
+
+
+GAPS, FOLDS = ("shift", "skip"), ("first", "both")
+"""What may be done about local times that a change of clocks leaves out, and about those that it shows twice."""
+
+
+def require_choice(name: str, value: object) -> str | None:
+    """Check a `dst_gap` or `dst_fold`, of which None says nothing; raises InvalidSpecError."""
+    choices = GAPS if name == "dst_gap" else FOLDS
+    if value is None or (isinstance(value, str) and value in choices):
+        return value
+    raise InvalidSpecError(name, f"{value!r} is not one of {', '.join(choices)}")
 
 
 class Span(NamedTuple):
@@ -40,6 +52,10 @@ class Span(NamedTuple):
     seen_until: datetime
     """The local times before this one were shown by an earlier span. It is later than `local_start` in an overlap, and
     earlier in a gap: the local times from `seen_until` to `local_start` are never shown."""
+    gap: timedelta = timedelta(0)
+    """How much local time the change before it left out, where that is so up to `shifted_until`."""
+    shifted_until: datetime = datetime.min  # noqa: DTZ901 - naive UTC, as all here
+    """Up to here its instants stand for the local times left out, too, read by the offset before; else the earliest."""
 
     @property
     def local_start(self) -> datetime:
@@ -130,14 +146,15 @@ def spans_until(zone: ZoneInfo, instant: datetime) -> Iterator[Span]:
 def spans_of_year(zone: ZoneInfo, year: int) -> tuple[Span, ...]:
     """Return the spans of one UTC year, cut at its first and last instant."""
     first, last = (datetime.combine(date(edge, 1, 1), time.min) for edge in (year, year + 1))
-    spans, seen_until = list[Span](), first - 2 * _MARGIN
+    spans, seen_until, before = list[Span](), first - 2 * _MARGIN, _offset(zone, first - _MARGIN)
     for start, end in pairwise([first - _MARGIN, *_transitions(zone, first - _MARGIN, last), last]):
         offset = _offset(zone, start)
         if end > first:
             # The edge of the year may cut a span in two: nothing changes there, so the second half skips no local time.
             cut = max(seen_until, first + offset)
-            spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut))
-        seen_until = end + offset
+            shifted = (offset - before, start + offset - before) if start + offset - before > max(start, first) else ()
+            spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut, *shifted))
+        seen_until, before = end + offset, offset
     return tuple(spans)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Annotated, Any
@@ -84,7 +85,7 @@ def create(call: Admin, body: requests.CreateRequest, request: Request) -> Respo
         call.scheduler.create(
             schedule_id,
             workflow,
-            requests.spec_of(body.spec or {}),
+            replace(requests.spec_of(body.spec or {}), dst_gap="skip"),  # as its document says
             note=body.note,
             namespace=call.namespace,
             paused=bool(body.paused),

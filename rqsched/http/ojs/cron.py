@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import option_checks
+from rqsched.core.option_table import Options
 from rqsched.core.payload import loads
 from rqsched.errors import ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.auth import Role
@@ -44,7 +45,7 @@ def register(call: Admin, body: Body) -> Response:
     for field, value in (("cron", registration.expression), ("type", registration.type)):
         if value is None:
             raise invalid(f"{field}: is required.", field=field)
-    _require_kept(call, name)
+    is_known = _require_kept(call, name)
     handle, outcome = call.scheduler.upsert(
         name,
         registration.type or "",
@@ -53,6 +54,7 @@ def register(call: Admin, body: Body) -> Response:
         paused=None if registration.enabled is None else not registration.enabled,
         context=call.context,
         **_options(call, name, registration),
+        **({} if is_known else _AS_SPECIFIED),
     )
     if registration.enabled:
         _toggle(call, handle, enabled=True)
@@ -63,8 +65,15 @@ def _spec(expression: str, timezone: str) -> Spec:
     return require_no_place(Spec(Cron(expression, seconds="first"), timezone))
 
 
-def _require_kept(call: Call, name: str) -> None:
-    """Refuse to replace a schedule by a cron job that could not say when it fires; raises OjsError."""
+_AS_SPECIFIED: Options = {"dst_gap": "skip"}
+"""What a new cron job has because Open Job Spec says so."""
+
+
+def _require_kept(call: Call, name: str) -> bool:
+    """Refuse to replace a schedule by a cron job that could not say when it fires; raises OjsError.
+
+    Returns whether there is a schedule of that name.
+    """
     with suppress(ScheduleNotFoundError):
         known = call.schedule(name).state
         if (specs := responses.specs_beyond(known)) is not None:
@@ -72,6 +81,8 @@ def _require_kept(call: Call, name: str) -> None:
                 f"the schedule {name} is more than one cron expression; change its options by PATCH, or delete it."
             )
             raise OjsError(409, "duplicate", message, details={"name": name, "x_specs": specs})
+        return True
+    return False
 
 
 def _options(call: Call, name: str, registration: Registration) -> Any:

@@ -68,7 +68,8 @@ def expression_of(schedule: Schedule) -> str:
 def _says(expression: str, spec: Spec) -> bool:
     try:
         shown = spec.in_numbers()
-        return Spec(CronMember(expression, seconds="first"), spec.timezone).anchored_like(shown) == shown
+        said = Spec(CronMember(expression, seconds="first"), spec.timezone, dst_gap=spec.dst_gap)
+        return said.anchored_like(shown) == shown
     except InvalidSpecError:
         return False
 

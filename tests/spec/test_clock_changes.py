@@ -1,0 +1,131 @@
+"""A change of clocks: what is shifted, skipped, fired once and twice, against the clock of a year in many zones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from itertools import product
+from random import Random
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from rqsched.spec.spec import Spec
+
+MINUTE, STEP, DAY = timedelta(minutes=1), timedelta(minutes=5), timedelta(days=1)
+"""Of every offset and every expression here a step is a part."""
+YEARS = [
+    ("America/New_York", 2027), ("Europe/Berlin", 2026), ("Australia/Lord_Howe", 2026), ("Pacific/Apia", 2011),
+    ("Africa/Cairo", 2026), ("Antarctica/Troll", 2026), ("Asia/Kathmandu", 1985), ("America/Sao_Paulo", 2018),
+    ("America/Santiago", 2026), ("Europe/Dublin", 2026), ("Africa/Casablanca", 2026), ("Pacific/Kiritimati", 1994),
+    ("America/Havana", 2025), ("Asia/Gaza", 2026), ("UTC", 2026),
+]  # fmt: skip
+"""Zones, and the middle of each year from its July on, so that changes at the edge of a calendar year are inside."""
+EXPRESSIONS = [
+    "30 2 * * *", "0 0 * * *", "*/15 2 * * *", "0 2,3 * * *", "0 */2 * * *", "10 * * * *", "15 2 * * SUN",
+    "20 0-22 * * *", "5,35 1 * * *",
+]  # fmt: skip
+
+
+class Shown(NamedTuple):
+    """Every five minutes of a year, and what the clock shows then."""
+
+    instants: list[datetime]
+    readings: list[datetime]
+    """Naive."""
+    seconds: set[datetime]
+    """The instants at which the clock shows a reading for the second time."""
+    left_out: list[tuple[datetime, datetime]]
+    """The readings that it does not show, with the instants given by the offset before."""
+
+
+@lru_cache(maxsize=1)
+def shown(name: str, year: int) -> Shown:
+    zone, at = ZoneInfo(name), datetime(year, 7, 1, tzinfo=UTC)
+    instants = [at + STEP * k for k in range(366 * 24 * 12)]
+    local = [one.astimezone(zone) for one in instants]
+    readings = [one.replace(tzinfo=None, fold=0) for one in local]
+    seen, left_out = set(readings), list[tuple[datetime, datetime]]()
+    reading = readings[0]
+    while reading < readings[-1]:
+        if reading not in seen:
+            left_out.append((reading, reading.replace(tzinfo=zone, fold=0).astimezone(UTC)))
+        reading += STEP
+    return Shown(instants, readings, {one for one, at in zip(instants, local, strict=True) if at.fold}, left_out)
+
+
+def names(expression: str, reading: datetime) -> bool:
+    return _at(expression, reading.hour, reading.minute, reading.weekday())
+
+
+@cache
+def _at(expression: str, hour: int, minute: int, weekday: int) -> bool:
+    minutes, hours, _, _, days = expression.split()
+    return _names(minutes, minute, 60) and _names(hours, hour, 24) and (days == "*" or weekday == 6)
+
+
+@lru_cache(maxsize=1)
+def named(name: str, year: int, expression: str) -> list[int]:
+    return [number for number, reading in enumerate(shown(name, year).readings) if names(expression, reading)]
+
+
+def _names(field: str, value: int, count: int) -> bool:
+    return any(value in _values(item, count) for item in field.split(","))
+
+
+def _values(item: str, count: int) -> range:
+    span, _, step = item.partition("/")
+    first, _, last = span.partition("-")
+    if span == "*":
+        return range(0, count, int(step or 1))
+    return range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def expected(name: str, number: int, expression: str, spec: Spec) -> list[datetime]:
+    """Return what fires, by looking at the clock all the time."""
+    year, is_every_hour = shown(name, number), names_all_hours(expression)
+    instants = (year.instants[at] for at in named(name, number, expression))
+    found = {at for at in instants if is_every_hour or spec.dst_fold == "both" or at not in year.seconds}
+    if spec.dst_gap == "shift" and not is_every_hour:
+        found |= {at for reading, at in year.left_out if names(expression, reading)}
+    return sorted(at for at in found if spec.exclusion is None or not spec.exclusion.holds(at))
+
+
+def names_all_hours(expression: str) -> bool:
+    return all(_names(expression.split()[1], hour, 24) for hour in range(24))
+
+
+@pytest.mark.parametrize(("name", "year"), YEARS)
+def test_what_fires_is_what_the_clock_of_each_minute_says(name: str, year: int) -> None:
+    for expression in Random(name).sample(EXPRESSIONS, 4):
+        check(name, year, expression)
+
+
+def check(name: str, year: int, expression: str) -> None:
+    minutes, chance = shown(name, year), Random(f"{name} {expression}")
+    first, last = minutes.instants[0], minutes.instants[-1] - 2 * DAY
+    for gap, fold in product(["shift", "skip"], ["first", "both"]):
+        exclude = chance.choice(["", "Sun 03:00-03:20"])
+        spec = Spec(expression, name, exclude=exclude or (), dst_gap=gap, dst_fold=fold)
+        wanted = [at for at in expected(name, year, expression, spec) if first < at <= last]
+
+        assert list(spec.between(first + MINUTE, last + MINUTE)) == wanted
+        assert spec.last_between(first, last, 1000) == wanted[-1000:]
+        assert spec.count_between(first, last).total == len(wanted)
+        edges = [at for _, at in minutes.left_out[::5]] + sorted(minutes.seconds)[::5]
+        for at in [*edges, *(first + (last - first) * chance.random() for _ in range(3))]:
+            after, until = (
+                at - chance.choice([1, 0, -1, -59]) * MINUTE,
+                at + timedelta(days=chance.choice([0.02, 1, 30])),
+            )
+            if not first <= after <= until <= last:
+                continue
+            low, high = bisect_right(wanted, after), bisect_right(wanted, until)
+            assert spec.count_between(after, until).total == high - low
+            assert spec.last_between(after, until, 3) == wanted[low:high][-3:]
+            assert low == len(wanted) or spec.next_after(after) == wanted[low]
+        if not exclude and not names_all_hours(expression):
+            readings = [reading for reading, at in minutes.left_out if names(expression, reading) and at <= last]
+            assert [one.reading for one in spec.gaps_between(first, last)] == readings[:1000]
