@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
@@ -20,7 +20,7 @@ from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import TICK, due_times
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
-from rqsched.spec.words import in_words
+from rqsched.spec.words import clock_warnings, in_words
 from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
 
@@ -125,6 +125,7 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         position=schedule.n,
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
         timing_in_words=timing_in_words,
+        warnings=[*_warnings(definition.spec, schedule.updated_at.date())],
         last_outcome=schedule.outcome_of_last_run,
         skips=schedule.skipped_at,
     )
@@ -135,6 +136,11 @@ def _timing(spec: str) -> tuple[str, str]:
     """Return a spec as short text and as a phrase."""
     parsed = parse_spec(spec)
     return parsed.describe(), in_words(parsed)
+
+
+@lru_cache(maxsize=4096)
+def _warnings(spec: str, day: date) -> list[str]:
+    return clock_warnings(parse_spec(spec), datetime.combine(day, datetime.min.time(), UTC))
 
 
 _OF_STATE = (

@@ -132,6 +132,8 @@ class Description:
     """When it was deleted; None unless it is."""
     blocked_reason: str | None = None
     """Which worker lacked what code for the newest run, when that one is blocked."""
+    warnings: list[str] = field(default_factory=list)
+    """What changes of the clocks do to it within a year of its last change, in words; usually nothing."""
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None

@@ -58,10 +58,11 @@ def why(connection: Connection, schedule: Schedule, at: datetime | None, now: da
     """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given."""
     asked = _Question(connection, schedule, now, now if at is None else at)
     try:
-        return _found(asked, schedule, at, now)
+        told = _found(asked, schedule, at, now)
+        return replace(told, text=told.text + asked.shifted(told.occurrence_at))
     except NewerReleaseError as error:
-        told = f"Its timing is of a newer release ({error.unknown}), whose processes fire it; ask one of them."
-        return asked.say(Answer.NEWER_RELEASE, told)
+        text = f"Its timing is of a newer release ({error.unknown}), whose processes fire it; ask one of them."
+        return asked.say(Answer.NEWER_RELEASE, text)
 
 
 def _found(asked: _Question, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
@@ -97,6 +98,17 @@ class _Question:
             return told
         live = self.without_run()  # what came of the occurrence when it was due
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
+
+    def shifted(self, occurrence: datetime | None) -> str:
+        """Say of an occurrence that it stands for a local time which the clock left out; nothing of every other one."""
+        spec = self.schedule.spec
+        if occurrence is None or spec.newer or spec.dst_gap != "shift" or occurrence <= self.schedule.timing_changed_at:
+            return ""
+        gaps = [gap for gap in spec.gaps_between(occurrence - TICK, occurrence) if gap.occurrence_at == occurrence]
+        readings = " and ".join(f"{gap.reading:%H:%M}" for gap in gaps)
+        return (
+            f" The clock left out {readings} that day, which is shifted to this time (dst_gap=shift)." if gaps else ""
+        )
 
     def after_pause(self) -> Why | None:
         """Answer for an instant ahead at which the schedule's pause has ended by itself; None for every other one."""

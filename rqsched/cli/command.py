@@ -20,11 +20,12 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.error_text import explain
-from rqsched.cli.output import Output, Writer, dump, shown
+from rqsched.cli.output import Output, Writer, dump, notice, shown
 from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
 from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError, RqschedError
 from rqsched.processes.logs import TEXT
+from rqsched.spec.words import clock_warnings
 from rqsched.store import schema_version
 from rqsched.store.database import DatabaseError
 
@@ -135,7 +136,11 @@ class Session:
             fields["resume_at"] = handle.resume_at
         if handle.skips:
             fields["skips"] = handle.skips
+        if outcome in {"created", "updated"}:
+            fields["warnings"] = clock_warnings(handle.state.spec, handle.state.updated_at)
         self.writer.record(fields, f"Schedule {handle.schedule_id} {outcome}{_now(handle, outcome)}.")
+        for warning in fields.get("warnings", ()):
+            notice(f"Warning: {warning}")
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:

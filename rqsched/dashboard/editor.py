@@ -16,7 +16,9 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import option_checks
+from rqsched.core.lifecycle import with_clocks
 from rqsched.core.model import Schedule
 from rqsched.core.notifications import EXPECTATIONS, Notifications, hidden
 from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
@@ -28,16 +30,17 @@ from rqsched.http.dependencies import require_allowed_hosts
 from rqsched.spec.duration import in_one_unit
 from rqsched.spec.exclusion import require_exclusions
 from rqsched.spec.spec import Cron, Every, Once, Spec
-from rqsched.spec.words import in_words
-from rqsched.spec.zones import known_timezones
+from rqsched.spec.words import clock_warnings, in_words
+from rqsched.spec.zones import FOLDS, GAPS, known_timezones
 from rqsched.store import registered_workflows
 
 KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep": "As it is"}
 """The kinds of timing, and what the form calls them."""
+_CLOCKS = ("dst_gap", "dst_fold")
 _FIRES = 5
 _LAID_OUT = {
-    "exclude", "jitter", "spread", "args", "kwargs", "labels", "overlap", "missed", "queue", "timeout", "max_runs",
-    "description", "owner",
+    "exclude", "dst_gap", "dst_fold", "jitter", "spread", "args", "kwargs", "labels", "overlap", "missed", "queue",
+    "timeout", "max_runs", "description", "owner",
 }  # fmt: skip
 """The options with a place of their own in the form; the others are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
@@ -85,7 +88,7 @@ def create(visit: Visit) -> Response:
         )  # fmt: skip
     except RqschedError as error:
         return _form(visit, form, None, error)
-    return visit.done(f"{handle.schedule_id} is created.", f"/schedules/{handle.schedule_id}")
+    return visit.done(_said(handle, "created"), f"/schedules/{handle.schedule_id}")
 
 
 def update(visit: Visit) -> Response:
@@ -100,14 +103,25 @@ def update(visit: Visit) -> Response:
         )  # fmt: skip
     except RqschedError as error:
         return _form(visit, form, handle.state, error)
-    return visit.done(f"{handle.schedule_id} is saved.", f"/schedules/{handle.schedule_id}")
+    return visit.done(_said(handle, "saved"), f"/schedules/{handle.schedule_id}")
+
+
+def _said(handle: ScheduleHandle, outcome: str) -> str:
+    return " ".join(
+        [
+            f"{handle.schedule_id} is {outcome}.",
+            *(f"{one}." for one in clock_warnings(handle.state.spec, handle.state.updated_at)),
+        ]
+    )
 
 
 def preview(visit: Visit) -> Response:
     """Return what a timing means and when it would fire; the form asks while one types."""
-    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude")}
+    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "dst_gap", "dst_fold")}
     try:
-        spec = replace(_spec(visit, given), exclude=require_exclusions(_lines(given["exclude"])))
+        exclude, clocks = require_exclusions(_lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
+        said = replace(_spec(visit, given), exclude=exclude, dst_gap=clocks[0], dst_fold=clocks[1])
+        spec = with_clocks(said, None)
         if spec.has_places:
             spec = spec.placed_for(visit.namespace, require_id(visit.query("schedule_id")))
     except RqschedError as error:
@@ -116,7 +130,7 @@ def preview(visit: Visit) -> Response:
     fires = list(islice(_fires(spec, visit.now), _FIRES))
     return visit.page(
         "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone),
-        is_excluded=not fires and spec.is_all_excluded_after(visit.now),
+        is_excluded=not fires and spec.is_all_excluded_after(visit.now), warnings=clock_warnings(spec, visit.now),
     )  # fmt: skip
 
 
@@ -135,7 +149,7 @@ def _form(
     return visit.page(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
-        missed=list(MissedPolicy), zones=sorted(known_timezones()), groups=groups,
+        missed=list(MissedPolicy), gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()), groups=groups,
         more={field.name for fields in groups.values() for field in fields},
     )  # fmt: skip
 

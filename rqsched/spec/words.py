@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from operator import itemgetter
+from zoneinfo import ZoneInfo
 
-from rqsched.spec.cron import ALIASES
+from rqsched.spec.cron import ALIASES, Gap
 from rqsched.spec.exclusion import Dates, Window, parse_exclusion
 from rqsched.spec.members import Cron, Every, Member
 from rqsched.spec.spec import Spec
+from rqsched.spec.timeline import ZonedCron
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS = (
@@ -24,6 +28,7 @@ _MOST_TIMES = 4
 _MOST_EXCLUDED = 6
 """More of what is excluded than this are only counted."""
 _EVERY_DAY = "every day"
+_YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -33,7 +38,47 @@ def in_words(spec: Spec) -> str:
     phrase = "; ".join([*(_member(member, spec.timezone) for member in spec.members), *newer])
     edges = ((" from", spec.start_at), (" until", spec.end_at))
     window = "".join(f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in edges if at is not None)
-    return phrase + window + _except(spec.exclude)
+    twice = ", twice where the clock shows it twice" if spec.dst_fold == "both" else ""
+    return phrase + twice + window + _except(spec.exclude)
+
+
+def clock_warnings(spec: Spec, now: datetime) -> list[str]:
+    """Return what the next change of the clocks within a year does to a spec, in words; usually nothing.
+
+    One line for the first local time that is left out, and one for the first that is shown twice.
+    """
+    if spec.newer:
+        return []
+    after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
+    found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]
+    for one in spec.sources(now):
+        if isinstance(one, ZonedCron):
+            for kind, gaps in enumerate((one.expression.gaps, one.expression.repeats)):
+                met = (gap for gap in gaps(after, until, one.zone) if not _is_excluded(spec, gap))
+                found[kind] += [(gap, one.zone) for gap in islice(met, 1)]
+    told = (_left_out, _shown_twice)
+    return [words(spec, *min(met, key=itemgetter(0))) for met, words in zip(found, told, strict=True) if met]
+
+
+def _is_excluded(spec: Spec, gap: Gap) -> bool:
+    return spec.exclusion is not None and spec.exclusion.holds(gap.occurrence_at)
+
+
+def _left_out(spec: Spec, gap: Gap, zone: ZoneInfo) -> str:
+    at = gap.occurrence_at.astimezone(zone)
+    other = "" if at.date() == gap.reading.date() else f" on {at.date()}"
+    fires = f"fires at {_time(at)}{other} (dst_gap=shift)"
+    told = fires if spec.dst_gap == "shift" else "does not fire (dst_gap=skip)"
+    return f"{_time(gap.reading)} does not occur on {gap.reading.date()} in {zone.key}; {told}"
+
+
+def _shown_twice(spec: Spec, gap: Gap, zone: ZoneInfo) -> str:
+    told = "both times (dst_fold=both)" if spec.dst_fold == "both" else "the first time (dst_fold=first)"
+    return f"{_time(gap.reading)} occurs twice on {gap.reading.date()} in {zone.key}; fires {told}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%H:%M:%S}" if at.second else f"{at:%H:%M}"
 
 
 def _except(exclude: Sequence[str]) -> str:
