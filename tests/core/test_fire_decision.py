@@ -99,7 +99,7 @@ SPRING = datetime(2026, 3, 8, tzinfo=UTC)
 
 
 def test_a_reading_the_clock_never_showed_is_skipped_when_the_next_one_fires() -> None:
-    schedule = active(Spec("30 2 * * *", "America/New_York"), now=SPRING)
+    schedule = active(Spec("30 2 * * *", "America/New_York", dst_gap="skip"), now=SPRING)
     assert schedule.next_run_at == SPRING + timedelta(days=1, hours=6, minutes=30)
     change = fire(schedule)
     assert types(change) == ["TriggerSkipped", "Triggered"]

@@ -342,7 +342,7 @@ def test_a_trigger_that_uses_up_max_runs_writes_off_what_is_already_due() -> Non
 
 def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
     spring = datetime(2026, 3, 8, tzinfo=UTC)
-    schedule = active(Spec("30 2 * * *", "America/New_York"), now=spring)
+    schedule = active(Spec("30 2 * * *", "America/New_York", dst_gap="skip"), now=spring)
     change = decide_pause(schedule, now=spring + 12 * HOUR)
     assert event(change, "TriggerSkipped")["reason"] == "dst_skip"
     assert types(change) == ["TriggerSkipped", "Paused"]
