@@ -106,9 +106,7 @@ class _Question:
             return ""
         gaps = [gap for gap in spec.gaps_between(occurrence - TICK, occurrence) if gap.occurrence_at == occurrence]
         readings = " and ".join(f"{gap.reading:%H:%M}" for gap in gaps)
-        return (
-            f" The clock left out {readings} that day, which is shifted to this time (dst_gap=shift)." if gaps else ""
-        )
+        return f" The clock left out {readings} that day: it is shifted to this time (dst_gap=shift)." if gaps else ""
 
     def after_pause(self) -> Why | None:
         """Answer for an instant ahead at which the schedule's pause has ended by itself; None for every other one."""
