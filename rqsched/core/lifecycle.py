@@ -74,8 +74,8 @@ class Identity(NamedTuple):
 def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
     """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
 
-    Anchored as in `like` when that is the same timing registered before, else at `now`. What it does not say of changes of
-    the clocks is as in `like`.
+    Anchored as in `like` when that is the same timing registered before, else at `now`. What it does not say of changes
+    of the clocks is as in `like`.
     """
     placed = with_clocks(spec, like).placed_for(*named)
     return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
