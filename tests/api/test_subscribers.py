@@ -92,7 +92,7 @@ def test_an_occurrence_due_at_a_pause_is_emitted_as_skipped(env: Env) -> None:
 
 def test_a_local_time_that_a_clock_change_skips_is_emitted_as_skipped(env: Env) -> None:
     messages = heard(env, "cron.skipped")
-    env.create(spec=Cron("30 2 * * *", "America/New_York"))
+    env.create(spec=Cron("30 2 * * *", "America/New_York"), dst_gap="skip")
     env.run_due(51 * 24 * HOUR)  # to the 7th of March 2026; on the 8th New York has no 2:30
     env.run_due(48 * HOUR)
     assert ("dst_skip", "2026-03-08T07:30:00Z") in [

@@ -287,10 +287,16 @@ def test_from_completion_its_next_fire_is_told_and_that_it_is_late(any_env: Env)
 def test_occurrence_that_the_clocks_left_out_was_skipped_for_that(env: Env) -> None:
     gap = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
     env.advance(gap - NOON - DAY)
-    schedule = env.create(spec=Cron("30 2 * * *", "Europe/Berlin"))
+    schedule = env.create(spec=Cron("30 2 * * *", "Europe/Berlin"), dst_gap="skip")
+    shifted = env.create("shifted", spec=Cron("30 2 * * *", "Europe/Berlin"))
+    ahead = shifted.why(gap)
     env.tick(2 * DAY)
     told = schedule.why(gap)
     assert (told.answer, told.reason, told.occurrence_at) == (Answer.SKIPPED, "dst_skip", gap)
+    said = "The clock left out 02:30 that day: it is shifted to this time (dst_gap=shift)."
+    assert (ahead.answer, ahead.text) == (Answer.FIRES, f"It fires on Sun 29 Mar 2026 at 03:30 CEST. {said}")
+    assert shifted.why(gap).text.endswith(said)
+    assert said not in shifted.why(gap + DAY - HOUR).text
 
 
 def test_earlier_pause_is_told_as_over_while_a_later_one_lasts(env: Env) -> None:

@@ -158,6 +158,7 @@ def test_update_keeps_timezone_and_window_when_only_the_cron_changes(cli: Cli) -
     cli("update", "a", "--cron", "0 3 * * *")
     spec = cli("describe", "a", "-o", "json").json["spec"]
     assert spec == {
+        "dst_gap": "shift",
         "cron_expressions": ["0 3 * * *"],
         "timezone": "Europe/Berlin",
         "end_at": "2100-01-01T00:00:00Z",
@@ -168,7 +169,7 @@ def test_update_keeps_the_members_when_only_timezone_or_window_changes(cli: Cli)
     cli("create", "a", HELLO, "--cron", "0 2 * * *", "--end-at", "2100-01-01T00:00:00Z")
     cli("update", "a", "--timezone", "Asia/Tokyo", "--unset", "end-at")
     spec = cli("describe", "a", "-o", "json").json["spec"]
-    assert spec == {"cron_expressions": ["0 2 * * *"], "timezone": "Asia/Tokyo"}
+    assert spec == {"cron_expressions": ["0 2 * * *"], "timezone": "Asia/Tokyo", "dst_gap": "shift"}
 
 
 def test_unset_makes_an_option_blank(cli: Cli) -> None:

@@ -80,7 +80,7 @@ def test_a_new_schedule_has_its_next_time_and_its_first_event() -> None:
     assert (after.status, after.n, after.version, after.event_sequence) == (ScheduleStatus.ACTIVE, 0, 1, 1)
     assert (after.next_run_at, after.due_at, after.evaluated_to) == (NOON + HOUR, NOON + HOUR, NOON)
     assert event(change, "Created") == {
-        "spec": {"cron_expressions": ["@hourly"], "timezone": "UTC"},
+        "spec": {"cron_expressions": ["@hourly"], "timezone": "UTC", "dst_gap": "shift"},
         "action": {"workflow": "report", "args": ["eu"], "kwargs": {}},
         "overlap_policy": "skip",
         "next_fire_at": "2026-01-15T13:00:00Z",

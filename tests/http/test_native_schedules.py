@@ -110,6 +110,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
     )
     found = web.read("full")
     assert found["spec"] == {
+        "dst_gap": "shift",
         "cron_expressions": ["0 2 * * *", "0 4 * * *"],
         "instants": ["2026-02-01T00:00:00Z"],
         "timezone": "Europe/Berlin",
@@ -368,6 +369,7 @@ def test_patch_of_the_timing_keeps_absent_fields(web: Web) -> None:
     web.create(interval=None, cron="0 2 * * *", timezone="Europe/Berlin", end_at="2027-01-01T00:00:00Z")
     later = web("PATCH", at(), {"cron": "0 3 * * *"}).json()
     assert later["spec"] == {
+        "dst_gap": "shift",
         "cron_expressions": ["0 3 * * *"], "timezone": "Europe/Berlin", "end_at": "2027-01-01T00:00:00Z"
     }  # fmt: skip
     assert later["next_run_at"] == "2026-01-16T02:00:00Z"
@@ -469,3 +471,19 @@ def test_the_context_of_a_request_is_in_its_audit_event(web: Web) -> None:
     web.post(SCHEDULES, {"schedule_id": "report", **MINUTELY}, headers={"X-Request-Id": "trace-1"})
     event = web.get(at(operation="history/")).json()["items"][0]
     assert event["payload"]["command_context"] == {"principal": "local", "request_id": "trace-1", "source": "http"}
+
+
+def test_answer_says_what_the_next_change_of_the_clocks_does(web: Web) -> None:
+    body = {"workflow": "note", "cron": "30 2 * * *", "timezone": "America/New_York"}
+    told = "02:30 does not occur on 2026-03-08 in America/New_York; "
+    made = web.post("/api/v1/schedules/", body | {"schedule_id": "nightly"}).json()
+    assert made["warnings"] == [told + "fires at 03:30 (dst_gap=shift)"]
+    path = "/api/v1/schedules/nightly/"
+    changed = web("PATCH", path, {"dst_gap": "skip"}).json()
+    assert (changed["warnings"], changed["spec"]["dst_gap"]) == ([told + "does not fire (dst_gap=skip)"], "skip")
+    assert web("PATCH", path, {"dst_gap": None}).json()["spec"]["dst_gap"] == "shift"
+    assert web("PATCH", path, {"timezone": "UTC"}).json()["warnings"] == []
+    refused = web("PATCH", path, {"dst_fold": "twice"})
+    assert refused.status_code == 422
+    assert web("PUT", path, body | {"dst_fold": "both"}).json()["spec"]["dst_fold"] == "both"
+    assert web("PUT", path, body).json()["spec"]["dst_fold"] == "both"

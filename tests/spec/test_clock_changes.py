@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from itertools import product
+from itertools import islice, product
 from random import Random
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -129,3 +129,45 @@ def check(name: str, year: int, expression: str) -> None:
         if not exclude and not names_all_hours(expression):
             readings = [reading for reading, at in minutes.left_out if names(expression, reading) and at <= last]
             assert [one.reading for one in spec.gaps_between(first, last)] == readings[:1000]
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "after", "fires"),
+    [
+        ("30 2 * * *", "America/New_York", "2026-03-08T05", "07:30 06:30"),
+        ("*/15 2 * * *", "America/New_York", "2026-03-08T05", "07:00 07:15 07:30 07:45 06:00"),
+        ("0 2,3 * * *", "America/New_York", "2026-03-08T05", "07:00 06:00"),
+        ("0 */2 * * *", "America/New_York", "2026-03-08T05", "07:00 08:00 10:00"),
+        ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12", "15:45 15:15"),
+        ("0 12 * * *", "Pacific/Apia", "2011-12-30T00", "22:00 22:00"),
+        ("0 0 * * *", "Africa/Cairo", "2026-04-23T12", "22:00 21:00"),
+        ("30 2 * * *", "Antarctica/Troll", "2026-03-28T12", "02:30 00:30"),
+        ("0 20 31 12 *", "Pacific/Kiritimati", "1994-12-31T22", "06:00"),
+    ],
+)
+def test_a_reading_that_is_left_out_fires_by_the_offset_before(
+    expression: str, zone: str, after: str, fires: str
+) -> None:
+    spec, at = Spec(expression, zone, dst_gap="shift"), datetime.fromisoformat(after).replace(tzinfo=UTC)
+    wanted = fires.split()
+    found = list(islice(spec.between(at + timedelta(seconds=1), at + 4 * DAY), len(wanted)))
+    assert [f"{one:%H:%M}" for one in found] == wanted
+    assert spec.last_between(at, found[-1], 9) == found
+    assert spec.count_between(at, found[-1]).total == len(found)
+
+
+def test_an_expression_of_all_hours_knows_neither_option() -> None:
+    plain = Spec("*/30 * * * *", "America/New_York")
+    for at in (datetime(2026, 3, 8, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)):
+        for gap, fold in product(["shift", "skip"], ["first", "both"]):
+            spec = Spec("*/30 * * * *", "America/New_York", dst_gap=gap, dst_fold=fold)
+            assert list(spec.between(at, at + DAY)) == list(plain.between(at, at + DAY))
+            assert spec.gaps_between(at, at + DAY) == []
+
+
+def test_a_spec_keeps_in_json_what_it_says_and_nothing_else() -> None:
+    assert not {"dst_gap", "dst_fold"} & Spec("30 2 * * *").to_json().keys()
+    spec = Spec("30 2 * * *", "Europe/Berlin", dst_gap="skip", dst_fold="both")
+    assert Spec.from_json(spec.to_json()) == Spec.from_stored(spec.to_json()) == spec
+    assert spec != Spec("30 2 * * *", "Europe/Berlin")
+    assert Spec.from_stored(spec.to_json() | {"dst_gap": "other"}).newer == "dst_gap: 'other' is not one of shift, skip"
