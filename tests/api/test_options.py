@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -115,6 +115,21 @@ def exclude(env: Env, schedule: ScheduleHandle) -> None:
     env.tick()
     assert statuses(schedule) == []
     assert schedule.refresh().next_run_at == NOON + 30 * MINUTE
+
+
+def dst_gap(env: Env, schedule: ScheduleHandle) -> None:
+    spring = datetime(2026, 3, 8, tzinfo=UTC)
+    assert schedule.next_run_at is not None
+    upcoming = schedule.upcoming(60)
+    assert spring + 7.5 * HOUR not in upcoming, "New York has no 02:30 that day, nor a fire at 03:30"
+    assert spring + 30.5 * HOUR in upcoming
+
+
+def dst_fold(env: Env, schedule: ScheduleHandle) -> None:
+    autumn = datetime(2026, 11, 1, tzinfo=UTC)
+    assert [at for at in schedule.upcoming(300) if autumn <= at < autumn + DAY] == [
+        autumn + 5.5 * HOUR, autumn + 6.5 * HOUR,
+    ]  # fmt: skip
 
 
 def spread(env: Env, schedule: ScheduleHandle) -> None:
@@ -305,6 +320,8 @@ def notifications(env: Env, schedule: ScheduleHandle) -> None:
 NOBODY = "http://127.0.0.1:9/"
 """A URL at which nobody answers."""
 EACH: dict[str, tuple[dict[str, Any], Check]] = {
+    "dst_gap": ({"dst_gap": "skip"}, dst_gap),
+    "dst_fold": ({"dst_fold": "both"}, dst_fold),
     "timezone": ({"timezone": "Asia/Dhaka"}, timezone),
     "args": ({"args": [1, [None, 2.5], {"a": "ü"}]}, args),
     "kwargs": ({"kwargs": {"region": "eu"}}, kwargs),
@@ -349,6 +366,14 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
 """Each option: what is given, and what must come of it."""
 
 
+TIMINGS = {
+    "timezone": Cron("0 9 * * *"),
+    "dst_gap": Cron("30 2 * * *", "America/New_York"),
+    "dst_fold": Cron("30 1 * * *", "America/New_York"),
+}
+"""The timings of the options that an interval does not know."""
+
+
 def test_every_option_is_in_the_table_of_checks() -> None:
     assert set(EACH) == set(Options.__annotations__)
 
@@ -364,7 +389,7 @@ def two_redis_env(make_env: MakeEnv, sqlite_url: str, redis_url: str) -> Env:
 @pytest.mark.parametrize("name", EACH)
 def test_each_option_takes_effect_by_create_and_by_update(two_redis_env: Env, name: str) -> None:
     options, check = EACH[name]
-    spec = Cron("0 9 * * *") if name == "timezone" else Every("1m")
+    spec = TIMINGS.get(name, Every("1m"))
     created = two_redis_env.create("created", spec, **options)
     check(two_redis_env, created)
     if created.refresh().status != "deleted":

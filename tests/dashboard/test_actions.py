@@ -614,9 +614,9 @@ def test_the_form_keeps_what_is_excluded_when_the_timing_is_edited(pages: Pages)
     fields = {"workflow": handle.workflow, "kind": "cron", "timing": "0 8 * * *", "timezone": "UTC"}
 
     pages.do("/schedules/report/edit", **fields, exclude="Sat, Sun")
-    assert handle.refresh().state.spec == Spec("0 8 * * *", exclude="Sat, Sun")
+    assert handle.refresh().state.spec == Spec("0 8 * * *", exclude="Sat, Sun", dst_gap="shift")
     pages.do("/schedules/report/edit", **fields, exclude="")
-    assert handle.refresh().state.spec == Spec("0 8 * * *")
+    assert handle.refresh().state.spec == Spec("0 8 * * *", dst_gap="shift")
 
 
 def test_the_preview_of_the_form_needs_the_id_that_gives_the_place(pages: Pages) -> None:
