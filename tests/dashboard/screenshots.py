@@ -29,7 +29,7 @@ PICTURES = (
     ("overview", "/", "light"),
     ("schedules", "/schedules", "dark"),
     ("schedule", "/schedules/crm-sync", "light"),
-    ("backfill", "/schedules/usage-rollup", "dark"),
+    ("backfill", "/schedules/usage-rollup#backfills", "dark"),
     ("fan-out", "/runs/", "light"),
     ("timeline", "/timeline?hours=48", "dark"),
     ("phone", "/schedules/digests", "phone"),
