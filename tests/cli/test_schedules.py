@@ -153,6 +153,17 @@ def test_update_changes_what_is_given_and_nothing_else(cli: Cli) -> None:
     assert after["policies"]["retry"] == before["policies"]["retry"] | {"max_retries": 1}
 
 
+def test_create_warns_of_the_next_change_of_the_clocks(cli: Cli) -> None:
+    words = "nightly", HELLO, "--cron", "30 2 * * *", "--tz", "America/New_York"
+    assert "fires at 03:30 (dst_gap=shift)" in cli("create", *words).err
+    changed = cli("update", "nightly", "--dst-gap", "skip", "-o", "json")
+    (warning,) = changed.json["warnings"]
+    assert warning.endswith("does not fire (dst_gap=skip)")
+    assert "Warning: 02:30 does not occur on " in changed.err
+    assert "occur" not in cli("update", "nightly", "--tz", "UTC").err
+    assert cli("export", "-o", "jsonl").lines[0]["dst_gap"] == "skip"
+
+
 def test_update_keeps_timezone_and_window_when_only_the_cron_changes(cli: Cli) -> None:
     cli("create", "a", HELLO, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--end-at", "2100-01-01T00:00:00Z")
     cli("update", "a", "--cron", "0 3 * * *")

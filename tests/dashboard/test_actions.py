@@ -619,6 +619,22 @@ def test_the_form_keeps_what_is_excluded_when_the_timing_is_edited(pages: Pages)
     assert handle.refresh().state.spec == Spec("0 8 * * *", dst_gap="shift")
 
 
+def test_the_form_says_what_is_done_about_the_clocks_and_the_preview_and_the_page_what_that_means(pages: Pages) -> None:
+    told = "02:30 does not occur on 2026-03-08 in America/New_York; "
+    preview = "/preview?kind=cron&timing=30+2+*+*+*&timezone=America/New_York&exclude="
+    assert told + "fires at 03:30 (dst_gap=shift)" in pages.get(preview)
+    assert told + "does not fire (dst_gap=skip)" in pages.get(preview + "&dst_gap=skip&dst_fold=first")
+    handle = pages.env.create("report", spec="30 2 * * *", timezone="America/New_York", dst_gap="skip")
+    assert "<option selected>skip</option>" in pages.get("/schedules/report/edit")
+
+    fields = {"workflow": handle.workflow, "kind": "cron", "timing": "30 2 * * *", "timezone": "America/New_York"}
+    pages.do("/schedules/report/edit", **fields, dst_gap="shift", dst_fold="both")
+
+    spec = handle.refresh().state.spec
+    assert (spec.dst_gap, spec.dst_fold) == ("shift", "both")
+    assert told + "fires at 03:30 (dst_gap=shift)" in pages.get("/schedules/report")
+
+
 def test_the_preview_of_the_form_needs_the_id_that_gives_the_place(pages: Pages) -> None:
     asked = "/preview?kind=cron&timing=H+2+*+*+*&timezone=UTC"
     assert "schedule_id" in pages.get(asked)
