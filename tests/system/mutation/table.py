@@ -1386,6 +1386,35 @@ EXCLUSIONS = (
 )
 """What is excluded never fires, and nothing else is lost with it."""
 
+_CLOCKS = "clock_changes.py::test_"
+
+CLOCKS = (
+    _edit(
+        "a declaration changes what is stored about changes of the clocks",
+        "core/lifecycle.py",
+        '("shift", None) if stored is None else (stored.dst_gap, stored.dst_fold)',
+        '("shift", None)',
+        f"tests/core/test_{_CLOCKS}a_declaration_that_does_not_say_it_never_changes_what_is_stored[30 2 * * *]",
+    ),
+    _edit(
+        "what is shifted to an instant that fires anyway counts twice",
+        "spec/cron.py",
+        "sum(not self._names(reading + span.gap) for reading in moved)",
+        "sum(1 for _ in moved)",
+        f"tests/spec/test_{_CLOCKS}a_reading_that_is_left_out_fires_by_the_offset_before"
+        "[0 2,3 * * *-America/New_York-2026-03-08T05-07:00 06:00]",
+    ),
+    _edit(
+        "the edge of a year ends what is shifted",
+        "spec/zones.py",
+        "if start + offset - before > max(start, first) else ()",
+        "if start + offset - before > start >= first else ()",
+        f"tests/spec/test_{_CLOCKS}a_reading_that_is_left_out_fires_by_the_offset_before"
+        "[0 20 31 12 *-Pacific/Kiritimati-1994-12-31T22-06:00]",
+    ),
+)
+"""A change of the clocks leaves nothing out that shall fire, and doubles nothing."""
+
 _NEWER = "test_newer_release.py::test_"
 
 NEWER_RELEASE = (
@@ -1492,6 +1521,7 @@ MUTATIONS = (
     *FAN_OUT,
     *COMING_OVER,
     *EXCLUSIONS,
+    *CLOCKS,
     *NEWER_RELEASE,
     *SPREADING,
     *TRACES,
