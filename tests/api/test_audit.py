@@ -29,7 +29,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
         "ScheduleCreated",
         lambda env, schedule: None,
         {
-            "spec": {"cron_expressions": ["* * * * *"], "timezone": "Europe/Berlin"},
+            "spec": {"cron_expressions": ["* * * * *"], "timezone": "Europe/Berlin", "dst_gap": "shift"},
             "action": {"workflow": "note", "args": [1], "kwargs": {}, "queue": "high"},
             "overlap_policy": "skip",
             "next_fire_at": "2026-01-15T12:01:00Z",
@@ -50,7 +50,7 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
         lambda env, schedule: schedule.update(spec="*/5 * * * *", args=[2]),
         {
             "changed_fields": ["spec", "action"],
-            "spec": {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin"},
+            "spec": {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin", "dst_gap": "shift"},
             "action": {"workflow": "note", "args": [2], "kwargs": {}, "queue": "high"},
             "overlap_policy": "skip",
             "next_fire_at": "2026-01-15T12:05:00Z",

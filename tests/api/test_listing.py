@@ -87,7 +87,7 @@ def test_describe_says_everything_as_plain_values(any_env: Env) -> None:
 
     described = schedule.describe().to_dict()
 
-    assert described["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York"}
+    assert described["spec"] == {"cron_expressions": ["0 2 * * *"], "timezone": "America/New_York", "dst_gap": "shift"}
     assert (described["timing"], described["overlap"]) == ("cron 0 2 * * * America/New_York", "skip")
     assert (described["labels"], described["memo"], described["search_attributes"]) == (
         {"team": "billing"}, {"origin": "test"}, {"tenant": 42},

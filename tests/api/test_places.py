@@ -17,7 +17,7 @@ def minutes(scheduler: Scheduler) -> dict[str, int]:
 
 def test_a_schedule_fires_at_the_place_of_its_id_and_shows_what_was_written(any_env: Env) -> None:
     handle = any_env.create("nightly", "H * * * *")
-    place = Spec("H * * * *").placed_for("default", "nightly")
+    place = Spec("H * * * *", dst_gap="shift").placed_for("default", "nightly")
     assert handle.spec == place
     assert handle.describe().timing == f"cron H * * * * ({place.primary_cron}) UTC"
     any_env.tick(2 * HOUR)

@@ -12,7 +12,8 @@ from tests.support.damage import set_columns
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, newest, statuses, types
 from tests.support.narrow import present
 
-NONSENSE = '{"cron_expressions":["nonsense"]}'
+NONSENSE = "{}"
+"""A timing that no release wrote; what one may have written is of a newer release, and left to it."""
 """A specification that nobody can evaluate."""
 
 
@@ -92,7 +93,7 @@ def test_one_failing_schedule_stops_no_other_and_backs_off(any_env: Env) -> None
     assert {row["schedule_id"]: row.get("outcome") for row in rows} == {"good": "triggered", "bad": None}
     error = next(row for row in rows if row["schedule_id"] == "bad")
     assert error["instance_id"] is None
-    assert "nonsense" in error["error"]
+    assert "is empty" in error["error"]
     assert statuses(good) == ["pending"]
     assert types(bad) == ["Created", "FireFailed"]
     due_at = present(bad.refresh().due_at)
