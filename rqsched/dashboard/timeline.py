@@ -52,7 +52,7 @@ _AMONG = 100
 """Events of a schedule that does not fire among which the one is looked for that says since when."""
 _MOST_BARS = 240
 """Bars of the load ahead."""
-_MOST_COUNTED, _MOST_WALKED = 2_000, 100_000
+_MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
 """Schedules and minutes that a page counts for it: less than the command `load` does, which nobody waits for."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
