@@ -146,8 +146,10 @@ class Dispatcher:
         fired = firing.fire(self._runtime, ids, skip_locked=True)
         self._has_written()
         self._on_turn()
-        transport.put_back({result.id: result.again_at for result in fired if result.again_at is not None})
-        transport.drop([result.id for result in fired if result.again_at is None])
+        # While a namespace is frozen its links are not taken again and again: a pass arms what is due after the thaw.
+        again = {one.id: one.again_at for one in fired if one.again_at is not None and one.outcome != "frozen"}
+        transport.put_back(again)
+        transport.drop([one.id for one in fired if one.id not in again])
         self.reconcile_some()
         return len(ids)
 

@@ -41,8 +41,7 @@ UNREADABLE_AGAIN = timedelta(hours=1)
 FAILED_AGAIN = timedelta(seconds=5)
 """After how long a link is tried again that failed and has no schedule to keep its backoff."""
 HELD_AGAIN = timedelta(seconds=15)
-"""After how long a link is tried again that was popped while everything is held. One of a frozen namespace is dropped:
-nobody looks at it again before a pass arms it, after the thaw."""
+"""After how long a link is tried again that was popped while everything is held, or whose namespace is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -53,7 +52,7 @@ class Fired(NamedTuple):
     id: str
     """The link's id as it was delivered."""
     outcome: str
-    """`fired`, `stale`, `early`, `locked`, `held`, `newer`, `foreign` or `failed`."""
+    """`fired`, `stale`, `early`, `locked`, `held`, `frozen`, `newer`, `foreign` or `failed`."""
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
@@ -77,7 +76,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
     is fired again by itself, and its failure recorded, so that it harms no other. One of a newer release is left to the
     processes of that release, which take its link when it comes again. While everything is held nothing is
-    decided, and each link comes again; while a namespace is frozen none of its links does anything. Raises
+    decided, and each link comes again; so does each of a frozen namespace. Raises
     BackendUnavailableError when SQL does not answer, and with `must_follow` (for links that are delivered again) when
     Redis does not either.
     """
@@ -156,7 +155,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         elif schedule.due_at is not None and schedule.due_at > now:
             fired.append(Fired(str(link), "early", schedule.due_at))
         elif link.uid in frozen:
-            fired.append(Fired(str(link), "held"))
+            fired.append(Fired(str(link), "frozen", now + HELD_AGAIN))
         elif schedule.spec.newer:
             late = now - (schedule.due_at or now)
             fired.append(Fired(str(link), "newer", now + offer_delay(late)))
@@ -236,7 +235,7 @@ def _fire_retry(
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
     if is_frozen:
-        return Fired(str(link), "held")
+        return Fired(str(link), "frozen", now + HELD_AGAIN)
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))
 
 

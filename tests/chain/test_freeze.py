@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from rqsched import Scheduler
+from rqsched import Scheduler, jobs
 from rqsched.chain import external_runs
 from rqsched.chain.execution import claim_run
+from rqsched.chain.runtime import using
 from rqsched.chain.settling import settle_run
 from rqsched.core.audit import CommandContext
 from rqsched.core.policy import MissedPolicy, RetryPolicy
@@ -24,6 +25,7 @@ from tests.support.env import (
     MakeEnv,
     events,
     job_id,
+    link_id,
     occurrences,
     statuses,
     waiting_for_retry,
@@ -52,7 +54,7 @@ def test_nothing_of_a_frozen_namespace_fires_and_others_do(any_env: Env) -> None
     before = env.state(schedule)
 
     assert env.dispatch() == 2
-    assert [one.outcome for one in env.deliver(schedule)] == ["held"]
+    assert [one.outcome for one in env.deliver(schedule)] == ["frozen"]
     assert env.scheduler.tick() == []
     env.advance(PASSED)
     assert env.recover().links == 0
@@ -65,6 +67,20 @@ def test_nothing_of_a_frozen_namespace_fires_and_others_do(any_env: Env) -> None
     after = env.state(schedule)
     assert (after.run_count, after.missed_count) == (1, 4)
     assert env.scheduler.frozen() == []
+
+
+def test_a_plain_rq_worker_which_may_see_no_pass_tries_the_link_again_until_the_thaw(any_env: Env) -> None:
+    env, schedule = any_env, any_env.create()
+    env.redis.set(env.transport.interval_key, 1)  # no pass is made
+    env.scheduler.freeze()
+    env.advance()
+    link = link_id(schedule)
+    with using(env.runtime):
+        again = jobs.fire(link)
+        assert (present(again).intervals, schedule.refresh().run_count) == ([15], 0)
+        env.scheduler.thaw()
+        jobs.fire(link)
+    assert schedule.refresh().run_count == 1
 
 
 def test_a_tick_fires_others_however_much_of_a_frozen_namespace_is_due(any_env: Env) -> None:
@@ -102,7 +118,7 @@ def test_fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know(
 
         assert env.runtime.hold.frozen == {}
         assert claim_run(env.runtime, job_id(run.state)) is None
-        assert [one.outcome for one in env.deliver(schedule.refresh())] == ["held"]
+        assert [one.outcome for one in env.deliver(schedule.refresh())] == ["frozen"]
 
         other.thaw()
         assert claim_run(env.runtime, job_id(run.state)) is not None
@@ -116,7 +132,7 @@ def test_a_retry_waits_and_an_attempt_that_has_begun_goes_on(any_env: Env) -> No
     env.advance()
 
     env.dispatch()
-    assert [one.outcome for one in env.deliver(link)] == ["held"]
+    assert [one.outcome for one in env.deliver(link)] == ["frozen"]
     assert env.recover().retries == 0
     assert statuses(schedule) == ["retrying"]
     settle_run(env.runtime, claim.run.uid, AttemptResult(AttemptOutcome.SUCCEEDED), fence=lambda run: True)
