@@ -278,7 +278,10 @@ def search_schedules(
 
     `is_slim` leaves arguments, memo and search attributes empty. `most_looked_at` None looks at every schedule.
     """
-    plan = _Plan() if most_looked_at is None else _plan(connection, filters, sort, after, most_looked_at)
+    if most_looked_at is None:  # SQLite would sort all schedules of a namespace for each page of next fires
+        plan = _Plan(_Way.WALKED if _is_by_hand(connection, sort) else _Way.ANY)
+    else:
+        plan = _plan(connection, filters, sort, after, most_looked_at)
     build = _page_once if filters.is_plain else _page
     places = after is not None, plan.end is not None
     statement, sizes = build(dialect_of(connection), filters, sort, plan.way, places, limit + 1, offset, is_slim)
@@ -396,7 +399,7 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     if filters.namespace is None:
         return _Plan()
     is_in_order, has_statistics = _is_in_order(filters, sort), dialect_of(connection).has_statistics
-    by_hand = SORTS[sort][0] is schedules.c.due_at and not has_statistics
+    by_hand = _is_by_hand(connection, sort)
     if is_in_order and not by_hand:
         return _Plan()
     of_namespace = schedules.c.namespace == filters.namespace
@@ -409,6 +412,11 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
         if _has_fewer(connection, of_namespace & condition, order, most):
             return _Plan(_Way.SORTED)
     return _Plan(_Way.WALKED, None if is_in_order else _end(connection, filters, sort, after, most))
+
+
+def _is_by_hand(connection: Connection, sort: str) -> bool:
+    """Return whether SQLite has to be told the index of next fires."""
+    return SORTS[sort][0] is schedules.c.due_at and not dialect_of(connection).has_statistics
 
 
 def _is_in_order(filters: Filters, sort: str) -> bool:

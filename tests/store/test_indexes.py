@@ -248,6 +248,18 @@ def test_sqlite_lists_what_is_late_along_the_index_of_next_fires(database: Datab
     assert ("USE TEMP B-TREE FOR ORDER BY" in found) == (sort != "next")
 
 
+def test_sqlite_reads_all_that_fires_next_along_its_index_a_page_at_a_time(database: Database) -> None:
+    if database.dialect.name != "sqlite":  # PostgreSQL decides by its statistics
+        return
+    fill(database)
+    found = plan(database, lambda c: schedule_queries.search_schedules(
+        c, Filters("default"), sort="next", after=(NOW, "0"), limit=500, most_looked_at=None
+    ))  # fmt: skip
+    assert re.fullmatch(r"SEARCH rqsched_schedules USING INDEX ix_rqsched_schedules_due \(.*due_at.*>.*\)", found), (
+        found
+    )
+
+
 def test_sqlite_reads_the_events_of_namespaces_from_the_time_on_that_is_asked_for(database: Database) -> None:
     if database.dialect.name != "sqlite":  # PostgreSQL decides by its statistics
         return
