@@ -123,7 +123,9 @@ def preview(visit: Visit) -> Response:
         said = replace(_spec(visit, given), exclude=exclude, dst_gap=clocks[0], dst_fold=clocks[1])
         spec = with_clocks(said, None)
         if spec.has_places:
-            spec = spec.placed_for(visit.namespace, require_id(visit.query("schedule_id")))
+            if not (named := visit.query("schedule_id")):
+                raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
+            spec = spec.placed_for(visit.namespace, require_id(named))
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
     spec = spec.anchored_at(visit.now)

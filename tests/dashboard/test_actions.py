@@ -637,7 +637,7 @@ def test_the_form_says_what_is_done_about_the_clocks_and_the_preview_and_the_pag
 
 def test_the_preview_of_the_form_needs_the_id_that_gives_the_place(pages: Pages) -> None:
     asked = "/preview?kind=cron&timing=H+2+*+*+*&timezone=UTC"
-    assert "schedule_id" in pages.get(asked)
+    assert "schedule_id: gives H its numbers; write it first" in pages.get(asked)
     minute = int((Spec("H 2 * * *").placed_for("default", "nightly").primary_cron or "").split()[0])
     assert f"At 02:{minute:02}, every day, UTC" in pages.get(f"{asked}&schedule_id=nightly")
     pages.env.create("nightly", "H 2 * * *")
