@@ -74,6 +74,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "failing",
             "links",
             "failed links",
+            "frozen",
             "depth",
             "events",
             "quotas",
