@@ -117,6 +117,8 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
+        # One of them that a backfill ran as well is not among those that are counted as missed.
+        context = context._replace(ran=context.ran - {*schedule.skipped_at})
     builder.set(evaluated_to=due.last)
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)

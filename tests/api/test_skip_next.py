@@ -208,6 +208,21 @@ def test_skipped_occurrence_may_be_backfilled(env: Env) -> None:
     check_invariants(env.runtime)
 
 
+def test_skipped_occurrence_that_a_backfill_ran_hides_none_that_was_missed(env: Env) -> None:
+    schedule = env.create(spec=Cron("0 * * * *"))
+    env.advance(2 * HOUR + MINUTE)
+    schedule.skip_next()
+    env.advance(HOUR)
+    backfill = schedule.backfill(NOON + 3 * HOUR, NOON + 3 * HOUR + MINUTE, overlap=OverlapPolicy.ALLOW_ALL)
+
+    env.advance(HOUR)
+    env.scheduler.tick()
+
+    assert [row.occurrence_at for row in backfill.rows] == at(3) == skipped(env, schedule)
+    assert schedule.refresh().missed_count == 2, "those before and after it"
+    check_invariants(env.runtime)
+
+
 def test_skip_uses_up_none_of_max_runs(env: Env) -> None:
     schedule = env.create(spec=Cron("0 * * * *"), max_runs=1)
     schedule.skip_next(2)

@@ -60,6 +60,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "writes",
             "went back",
             "hold",
+            "frozen",
             "dispatchers",
             "waits",
             "environments",

@@ -94,6 +94,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "fan_out": "never",
         "overlap_until": "dispatched",
         "max_parallel": 8,
+        "start_within": None,
         "targets": HELLO,
         "target_timeout": 20,
         "target_retry": {

@@ -9,7 +9,14 @@ KEY = {"Idempotency-Key": "order 66"}
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 HONOURED = {
     f"{method} {SCHEDULES}{{schedule_id}}/{name}"
-    for method, name in (("PATCH", ""), ("DELETE", ""), ("POST", "pause/"), ("POST", "resume/"), ("POST", "restart/"))
+    for method, name in (
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "pause/"),
+        ("POST", "resume/"),
+        ("POST", "restart/"),
+        ("POST", "skip-next/"),
+    )
 }
 
 

@@ -26,7 +26,7 @@ ROUTES = [
     *(f"{method} /api/v1/schedules/{{schedule_id}}/" for method in ("PUT", "PATCH")),
     *(
         f"POST /api/v1/schedules/{{schedule_id}}/{name}/"
-        for name in ("pause", "resume", "restart", "trigger", "backfill")
+        for name in ("pause", "resume", "restart", "skip-next", "trigger", "backfill")
     ),
     *(f"POST /api/v1/schedules/{{schedule_id}}/runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
     "POST /api/v1/runs/retry/",

@@ -336,6 +336,16 @@ def pause(
     return _respond(call, handle)
 
 
+@router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+def resume(
+    call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
+) -> Response:
+    """Fire again; 400 unless it is paused."""
+    given, handle = body or ResumeRequest(), call.schedule(schedule_id)
+    version = version_of(handle.state, if_match)
+    return _respond(call, handle.resume(given.catch_up, note=given.note, context=call.context, if_version=version))
+
+
 @router.post("/schedules/{schedule_id}/skip-next/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
 def skip_next(
     call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
@@ -347,16 +357,6 @@ def skip_next(
     given, handle = body or SkipNextRequest(), call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
     return _respond(call, handle.skip_next(given.count, reason=given.reason, context=call.context, if_version=version))
-
-
-@router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
-def resume(
-    call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
-) -> Response:
-    """Fire again; 400 unless it is paused."""
-    given, handle = body or ResumeRequest(), call.schedule(schedule_id)
-    version = version_of(handle.state, if_match)
-    return _respond(call, handle.resume(given.catch_up, note=given.note, context=call.context, if_version=version))
 
 
 @router.post("/schedules/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
