@@ -107,7 +107,7 @@ class ChangeBuilder:
 
     def queue_run(self, uid: str, **changes: Any) -> Run:
         """Make a run pending from now on, for as long as its attempt may wait to start."""
-        within = self.schedule.policies.start_within
+        within = self.schedule.start_within
         start_by = None if within is None else self.now + within
         return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
 

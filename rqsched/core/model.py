@@ -451,6 +451,11 @@ class Schedule:
         return Policies.loads(self.definition.policies)
 
     @property
+    def start_within(self) -> timedelta | None:
+        """How long an attempt may wait to start; None is for ever. Policies that do not say it need not be readable."""
+        return self.policies.start_within if '"start_within"' in self.definition.policies else None
+
+    @property
     def expect_success_within(self) -> timedelta | None:
         """How long it may be without a success; None expects nothing."""
         stored = self.definition.notifications
