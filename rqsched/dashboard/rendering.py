@@ -224,7 +224,7 @@ def gap_of(event: AuditRecord) -> Omission | None:
 
 
 def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omission:
-    """Return misses with who held everything then, and until when, where somebody did, as `why` says it."""
+    """Return misses with who held everything, or their namespace, then, and until when, as `why` says it."""
     for hold in holds if gap.is_missed else ():
         if (
             hold.since is None
@@ -233,7 +233,8 @@ def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omissio
         ):
             continue
         since, until = (at and f"{at.astimezone(zone):%a %d %b %H:%M}" for at in (hold.since, hold.released_at))
-        told = f"everything was held from {since} to {until}" if until else f"everything has been held since {since}"
+        what, held = ("everything", "held") if hold.namespace is None else ("the namespace", "frozen")
+        told = f"{what} was {held} from {since} to {until}" if until else f"{what} has been {held} since {since}"
         told += (f", by {hold.by}" if hold.by else "") + (f" ({hold.reason})" if hold.reason else "")
         is_whole = hold.covers(gap.first) and hold.covers(gap.last)
         why = gap.why.replace(NOTHING_FIRED, told, 1) if is_whole and NOTHING_FIRED in gap.why else f"{gap.why}; {told}"

@@ -206,7 +206,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         ),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         gaps=gaps,
-        holds=metadata.find_holds(connection) if any(gap.is_missed for gap in gaps) else [],
+        holds=metadata.find_holds(connection, None, schedule.namespace) if any(gap.is_missed for gap in gaps) else [],
         backfills=[_describe(connection, visit, one, counted.get(one.uid, {})) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),

@@ -2,8 +2,8 @@
 
 Writes rules into FOLDER by which the clocks of Berlin go forward, and those of New York back, by 4 seconds in so many
 seconds, when it is 02:00 there. Whoever reads them has FOLDER in PYTHONTZPATH. Then it creates `nightly`, which names a
-local time that never comes and one after it, and `closing`, which names one that comes twice. Prints the instant of the
-first of them, and it is itself earlier than all of them.
+local time that never comes, for which it does not fire, and one after it, and `closing`, which names one that comes
+twice. Prints the instant of the first of them, and it is itself earlier than all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(folder: str, seconds: str) -> None:
         write_zone(Path(folder) / "America" / "New_York", at, before=ahead + STEP, after=ahead)
         crons = [Cron(f"{second} 0 2 * * *", seconds="first") for second in (2, 8)]
         kwargs = {"log": f"{folder}/executions"}
-        scheduler.create("nightly", NOTE, Spec(crons, timezone="Europe/Berlin"), kwargs=kwargs)
+        scheduler.create("nightly", NOTE, Spec(crons, timezone="Europe/Berlin", dst_gap="skip"), kwargs=kwargs)
         scheduler.create("closing", NOTE, Spec(crons[:1], timezone="America/New_York"), kwargs=kwargs)
     print((datetime.fromtimestamp(at, UTC) + timedelta(seconds=2)).isoformat())
 

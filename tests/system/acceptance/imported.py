@@ -17,6 +17,8 @@ TRACING = {"rqsched.chain.tracing", "rqsched.http.metrics.otel"}
 
 
 def _tell(where: str) -> None:
+    if LOG not in os.environ:  # a later test of the process that has imported this fires
+        return
     # Of OpenTelemetry itself redis-py imports the API and the SDK wherever they are installed.
     found = [name for name in sys.modules if name in TRACING]
     with Path(os.environ[LOG]).open("a") as lines:
