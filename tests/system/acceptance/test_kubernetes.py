@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rqsched.config import Settings
 from rqsched.http import server
 from tests.http.conftest import make_web, web
 from tests.support.env import MINUTE
-from tests.support.processes import BIN, SOON, Processes, wait_until
+from tests.support.processes import BIN, SOON, Process, Processes, wait_until
 from tests.support.prometheus import PROMETHEUS, prometheus
 from tests.support.servers import free_port
 from tests.support.serving import served, status_of
@@ -151,6 +151,7 @@ class Pods:
     def __init__(self, folder: Path, secrets: dict[str, str], processes: Processes) -> None:
         self.folder, self.secrets, self.processes = folder, secrets, processes
         self.port = free_port()
+        self.started: dict[str, Process] = {}
 
     def environment(self, name: str) -> dict[str, str]:
         """The variables of a pod, which has its files below a folder of its own."""
@@ -170,7 +171,11 @@ class Pods:
 
     def start(self, name: str) -> None:
         command = self.words(container_of(name)["command"])
-        self.processes.start(command, cwd=APPLICATION, **self.environment(name))
+        self.started[name] = self.processes.start(command, cwd=APPLICATION, **self.environment(name))
+
+    def told(self, name: str) -> str:
+        """What a pod has logged, and the newest probe."""
+        return f"a start of {name}\n{self.started[name].log()}\n{self.processes.started[-1].log()}"
 
     def passes(self, name: str, probe: str) -> bool:
         """Whether a probe of a pod passes now."""
@@ -201,7 +206,9 @@ def test_every_command_starts_and_every_probe_passes_with_what_its_manifest_give
         pods.start(name)
 
     for name in PODS[1:]:
-        wait_until(lambda name=name: pods.passes(name, "startupProbe"), timeout=SOON, what=f"a start of {name}")  # type: ignore[misc]
+        probe = container_of(name)["startupProbe"]
+        patience = probe["periodSeconds"] * probe["failureThreshold"]
+        wait_until(partial(pods.passes, name, "startupProbe"), timeout=patience, what=partial(pods.told, name))
     for name, probe in [
         ("worker", "livenessProbe"),
         ("dispatcher", "livenessProbe"),
