@@ -473,7 +473,10 @@ def _error_names(name: str, given: Any) -> tuple[str, ...]:
 
 
 def _error_name(kind: type[BaseException]) -> str:
-    """Return by which name a policy keeps a class: that with its module, unless another process has another one."""
+    """Return the name by which a policy keeps a class: with its module, unless that is `builtins` or `__main__`.
+
+    Another process may know the main module of this one by another name.
+    """
     own, with_module = error_names(kind)
     return own if kind.__module__ in {"builtins", "__main__"} else with_module
 
