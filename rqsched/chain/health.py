@@ -439,9 +439,8 @@ def _dispatchers(scope: _Scope) -> Finding:
     plain = Worker.count(queue=transport.control)
     if plain:
         return Finding(Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time")
-    filters = Filters(namespace=scope.namespace, statuses=("active",))
-    active = scope.read(lambda connection: schedule_queries.count_schedules(connection, filters))
-    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {active} active schedule(s)")
+    active = scope.read(partial(schedule_queries.count_active, namespace=scope.namespace, most=_MOST))
+    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {_counted(active)} active schedule(s)")
 
 
 @_check(

@@ -558,6 +558,13 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
 
 
+def count_active(connection: Connection, namespace: str | None, most: int) -> int:
+    """Count the active schedules of a namespace, or of all, up to `most`."""
+    if namespace is None:
+        return _count_up_to(connection, most, IS_ACTIVE)
+    return count_by_status(connection, namespace, most)["active"]
+
+
 _LOOKED_AT = 5
 """Times as many schedules as are counted are looked at: all of them where no other status has as many."""
 

@@ -218,6 +218,14 @@ def test_the_charts_of_the_overview_look_at_the_newest_runs_alone(database: Data
         assert len(re.findall(r"SEARCH rqsched_runs USING INDEX sqlite_autoindex_rqsched_runs_1 \(uid>", found)) == 2
     else:
         assert len(re.findall(r"pk_rqsched_runs .*\n.*Index Cond: \(\(uid\)::text >=", found)) == 2
+
+
+def test_whether_there_is_another_namespace_is_read_at_the_ends_of_an_index(database: Database) -> None:
+    """A plan for any value would read all schedules to find one whose namespace comes before, or after, it."""
+    fill(database)
+    found = plan(database, outcomes_of_a_day)
+    assert "ix_rqsched_schedules_page" in found, found
+    assert not re.search(r"namespace\)?(?:::text)? ?[<>]", found), found
     assert not re.search("SCAN rqsched_runs|Seq Scan on rqsched_runs", found), found
 
 

@@ -125,6 +125,18 @@ def test_overview_counts_each_status_up_to_a_bound(forty: Env, most: int) -> Non
     assert wanted["done"] == 2
 
 
+@pytest.mark.parametrize(("namespace", "most", "expected"), [(None, 3, 3), (None, 1_000, 3), ("acme", 1_000, 2)])
+def test_active_schedules_of_a_namespace_or_of_all_are_counted_up_to_a_bound(
+    any_env: Env, namespace: str | None, most: int, expected: int
+) -> None:
+    for place, id_ in (("default", "one"), ("default", "rests"), ("acme", "two"), ("acme", "three")):
+        any_env.create(id_, namespace=place)
+    change(any_env, ["rests"], status="done", due_at=None, next_run_at=None)
+    count = partial(schedule_queries.count_active, namespace=namespace, most=most)
+    assert any_env.scheduler.runtime.database.read(count) == expected
+    assert any_env.scheduler.runtime.database.read(partial(count, most=1)) == 1
+
+
 def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env: Env) -> None:
     for number in range(22):
         env.create(f"s-{number:02}")
