@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -45,8 +46,11 @@ def show(visit: Visit) -> Response:
     """Show a page of what was asked."""
     filters, after = _filters_of(visit), visit.query("after")
     before = read_position("after", after) if after else None
-    found = visit.read(lambda c: event_queries.search_asked(c, filters, before=before, limit=EVENTS))
-    lines, following, is_cut = _lines(found.items), found.following, found.is_cut
+    for events in (2 * PAGE, EVENTS):  # mostly an event is a line of its own
+        found = visit.read(partial(event_queries.search_asked, filters=filters, before=before, limit=events))
+        lines, following, is_cut = _lines(found.items), found.following, found.is_cut
+        if len(lines) > PAGE or following is None or is_cut:
+            break
     if len(lines) > PAGE:
         lines, is_cut = lines[:PAGE], False
         following = lines[-1].oldest.position
