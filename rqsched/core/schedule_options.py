@@ -226,6 +226,8 @@ def _notifications(base: Definition, given: Mapping[str, Any]) -> str:
 
 def _require_consistent(definition: Definition) -> None:
     spec, policies = definition.parsed_spec, definition.parsed_policies
+    if spec.on_excluded != "skip":
+        raise InvalidSpecError("on_excluded", "is not available yet; leave it at 'skip'")
     if policies.targets is not None and definition.executor == "external":
         raise InvalidPolicyError("targets", "are named by a worker of rqsched; external workers take whole runs")
     if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:

@@ -228,6 +228,14 @@ def is_from_completion(member: Member) -> bool:
     return isinstance(member, Every) and member.from_completion
 
 
+def has_one_time(member: Member) -> bool:
+    """Return whether the member is one instant, or a cron with one time of day."""
+    if isinstance(member, Cron) and member.every is None:
+        parsed = parse_cron(member.numbers or _sample(member.expression))
+        return len(parsed.hours) == len(parsed.seconds_of_hour) == 1
+    return isinstance(member, Once)
+
+
 def anchored(member: Member, anchor: datetime) -> Member:
     """Return the member with this anchor if it needs one, else the member itself."""
     return member if isinstance(member, Once) or member.is_anchored else replace(member, anchor=anchor)

@@ -25,12 +25,14 @@ from rqsched.spec.members import (
     MemberLike,
     Once,
     anchored,
+    has_one_time,
     is_from_completion,
     is_plain,
     iso_text,
     parse_instant,
     require_member,
 )
+from rqsched.spec.moved import ON_EXCLUDED, Moved, at_time_of, on_every_day, require_on_excluded, require_whole_days
 from rqsched.spec.places import placed
 from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_choice, require_timezone
@@ -38,7 +40,7 @@ from rqsched.spec.zones import require_choice, require_timezone
 __all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK = timedelta(microseconds=1)
+_TICK, _LAST = timedelta(microseconds=1), datetime.max.replace(tzinfo=UTC)
 _MOST_GAPS = 1000
 _Answer = TypeVar("_Answer")
 
@@ -69,8 +71,13 @@ class Spec(Timeline):
     (`skip`). None is `skip`, and `shift` once a schedule is created with it."""
     dst_fold: str | None
     """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
+    on_excluded: str
+    """What becomes of an occurrence on an excluded day: it does not happen (`skip`), or it happens on the `next` or the
+    `previous` day that is not excluded, at the same local time."""
     newer: str
     """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
+    settled = frozenset[datetime]()
+    """Nominal instants that are none any more, as they have had their outcome elsewhere."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
     """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
@@ -83,10 +90,12 @@ class Spec(Timeline):
         exclude: ExcludeLike = (),
         dst_gap: str | None = None,
         dst_fold: str | None = None,
+        on_excluded: str | None = None,
         newer: str = "",
     ) -> None:
         object.__setattr__(self, "dst_gap", require_choice("dst_gap", dst_gap))
         object.__setattr__(self, "dst_fold", require_choice("dst_fold", dst_fold))
+        object.__setattr__(self, "on_excluded", require_on_excluded(on_excluded))
         object.__setattr__(self, "newer", newer)
         object.__setattr__(self, "members", () if newer and not members else _ordered(members))
         object.__setattr__(self, "names_timezone", timezone is not None)
@@ -101,6 +110,17 @@ class Spec(Timeline):
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
             raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
+        if self.on_excluded != ON_EXCLUDED[0]:
+            self._require_movable()
+
+    def _require_movable(self) -> None:
+        """Check that all of it can be moved; raises InvalidSpecError, which names what can."""
+        for member in self.members:
+            if not has_one_time(member):
+                what = f"{self.on_excluded!r} moves Once and crons with one time of day, such as '0 9 25 * *'"
+                how = f"{member.describe(self.timezone)!r} is neither: leave it at 'skip', or split the schedule"
+                raise InvalidSpecError("on_excluded", f"{what}; {how}")
+        require_whole_days(self.exclude, self.on_excluded)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
@@ -129,9 +149,44 @@ class Spec(Timeline):
         self.require_known()
         found = (source for member in self.members for source in member.sources(anchor, self.timezone))
         choice = ClockChoice(self.dst_gap == "shift", self.dst_fold == "both")
-        if choice == SKIP_AND_FIRST:
-            return tuple(found)
-        return tuple(replace(one, choice=choice) if isinstance(one, ZonedCron) else one for one in found)
+        if choice != SKIP_AND_FIRST:
+            found = (replace(one, choice=choice) if isinstance(one, ZonedCron) else one for one in found)
+        return tuple(map(self._moved, found)) if self.is_moving else tuple(found)
+
+    def _moved(self, source: Source) -> Source:
+        """Return a source whose excluded instants happen on other days."""
+        if self.exclusion is None:
+            return source
+        zone = source.zone if isinstance(source, ZonedCron) else require_timezone(self.timezone)
+        fraction = timedelta(0)
+        if isinstance(source, ZonedCron):
+            clock_time = on_every_day(source.expression)
+        else:
+            local = next(source.descending(_LAST)).astimezone(zone)
+            clock_time, fraction = at_time_of(local), timedelta(microseconds=local.microsecond)
+        settled = frozenset(at for at in self.settled if source.count(at - _TICK, at))
+        is_back, is_shift = self.on_excluded == "previous", self.dst_gap == "shift"
+        return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether what is excluded happens on other days."""
+        return self.on_excluded != ON_EXCLUDED[0] and self.exclusion is not None
+
+    def moved_from(self, instant: datetime) -> tuple[datetime, ...]:
+        """Return the nominal instants that an occurrence stands for because they were moved to it, in order."""
+        if not self.is_moving:
+            return ()
+        moved = (source for source in self.sources(instant) if isinstance(source, Moved))
+        return tuple(sorted({at for source in moved for at in source.nominals_of(instant)}))
+
+    def moved_to(self, nominal: datetime) -> datetime | None:
+        """Return when an instant that its members name happens: itself, or where it is moved; None for at no time."""
+        if not self.is_moving:
+            return nominal if self.names(nominal) else None
+        moved = (source for source in self.sources(nominal) if isinstance(source, Moved))
+        found = (one.target(nominal) for one in moved if one.count_nominals(nominal - _TICK, nominal))
+        return next((at for at in found if at is not None and self.admits(at)), None)
 
     def require_known(self) -> None:
         """Check that this release knows all of it; raises NewerReleaseError."""
@@ -168,8 +223,18 @@ class Spec(Timeline):
         if self.newer:
             return self
         fewer = replace(self)
-        object.__setattr__(fewer, "left_out", frozenset(at for at in instants if self.names(at)))
+        object.__setattr__(fewer, "settled", self.settled)
+        left_out = frozenset(at for at in instants if self.names(at))
+        object.__setattr__(fewer, "left_out", left_out | self.left_out)
         return fewer
+
+    def settled_at(self, nominals: Iterable[datetime]) -> Spec:
+        """Return the spec without occurrences that stand only for these nominal instants; it is equal to this one."""
+        if self.newer:
+            return self
+        fewer = replace(self)
+        object.__setattr__(fewer, "settled", frozenset(nominals))
+        return fewer if fewer.is_moving else fewer.without(fewer.settled)
 
     @cached_property
     def is_anchored(self) -> bool:
@@ -238,9 +303,10 @@ class Spec(Timeline):
         """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""
         window = "".join(f" {w} {iso_text(at)}" for w, at in (("from", self.start_at), ("until", self.end_at)) if at)
         excluded = f" except {', '.join(self.exclude)}" if self.exclude else ""
+        moved = f", then on the {self.on_excluded} other day" if self.is_moving else ""
         parts = [member.describe(self.timezone) for member in self.members]
         newer = [f"of a newer release ({self.newer})"] if self.newer else []
-        return "; ".join([*parts, *newer]) + window + excluded
+        return "; ".join([*parts, *newer]) + window + excluded + moved
 
     @classmethod
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
@@ -282,6 +348,7 @@ class Spec(Timeline):
             "exclude": list(self.exclude),
             "dst_gap": self.dst_gap,
             "dst_fold": self.dst_fold,
+            "on_excluded": None if self.on_excluded == ON_EXCLUDED[0] else self.on_excluded,
         }
         return {key: value for key, value in form.items() if value}
 
@@ -297,8 +364,8 @@ class Spec(Timeline):
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
-        clocks = form.get("dst_gap"), form.get("dst_fold")
-        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"), *clocks)
+        others = form.get("dst_gap"), form.get("dst_fold"), form.get("on_excluded")
+        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"), *others)
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
@@ -327,7 +394,7 @@ _CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = (
     "cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude", "dst_gap",
-    "dst_fold",
+    "dst_fold", "on_excluded",
 )  # fmt: skip
 
 

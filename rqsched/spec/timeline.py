@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, CronExpression
 from rqsched.spec.exclusion import Exclusion
+from rqsched.spec.moved import Moved
 
 _TICK = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -180,8 +181,8 @@ class Timeline(ABC):
         sources = self.sources(after)
         low, high = self._within(after, until)
         counts = [source.count(low, high) for source in sources]
-        if self.exclusion is not None:
-            for start, end in self.exclusion.stretches(low, high):
+        if self._cuts is not None:
+            for start, end in self._cuts.stretches(low, high):
                 inner = (start - _TICK, end - _TICK)
                 counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
         if len(counts) == 1:
@@ -191,11 +192,16 @@ class Timeline(ABC):
         return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
 
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
-        """Return what in (after, until] is excluded, counted as by `count_between`; None when nothing is."""
+        """Return what in (after, until] is excluded, counted as by `count_between`; None when nothing is.
+
+        Where excluded instants happen on other days, those are it that happen on none.
+        """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:
             return None
         sources = self.sources(after)
+        if self.is_moving:
+            return self._lost_between([one for one in sources if isinstance(one, Moved)], after, until, cap)
         walk, back = partial(_merged, sources), partial(_merged_back, sources)
         stretches = self.exclusion.stretches(*self._within(after, until))
         parts = [(start - _TICK, end) for start, end in stretches if next(walk(start - _TICK), end) < end]
@@ -208,12 +214,27 @@ class Timeline(ABC):
             count = _counted(chain.from_iterable(named), cap)
         return Excluded(count, next(walk(parts[0][0])), next(back(parts[-1][1] - _TICK)))
 
+    def _lost_between(self, sources: Sequence[Moved], after: datetime, until: datetime, cap: int) -> Excluded | None:
+        span = self._within(after, until)
+        lost = [(source, [*source.lost(*span, self.admits)]) for source in sources]
+        found = [source.nominals_within(parts) for source, parts in lost if parts]
+        if not found:
+            return None
+        if len(sources) == 1:
+            source, parts = lost[0]
+            count = Count(sum(source.count_nominals(a - _TICK, b - _TICK) for a, b in parts), is_capped=False)
+        else:
+            count = _counted(_distinct(merge(*found)), cap)
+        firsts = [next(source.nominals_within(parts)) for source, parts in lost if parts]
+        lasts = [source.last_within(parts) for source, parts in lost if parts]
+        return Excluded(count, min(firsts), max(lasts))
+
     def last_between(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
         """Return the newest `limit` instants in (after, until], oldest first, without walking the older ones."""
         after, until = require_utc(after, "after"), require_utc(until, "until")
         low, high = self._within(after, until)
         walk = partial(_merged_back, self.sources(after))
-        found = walk(high) if self.exclusion is None else self.exclusion.descending(walk, low, high)
+        found = walk(high) if self._cuts is None else self._cuts.descending(walk, low, high)
         if self.left_out:
             found = filterfalse(self.left_out.__contains__, found)
         newest = list(islice(takewhile(lambda at: at > low, found), limit))
@@ -224,14 +245,28 @@ class Timeline(ABC):
         low = max(after, self._opens_after)
         return low, max(low, min(until, _just_before(self.end_at or _LAST)))
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether what is excluded happens on other days: its sources yield nothing then that is."""
+        return False
+
+    @property
+    def _cuts(self) -> Exclusion | None:
+        """What is cut out of that which the sources yield."""
+        return None if self.is_moving else self.exclusion
+
+    def admits(self, instant: datetime) -> bool:
+        """Return whether an instant is within `start_at` and `end_at`."""
+        return instant > self._opens_after and (self.end_at is None or instant < self.end_at)
+
     @cached_property
     def _opens_after(self) -> datetime:
         return _just_before(self.start_at or _FIRST)
 
     def _ascending(self, after: datetime, anchor: datetime) -> Iterator[datetime]:
         sources, after = self.sources(anchor), max(after, self._opens_after)
-        if self.exclusion is not None:
-            found = self.exclusion.ascending(partial(_merged, sources), after)
+        if self._cuts is not None:
+            found = self._cuts.ascending(partial(_merged, sources), after)
         elif len(sources) == 1:
             found = sources[0].ascending(after)
         else:
