@@ -118,8 +118,8 @@ class Spec(Timeline):
         for member in self.members:
             if not has_one_time(member):
                 what = f"{self.on_excluded!r} moves Once and crons with one time of day, such as '0 9 25 * *'"
-                how = f"{member.describe(self.timezone)!r} is neither: leave it at 'skip', or split the schedule"
-                raise InvalidSpecError("on_excluded", f"{what}; {how}")
+                what += f", and {member.describe(self.timezone)!r} is neither"
+                raise InvalidSpecError("on_excluded", f"{what}; leave it at 'skip', or split the schedule")
         require_whole_days(self.exclude, self.on_excluded)
 
     def next_after(self, instant: datetime) -> datetime | None:
