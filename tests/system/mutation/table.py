@@ -1364,7 +1364,7 @@ EXCLUSIONS = (
     _edit(
         "what is excluded counts as missed",
         "spec/timeline.py",
-        "            for start, end in self.exclusion.stretches(low, high):\n",
+        "            for start, end in self._cuts.stretches(low, high):\n",
         "            for start, end in ():\n",
         "tests/core/test_excluded.py::test_what_was_missed_around_a_stretch_counts_without_what_is_excluded",
     ),
