@@ -59,7 +59,8 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
-    return _uids(connection, statement, after, limit)
+    # In the order of the index that has them: where many are paused, PostgreSQL expects many and would walk all by uid.
+    return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 
 
 def resuming(connection: Connection, until: datetime, after: str | None, limit: int) -> tuple[list[str], str | None]:

@@ -569,9 +569,11 @@ _LOOKED_AT = 5
 """Times as many schedules as are counted are looked at: all of them where no other status has as many."""
 
 
-def _count_up_to(connection: Connection, most: int, *conditions: sa.ColumnElement[bool]) -> int:
+def _count_up_to(
+    connection: Connection, most: int, *conditions: sa.ColumnElement[bool], order: Sequence[sa.Column[Any]] = ()
+) -> int:
     """Count the rows of what the conditions are about."""
-    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions)
+    some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions).order_by(*order)
     counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
     return connection.execute(counted).scalar_one()
 
@@ -634,9 +636,10 @@ def late(
 def count_late(
     connection: Connection, namespace: str | None, since: datetime, most: int, frozen: Collection[str] = ()
 ) -> int:
-    """Count those, up to `most`."""
+    """Count those, up to `most`, the earliest first: without an order, a plan for any time would read all schedules."""
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
-    return _count_up_to(connection, most, IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen))
+    is_meant = IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen)
+    return _count_up_to(connection, most, *is_meant, order=(schedules.c.due_at, schedules.c.uid))
 
 
 def _first_due(
