@@ -14,7 +14,7 @@ from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import malformed_cursor, page_by_uid
-from rqsched.store.tables import IS_DELETED, IS_LIVE, backfills, is_outside, schedules
+from rqsched.store.tables import backfills, incarnations, is_outside, schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,10 @@ def page(
 
 def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.ColumnElement[bool]:
     """Return the condition that a backfill is of an incarnation of an id; of an only one an index has the order."""
-    named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
-    each = [sa.select(schedules.c.uid).where(*named, condition) for condition in (IS_LIVE, IS_DELETED)]
-    incarnations = sa.union_all(*each)
-    uids = connection.execute(incarnations.limit(2)).scalars().all()
+    of_id = incarnations(namespace, schedule_id)
+    uids = connection.execute(of_id.limit(2)).scalars().all()
     owner = backfills.c.schedule_uid
-    return owner == uids[0] if len(uids) == 1 else owner.in_(incarnations)
+    return owner == uids[0] if len(uids) == 1 else owner.in_(of_id)
 
 
 def interrupted(

@@ -124,7 +124,7 @@ def search_runs(
     select = select.where(*_conditions(filters, sort))
     for walk in _walks(connection, filters, sort, cursor):
         last = walk.last(connection, most_looked_at)
-        upto = [] if last is None else [walk.is_up_to(last[:-1])]
+        upto = [] if last is None else [walk.is_up_to(last)]
         statement = select.where(*walk.within, *upto).order_by(*walk.direction).limit(limit + 1 - len(items))
         statement, cut = cut_to_size(connection, statement, most)
         items += [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
@@ -132,7 +132,7 @@ def search_runs(
             items = items[:limit]
             return FoundRuns(items, walk.cursor_at(items[-1][1]), is_cut=False)
         if last is not None:
-            following = None if _is_over(filters, sort, last.created_at) else walk.cursor(last[:-1])
+            following = None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
             break
         following = walk.following
     return FoundRuns(items, following, is_cut=following is not None)
@@ -155,11 +155,13 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-def _is_over(filters: RunFilters, sort: str, created_at: datetime) -> bool:
-    """Return whether nothing that was created before, or after, a run that was looked at can match."""
-    if sort == "created":
-        return filters.until is not None and created_at >= filters.until
-    return sort == "-created" and filters.since is not None and created_at < filters.since
+def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk, last: Sequence[Any]) -> bool:
+    """Return whether nothing that was created before, or after, the last run that was looked at can match."""
+    bound = {"created": filters.until, "-created": filters.since}.get(sort)
+    if bound is None:
+        return False
+    created_at = walk.created_at(connection, last)
+    return created_at >= bound if sort == "created" else created_at < bound
 
 
 class _Walk(NamedTuple):
@@ -197,10 +199,14 @@ class _Walk(NamedTuple):
         return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
 
     def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
-        """Read the place of the last of so many runs, and when it was created; None when there are fewer."""
-        statement: sa.Select[Any] = sa.select(*self.order, runs.c.created_at).where(*self.within)
-        statement = statement.order_by(*self.direction)
+        """Read the place of the last of so many runs, in the index alone; None when there are fewer."""
+        statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
         return connection.execute(statement.offset(most - 1).limit(1)).first()
+
+    def created_at(self, connection: Connection, place: Sequence[Any]) -> datetime:
+        """Read when the run at a place was created."""
+        is_there = (column == value for column, value in zip(self.order, place, strict=True))
+        return connection.execute(sa.select(runs.c.created_at).where(*self.within, *is_there)).scalar_one()
 
     def cursor_at(self, run: Run) -> str:
         """Return where the page after a run begins, also one of an incarnation that was walked before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import quote
 
 import pytest
 
@@ -63,6 +64,31 @@ def test_what_was_asked_is_listed_by_each_filter_in_words(any_pages: Pages) -> N
     assert "Nobody asked for that." in any_pages.get("/audit?who=nobody")
     any_pages.env.advance(DAY)
     assert rows(any_pages.get("/audit?within=1h")) == []
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("name", ['O"Neil', "back\\slash", "Ünal Ärzte", "100%", "a_b", "line\nbreak"])
+def test_who_asked_is_found_by_a_part_of_the_name_however_it_is_written(any_pages: Pages, name: str) -> None:
+    handle = any_pages.env.create("nightly")
+    handle.pause(context=said(name))
+    handle.resume(context=said("somebody else"))
+    for part in (name, name[1:], name[:-1], name[-3:].upper()):
+        assert [row[1] for row in rows(any_pages.get(f"/audit?who={quote(part)}"))] == ["paused"], part
+
+
+@pytest.mark.every_database
+def test_what_was_asked_of_an_id_is_that_of_all_who_had_it(any_pages: Pages) -> None:
+    env = any_pages.env
+    for who in ("ada", "grace"):
+        handle = env.create("again")
+        handle.pause(context=said(who))
+        env.advance(MINUTE)
+        handle.delete(context=said(who))
+        env.advance(MINUTE)
+    env.create("other").pause(context=said("ada"))
+    of_id = rows(any_pages.get("/audit?schedule=again"))
+    assert [(row[1], row[2]) for row in of_id if row[1] == "paused"] == [("paused", "grace cli"), ("paused", "ada cli")]
+    assert {row[0] for row in of_id} == {"again"}
 
 
 def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
