@@ -341,7 +341,7 @@ def search_asked(
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
         # Their uids are read once and compared as another text is: by an index of theirs all their fires would be read.
-        uids = connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars().all()
+        uids = [*connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars()]
         wanted = [dialect_of(connection).one_of(events.schedule_uid.concat(""), uids), *wanted[1:]]
     columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))
     statement = columns.where(*within, *wanted).order_by(*order).limit(limit + 1)

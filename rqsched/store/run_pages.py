@@ -206,7 +206,8 @@ class _Walk(NamedTuple):
     def created_at(self, connection: Connection, place: Sequence[Any]) -> datetime:
         """Read when the run at a place was created."""
         is_there = (column == value for column, value in zip(self.order, place, strict=True))
-        return connection.execute(sa.select(runs.c.created_at).where(*self.within, *is_there)).scalar_one()
+        found: datetime = connection.execute(sa.select(runs.c.created_at).where(*self.within, *is_there)).scalar_one()
+        return found
 
     def cursor_at(self, run: Run) -> str:
         """Return where the page after a run begins, also one of an incarnation that was walked before."""

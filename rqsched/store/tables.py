@@ -135,7 +135,7 @@ def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]
     return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).scalar_subquery()
 
 
-def incarnations(namespace: str, schedule_id: str) -> sa.CompoundSelect[tuple[str]]:
+def incarnations(namespace: str, schedule_id: str) -> sa.CompoundSelect[str]:
     """Read the uids of the schedules with an id, deleted ones too; each part by an index of its own."""
     named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
     return sa.union_all(*(sa.select(schedules.c.uid).where(*named, one) for one in (IS_LIVE, IS_DELETED)))
