@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,6 +41,10 @@ class World:
     """How many runs of each there are."""
     now: datetime
     """Before it lies the history, after it what is due."""
+    events: int = 1
+    """How many events of each somebody asked for."""
+    failing_days: int = 0
+    """On how many of the first days every run failed; on the newest day one in ten did."""
 
     def build(self, scheduler: Scheduler) -> str:
         """Write everything; returns the uid of a run of the newest day."""
@@ -82,7 +86,8 @@ class World:
             for number in range(self.schedules):
                 at, is_newest = self._at(number, day), day == self.days - 1
                 is_blocked = is_newest and number < RARE
-                status = "failed" if is_newest and number % KINDS == FAILED else "succeeded"
+                has_failed = day < self.failing_days or (is_newest and number % KINDS == FAILED)
+                status = "failed" if has_failed else "succeeded"
                 ended = None if is_blocked else at + timedelta(seconds=20)
                 yield {
                     **model, "uid": self._run_uid(number, day), "schedule_uid": self._uid(self._at(number, -1), number),
@@ -96,12 +101,13 @@ class World:
                 }  # fmt: skip
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        """Yield that each schedule was created, and by whom."""
-        for number in range(self.schedules):
+        """Yield that each schedule was created, and by whom; further events, spread over the history, say the same."""
+        for number, sequence in product(range(self.schedules), range(1, self.events + 1)):
             who = "rare" if number == RARE else f"person-{number % KINDS}"
             at = self._at(number, -1)
             yield {
-                "schedule_uid": self._uid(at, number), "sequence": 1, "event_type": CREATED, "recorded_at": at,
+                "schedule_uid": self._uid(at, number), "sequence": sequence, "event_type": CREATED,
+                "recorded_at": at + (sequence - 1) * self.days * _DAY / self.events,
                 "payload": dumps({"command_context": {"principal": who, "source": "http"}}),
                 "workflow_instance_id": None, "workflow_run_id": None,
             }  # fmt: skip
