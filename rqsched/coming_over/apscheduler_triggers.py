@@ -127,15 +127,16 @@ def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
         positions=[_position(one) for one in fields["day"] if _name(one) == _DAY_POSITION],
         has_last_day=_LAST_DAY in days,
     )
-    return _timing_of_cron(cron, zone, window, now)
+    keys, changes = _keys_of_cron(cron, zone, window, now)
+    return Timing({**keys, **changes.keys(dst_gap="shift", dst_fold="both")}, tuple(_other_times(cron, changes)))
 
 
-def _timing_of_cron(cron: CronFields, zone: str, window: Window, now: datetime) -> Timing:
+def _keys_of_cron(cron: CronFields, zone: str, window: Window, now: datetime) -> tuple[Mapping[str, Any], ClockChanges]:
     expression = cron.expression()
     keys: dict[str, Any] = {"cron": expression, "timezone": zone, **window.keys()}
     if len(expression.split()) == 6:
         keys["cron_seconds"] = "first"
-    return Timing(keys, tuple(_other_times(cron, ClockChanges.of(expression, zone, now))))
+    return keys, ClockChanges.of(expression, zone, now)
 
 
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
@@ -143,12 +144,9 @@ def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
     if changes.go_forward and 0 in cron.hours and not is_hour_by_hour:
         # It steps to the next day or month by what lies between by the calendar, which is an hour too far then.
         yield "When the clocks went forward, APScheduler may pass over the next midnight; rqsched does not."
-    if changes.is_every_hour:
-        return
-    if changes.skips:
-        yield "When the clocks go forward over its time, APScheduler runs it later; rqsched skips it."
-    if changes.repeats:
-        yield "When the clocks go back over its time, APScheduler runs it twice; rqsched once."
+    is_once_a_day = len({*cron.hours}) == len({*cron.minutes}) == len({*cron.seconds}) == 1
+    if changes.skips and not changes.is_every_hour and not is_once_a_day:
+        yield "When the clocks go forward over its times, APScheduler may pass over some; rqsched runs each later."
 
 
 def _calendar_interval(state: Mapping[str, Any], now: datetime) -> Timing:
@@ -172,7 +170,8 @@ def _calendar_interval(state: Mapping[str, Any], now: datetime) -> Timing:
     zone = _zone(state["timezone"])
     end = state["end_date"]
     window = Window(_midnight(start, zone), _midnight(end + _DAY, zone) if end else None)
-    return _timing_of_cron(cron, zone, window, now)._replace(lost=())  # it treats changes of clocks as rqsched does
+    keys, changes = _keys_of_cron(cron, zone, window, now)
+    return Timing({**keys, **changes.keys(dst_gap="skip")})  # it passes over a time that the clocks leave out
 
 
 def _window_of_years(years: set[int], zone: str) -> Window:

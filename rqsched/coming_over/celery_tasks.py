@@ -6,7 +6,7 @@ Nothing of Celery is imported: its crontabs are read by its grammar, its interva
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
@@ -196,8 +196,9 @@ class PeriodicTask(NamedTuple):
             return {"once": iso_utc(when.at), **window}
         if isinstance(when, Crontab):
             expression, zone = when.ours()
-            lost += _other_times(ClockChanges.of(expression, zone, now))
-            return {"cron": expression, "timezone": zone, **window}
+            changes = ClockChanges.of(expression, zone, now)
+            lost += changes.told_of("Celery")
+            return {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift"), **window}
         every, first = format_duration(require_interval(when.every)), self._first_of(when, timezone)
         if first is not None:
             return {"spec": {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window}}
@@ -224,13 +225,6 @@ class PeriodicTask(NamedTuple):
         if not isinstance(self.when, Crontab) or not starts:
             return None
         return Spec(*self.when.ours()).next_after(max(starts))
-
-
-def _other_times(changes: ClockChanges) -> Iterator[str]:
-    if changes.skips and not changes.is_every_hour:
-        yield "When the clocks go forward over its time, Celery runs it later; rqsched skips it."
-    if changes.repeats and changes.is_every_hour:
-        yield "When the clocks go back, Celery runs nothing in the repeated hour; rqsched does."
 
 
 def _rounded_down(at: datetime, resolution: timedelta, timezone: str) -> datetime:

@@ -6,8 +6,9 @@ name. What one expression of ours cannot say is refused. The file knows no sched
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 from rqsched.errors import InvalidCronError, InvalidTimezoneError
@@ -120,8 +121,8 @@ def fixed_offset(offset: timedelta | None) -> str:
 class ClockChanges(NamedTuple):
     """What the changes of clocks in the year after an instant do to an expression."""
 
-    skips: bool
-    """Whether one leaves out a time that it names."""
+    skips: int
+    """How many of the times that it names one of them leaves out, counted up to two."""
     repeats: bool
     """Whether one shows a time that it names twice."""
     is_every_hour: bool
@@ -139,12 +140,27 @@ class ClockChanges(NamedTuple):
                 break
             if span.start > now.replace(tzinfo=None):
                 changes.append((span.local_start, span.seen_until))
+        left_out = (len([*islice(parsed.readings(seen, start), 2)]) for start, seen in changes if seen < start)
         return cls(
-            any(any(parsed.readings(seen, start)) for start, seen in changes if seen < start),
+            max(left_out, default=0),
             any(any(parsed.readings(start, seen)) for start, seen in changes if start < seen),
             parsed.is_every_hour,
             any(seen < start for start, seen in changes),
         )
+
+    def keys(self, **options: str) -> dict[str, str]:
+        """Return the options of an entry that say what is done about them; none where there is nothing to say."""
+        return options if self.go_forward and not self.is_every_hour else {}
+
+    def told_of(self, other: str) -> Iterator[str]:
+        """Say what one that goes along readings of the local clock, as all but APScheduler, does otherwise than ours.
+
+        It shifts a reading that is left out and runs one that is shown twice once: `shift`, and `first`.
+        """
+        if self.skips > 1 and not self.is_every_hour:
+            yield f"When the clocks go forward over several of its times, {other} runs one of them, and rqsched each."
+        if self.repeats and self.is_every_hour:
+            yield f"When the clocks go back, {other} runs nothing in the repeated hour; rqsched does."
 
 
 def _position(position: Position) -> str:

@@ -17,6 +17,8 @@ from rq.defaults import DEFAULT_RESULT_TTL
 from rq.exceptions import TimeoutFormatError
 from rq.utils import parse_timeout
 
+from rqsched.clock import SystemClock
+from rqsched.coming_over.cron_fields import ClockChanges
 from rqsched.coming_over.rq_jobs import Call, call_of, entry_of, lost_timeout
 from rqsched.coming_over.source import Reading, SourceEntry, derived_id, named_id
 from rqsched.coming_over.unpickle import NotReadableError
@@ -132,10 +134,15 @@ class RqCron:
                 f"RQ fires it at each start of `rq cron`, and then every {interval} s; here it counts from the import."
             )
             return {"interval": interval}, [told]
-        when = {"cron": str(cron), "timezone": self._reading.timezone or "UTC"}
-        if len(str(cron).split()) == 6:
+        zone = self._reading.timezone or "UTC"
+        *fields, last = str(cron).split()
+        has_seconds = len(fields) == 5
+        expression = " ".join([last, *fields]) if has_seconds else str(cron)
+        changes = ClockChanges.of(expression, zone, SystemClock().now())
+        when = {"cron": str(cron), "timezone": zone, **changes.keys(dst_gap="shift")}
+        if has_seconds:
             when["cron_seconds"] = "last"
-        return when, []
+        return when, [*changes.told_of("RQ")]
 
 
 def _require_of_module(function: object, path: str) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 from redis import Redis
 
+from rqsched.coming_over.cron_fields import ClockChanges
 from rqsched.coming_over.rq_jobs import Call, call_in, described, entry_of, loads, lost_timeout
 from rqsched.coming_over.source import Reading, SourceEntry, derived_id, move_scored, named_id
 from rqsched.coming_over.unpickle import NotReadableError
@@ -184,10 +185,11 @@ class RqScheduler:
         if cron:
             expression = _cron(str(cron))
             zone = self._reading.timezone or "UTC"
-            when = {"cron": expression, "timezone": zone, **bound}
+            changes = ClockChanges.of(expression, zone, next_at)
+            when = {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift"), **bound}
             if len(expression.split()) == 6:
                 when["cron_seconds"] = "first"
-            return when, ["cron", cron], [*_other_times(expression, zone, next_at)]
+            return when, ["cron", cron], [*_other_times(expression, zone, next_at), *changes.told_of(KIND)]
         return {"once": iso_utc(next_at)}, ["once", iso_utc(next_at)], []
 
     def _notes(self, found: Sequence[SourceEntry]) -> Iterator[str]:

@@ -18,13 +18,10 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.apscheduler_triggers import OWN, Timing, timing_of
 from rqsched.coming_over.unpickle import NotReadableError, unpickle
 from rqsched.errors import InvalidInputError, InvalidSpecError
-from rqsched.spec.spec import Spec
-from rqsched.timing import unfold
-from tests.coming_over.test_celery_times import touched
+from tests.coming_over.test_celery_times import timing_in, touched
 from tests.support.rows import every_row
 
 _ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Sao_Paulo")
@@ -38,6 +35,10 @@ _CRONS: tuple[dict[str, Any], ...] = (
     {"hour": "0,6", "minute": 30},
     {"day": 1},
     {"hour": 2, "minute": 30},
+    {"hour": 2, "minute": "*/15"},
+    {"hour": "1,2"},
+    {"hour": "*/2"},
+    {"hour": "1-5", "minute": "*/20"},
     {"hour": 1, "minute": 30},
     {"hour": "*/3", "minute": "15,45"},
     {"hour": "8-18/2", "day_of_week": "mon-fri"},
@@ -71,8 +72,7 @@ def becomes(trigger: BaseTrigger, now: datetime, next_at: datetime | None = None
 
 def ours(timing: Timing, after: datetime, count: int = 20) -> list[datetime]:
     """The next occurrences of the schedule that a trigger becomes, that instant included."""
-    declared = declaration_of({"schedule_id": "t", "workflow": "shop.tasks.run", **timing.keys})
-    spec = Spec.coerce(unfold(declared.spec, declared.options)[0])
+    spec = timing_in({"schedule_id": "t", "workflow": "shop.tasks.run", **timing.keys})
     return [*islice(spec.between(after, datetime(2200, 1, 1, tzinfo=UTC)), count)]
 
 
@@ -115,15 +115,19 @@ def test_crons_fire_when_their_schedules_do_unless_it_is_said(zone: str) -> None
 
 def test_what_differs_is_said_where_the_clocks_change() -> None:
     zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
-    skipped = becomes(CronTrigger(hour=2, minute=30, timezone=zone), spring)
-    assert skipped.lost == ("When the clocks go forward over its time, APScheduler runs it later; rqsched skips it.",)
+    later = CronTrigger(hour=2, minute=30, timezone=zone)
+    assert (becomes(later, spring).lost, becomes(later, spring).keys["dst_gap"]) == ((), "shift")
+    assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in theirs(later, spring.astimezone(ZoneInfo(zone)))
+    assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in ours(becomes(later, spring), spring)
+    for fields in ({"hour": 2, "minute": "*/15"}, {"hour": "1,2"}):
+        assert becomes(CronTrigger(**fields, timezone=zone), spring).lost == (
+            "When the clocks go forward over its times, APScheduler may pass over some; rqsched runs each later.",
+        )
     twice = CronTrigger(hour=1, minute=30, timezone=zone)
-    assert becomes(twice, autumn).lost == (
-        "When the clocks go back over its time, APScheduler runs it twice; rqsched once.",
-    )
-    first, second = datetime(2026, 11, 1, 5, 30, tzinfo=UTC), datetime(2026, 11, 1, 6, 30, tzinfo=UTC)
-    assert {first, second} <= {*theirs(twice, autumn.astimezone(ZoneInfo(zone)))}
-    assert {first, second} & {*ours(becomes(twice, autumn), autumn)} == {first}
+    assert (becomes(twice, autumn).lost, becomes(twice, autumn).keys["dst_fold"]) == ((), "both")
+    night = {datetime(2026, 11, 1, 5, 30, tzinfo=UTC), datetime(2026, 11, 1, 6, 30, tzinfo=UTC)}
+    assert night <= {*theirs(twice, autumn.astimezone(ZoneInfo(zone)))}
+    assert night <= {*ours(becomes(twice, autumn), autumn)}
     assert becomes(CronTrigger(minute=30, timezone=zone), autumn).lost == ()
 
     mondays = CronTrigger(day_of_week="mon", timezone=zone)
@@ -174,6 +178,7 @@ def test_calendar_intervals_that_are_crons_fire_as_they_do() -> None:
                 expected = theirs(trigger, now)
                 with row((fields, zone)):
                     timing = becomes(trigger, now)
+                    assert timing.keys["dst_gap"] == "skip"
                     assert ours(timing, datetime(2025, 12, 1, tzinfo=UTC)) == expected
                     assert timing.lost == ()
 

@@ -105,6 +105,7 @@ def test_tables_are_read_as_django_wrote_them(project: DjangoBeat, foreign_url: 
         **as_before,
         "cron": "30 7 * * mon-fri",
         "timezone": "Europe/Berlin",
+        "dst_gap": "shift",
         "kwargs": {"to": "all"},
         "description": "the report",
         "queue": "high",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from django_celery_beat.tzcrontab import TzAwareCrontab
 from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.celery_tasks import Clocked, Crontab, Interval, PeriodicTask, When
 from rqsched.coming_over.source import SourceEntry
+from rqsched.core.schedule_options import define
 from rqsched.spec.spec import Spec
 from rqsched.timing import unfold
 from tests.support.rows import every_row
@@ -27,6 +29,10 @@ _CRONTABS = (
     ("0", "*", "*", "*", "*"),
     ("*/7", "*", "*", "*", "*"),
     ("30", "2", "*", "*", "*"),
+    ("*/15", "2", "*", "*", "*"),
+    ("0", "*/2", "*", "*", "*"),
+    ("0", "1,2", "*", "*", "*"),
+    ("*/20", "1-5", "*", "*", "*"),
     ("30", "1", "*", "*", "*"),
     ("15,45", "*/3", "*", "*", "*"),
     ("0", "22-2", "*", "*", "*"),
@@ -64,9 +70,15 @@ def becomes(when: When, now: datetime, **others: Any) -> SourceEntry:
 def ours(entry: SourceEntry, after: datetime, count: int = 20) -> list[datetime]:
     """The next occurrences of the schedule that an entry becomes."""
     assert entry.entry is not None, entry.lost
-    declared = declaration_of(entry.entry)
-    spec = Spec.coerce(unfold(declared.spec, declared.options)[0])
-    return [*islice(spec.between(after + timedelta(microseconds=1), datetime(2200, 1, 1, tzinfo=UTC)), count)]
+    found = timing_in(entry.entry).between(after + timedelta(microseconds=1), datetime(2200, 1, 1, tzinfo=UTC))
+    return [*islice(found, count)]
+
+
+def timing_in(entry: Mapping[str, Any]) -> Spec:
+    """The timing of the schedule that an entry declares, with what it says of changes of clocks and nothing else."""
+    declared = declaration_of(entry)
+    spec, options = unfold(declared.spec, declared.options)
+    return define(None, {"dst_gap": "skip", **options}, workflow="t", spec=spec, defaults={}).parsed_spec
 
 
 def theirs(due: Any, after: datetime, count: int = 20) -> list[datetime]:
@@ -106,10 +118,22 @@ def test_crontabs_run_when_their_schedules_do_unless_it_is_said(celery: Celery, 
 def test_what_differs_is_said_where_the_clocks_change(celery: Celery) -> None:
     zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
     at_half_past = becomes(Crontab("30", "2", "*", "*", "*", zone), spring)
-    assert at_half_past.lost == ("When the clocks go forward over its time, Celery runs it later; rqsched skips it.",)
+    assert at_half_past.lost == ()
+    assert (at_half_past.entry or {})["dst_gap"] == "shift"
     real = TzAwareCrontab(minute="30", hour="2", tz=ZoneInfo(zone), app=celery)
     assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in theirs(real, spring.astimezone(ZoneInfo(zone)))
-    assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) not in ours(at_half_past, spring)
+    assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in ours(at_half_past, spring)
+
+    quarters = becomes(Crontab("*/15", "2", "*", "*", "*", zone), spring)
+    assert quarters.lost == (
+        "When the clocks go forward over several of its times, Celery runs one of them, and rqsched each.",
+    )
+    real = TzAwareCrontab(minute="*/15", hour="2", tz=ZoneInfo(zone), app=celery)
+    first, night = datetime(2026, 3, 8, 7, tzinfo=UTC), datetime(2026, 3, 8, 12, tzinfo=UTC)
+    assert [at for at in theirs(real, spring.astimezone(ZoneInfo(zone))) if first <= at < night] == [first]
+    assert [at for at in ours(quarters, spring) if first <= at < night] == [
+        first + quarter * timedelta(minutes=15) for quarter in range(4)
+    ]
 
     hourly = becomes(Crontab("0", "*", "*", "*", "*", zone), autumn)
     assert hourly.lost == ("When the clocks go back, Celery runs nothing in the repeated hour; rqsched does.",)

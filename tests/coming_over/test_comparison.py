@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -18,7 +19,8 @@ from freezegun import freeze_time
 from rq.cron import CronJob
 from rq_scheduler.utils import get_next_scheduled_time  # type: ignore[import-untyped]
 
-from rqsched import Cron
+from rqsched.spec.spec import Spec
+from tests.support.narrow import present
 from tests.support.processes import REPOSITORY
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -36,10 +38,8 @@ def host_in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def by_rqsched(expression: str, last: datetime) -> datetime:
-    found = Cron(expression, "Europe/Berlin").next_after(last)
-    assert found is not None
-    return found
+def by_rqsched(expression: str, last: datetime, gap: str = "shift", fold: str = "first") -> datetime:
+    return present(Spec(expression, "Europe/Berlin", dst_gap=gap, dst_fold=fold).next_after(last))
 
 
 def by_rq_scheduler(expression: str, last: datetime) -> datetime:
@@ -118,7 +118,7 @@ def local_times(following: NEXT, expression: str, since: datetime, count: int) -
 
 
 IN_SPRING = {
-    (): "not that day, which is recorded",
+    (): "not that day",
     ("03:30",): "at 03:30",
     ("01:30", "01:30"): "at 03:30; on Python 3.11 at 01:30, in every pass until 03:00",
 }
@@ -132,12 +132,30 @@ def test_page_has_a_row_for_each_package() -> None:
 
 @pytest.mark.parametrize("name", BY)
 def test_page_says_what_each_package_does_when_clocks_change(name: str) -> None:
-    following, (spring, autumn, hourly) = BY[name], table()[name]
+    following, (spring, autumn, hourly, _) = BY[name], table()[name]
 
     in_spring = tuple(local_times(following, "30 2 * * *", SPRING, 2))
-    if name != "rq-scheduler" or sys.version_info < (3, 12):
-        assert spring == IN_SPRING[in_spring]
-    else:
+    if name == "rqsched" or (name == "rq-scheduler" and sys.version_info >= (3, 12)):
         assert spring.startswith(IN_SPRING[in_spring])
-    assert autumn == IN_AUTUMN[tuple(local_times(following, "30 2 * * *", AUTUMN, 2))]
+    else:
+        assert spring == IN_SPRING[in_spring]
+    assert autumn.partition(";")[0] == IN_AUTUMN[tuple(local_times(following, "30 2 * * *", AUTUMN, 2))]
     assert hourly == EACH_HOUR[len(local_times(following, "30 * * * *", AUTUMN, 36))]
+
+
+def test_page_says_what_other_options_do() -> None:
+    spring, autumn, *_ = table()["rqsched"]
+    skip, both = partial(by_rqsched, gap="skip"), partial(by_rqsched, fold="both")
+    skipped, twice = local_times(skip, "30 2 * * *", SPRING, 2), local_times(both, "30 2 * * *", AUTUMN, 2)
+    assert spring.endswith(f'with `dst_gap="skip"` {IN_SPRING[tuple(skipped)]}')
+    assert autumn.endswith(f'with `dst_fold="both"` {IN_AUTUMN[tuple(twice)]}')
+
+
+@pytest.mark.parametrize("name", [name for name in BY if name != "rqsched"])
+def test_what_an_import_writes_fires_at_the_instants_of_the_package(name: str) -> None:
+    options = dict(re.findall(r'`dst_(gap|fold)="(\w+)"`', table()[name][3]))
+    ours = partial(by_rqsched, **options)
+    for since in (SPRING, AUTUMN):
+        theirs = tuple(local_times(BY[name], "30 2 * * *", since, 2))
+        if theirs != ("01:30", "01:30"):  # no schedule fires as rq-scheduler does on Python 3.11
+            assert tuple(local_times(ours, "30 2 * * *", since, 2)) == theirs

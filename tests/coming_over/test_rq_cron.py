@@ -89,6 +89,23 @@ def test_a_cron_expression_is_read_in_the_zone_of_its_host(
     assert (only(berlin).entry["timezone"], berlin.notes) == ("Europe/Berlin", [])
 
 
+@pytest.mark.parametrize(
+    ("written", "gap", "lost"),
+    [
+        ("30 2 * * *", "shift", ()),
+        ("*/15 2 * * * 30", "shift",
+         ("When the clocks go forward over several of its times, RQ runs one of them, and rqsched each.",)),
+        ("0 * * * *", None, ("When the clocks go back, RQ runs nothing in the repeated hour; rqsched does.",)),
+    ],
+)  # fmt: skip
+def test_a_cron_expression_does_what_rq_does_when_clocks_change_or_it_is_said(
+    written: str, gap: str | None, lost: tuple[str, ...], configured: Configured
+) -> None:
+    one = only(configured(f"report, 'low', cron={written!r}, job_timeout=60", reading=Reading(True, "Europe/Berlin")))
+    assert (one.entry.get("dst_gap"), one.lost) == (gap, lost)
+    assert "dst_gap" not in only(configured(f"report, 'low', cron={written!r}, job_timeout=60")).entry, "UTC"
+
+
 def test_one_without_a_name_is_named_by_what_it_does(configured: Configured) -> None:
     ids = [
         [one.entry["schedule_id"] for one in distinct(configured(*registers).entries()) if one.entry]

@@ -77,7 +77,8 @@ def test_a_cron_expression_is_read_in_the_zone_of_its_host(theirs: Any, redis: R
     assert [entry(utc)[name] for name in ("cron", "timezone", "queue")] == ["0 9 * * mon-fri", "UTC", "high"]
     assert ["clock of its host" in note for note in utc.notes] == [True]
     berlin = RqScheduler(redis, Reading(timezone="Europe/Berlin"))
-    assert entry(berlin)["timezone"] == "Europe/Berlin"
+    assert (entry(berlin)["timezone"], entry(berlin)["dst_gap"]) == ("Europe/Berlin", "shift")
+    assert "dst_gap" not in entry(utc)
     assert berlin.notes == []
 
 
