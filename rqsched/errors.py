@@ -11,17 +11,21 @@ RqschedError
 │   ├── InvalidPolicyError
 │   ├── InvalidLimitError
 │   ├── InvalidTypeError (also a TypeError)
+│   ├── UnknownCalendarError
 │   └── UnknownWorkflowError
 ├── NotFoundError (also a LookupError)
 │   ├── NamespaceNotFoundError
 │   ├── ScheduleNotFoundError
 │   ├── RunNotFoundError
-│   └── BackfillNotFoundError
+│   ├── BackfillNotFoundError
+│   └── CalendarNotFoundError
 ├── ConflictError
 │   ├── ScheduleExistsError
 │   ├── ScheduleStateError
 │   ├── RunStateError
 │   ├── VersionConflictError
+│   ├── CalendarInUseError
+│   ├── CalendarChangedError
 │   ├── IdempotencyConflictError
 │   ├── HeldError
 │   │   └── FrozenError
@@ -198,6 +202,19 @@ class UnknownWorkflowError(InvalidInputError):
         )
 
 
+class UnknownCalendarError(InvalidInputError):
+    """A schedule names a calendar that there is not, in its namespace or shared by all."""
+
+    code = "unknown_calendar"
+    remedy = "Create the calendar first, or correct its name: `rqsched calendar list` shows those that there are."
+
+    def __init__(self, calendar: str, namespace: str, known: Iterable[str] = ()) -> None:
+        self.calendar = calendar
+        self.namespace = namespace
+        told = f"{calendar!r} is no date, range or weekly window, and no calendar of namespace {namespace!r}"
+        super().__init__("exclude", f"{told}{did_you_mean(calendar, known) or '; create that first, or correct it'}")
+
+
 class NotFoundError(RqschedError, LookupError):
     """Nothing of this identity exists (any more)."""
 
@@ -254,6 +271,19 @@ class BackfillNotFoundError(NotFoundError):
         super().__init__(
             f"no backfill {backfill!r}; Scheduler.backfills() and GET /api/v1/backfills/ list those that exist."
         )
+
+
+class CalendarNotFoundError(NotFoundError):
+    """No calendar of this name, in this namespace or shared by all."""
+
+    code = "calendar_not_found"
+    remedy = "`rqsched calendar list` shows those that there are."
+
+    def __init__(self, calendar: str, namespace: str | None) -> None:
+        self.calendar = calendar
+        self.namespace = namespace
+        where = "shared by all namespaces" if namespace is None else f"in namespace {namespace!r}"
+        super().__init__(f"no calendar {calendar!r} {where}; `rqsched calendar list` shows those that exist.")
 
 
 class ConflictError(RqschedError):
@@ -322,6 +352,32 @@ class VersionConflictError(ConflictError):
         super().__init__(
             f"schedule {schedule_id!r} is at version {actual}, not {expected}; read it again and repeat the change."
         )
+
+
+class CalendarInUseError(ConflictError):
+    """A calendar that schedules name is not deleted: they would fire on what it excludes."""
+
+    code = "calendar_in_use"
+    remedy = "Take it out of the `exclude` of those schedules first, or replace what it holds."
+
+    def __init__(self, calendar: str, schedules: Iterable[str], more: int = 0) -> None:
+        self.calendar = calendar
+        self.schedules = [*schedules]
+        others = f" and {more} more" if more else ""
+        named = f"calendar {calendar!r} is named by {', '.join(self.schedules)}{others}"
+        super().__init__(f"{named}; take it out of their `exclude` first, or replace what it holds.")
+
+
+class CalendarChangedError(ConflictError):
+    """The calendar changed since the caller read it, or there is another one of that name."""
+
+    code = "calendar_changed"
+    http_status = 412
+    remedy = "Read it again and repeat the change."
+
+    def __init__(self, calendar: str, reason: str) -> None:
+        self.calendar = calendar
+        super().__init__(f"calendar {calendar!r} {reason}; read it again and repeat the change.")
 
 
 class IdempotencyConflictError(ConflictError):

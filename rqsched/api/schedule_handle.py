@@ -19,6 +19,7 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
+from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -354,8 +355,16 @@ class ScheduleHandle(ScheduleView):
         def decide(connection: Any, schedule: Schedule, operation: str) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
             now = self._runtime.now()
+            names = definition.parsed_spec.calendars
             change = lifecycle.decide_update(
-                schedule, definition, now=now, note=note, tzdata=tzdata_version(), context=context, operation=operation
+                schedule,
+                definition,
+                now=now,
+                note=note,
+                tzdata=tzdata_version(),
+                context=context,
+                operation=operation,
+                calendars=require_named(connection, schedule.namespace, names, locks=True) if names else (),
             )
             return lifecycle.decide_switch(
                 change,

@@ -13,6 +13,7 @@ from rq import get_current_job
 from rqsched import signals
 from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
+from rqsched.api.calendars import Calendars
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
 from rqsched.api.holding import Holding
@@ -124,6 +125,7 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
         is_of_process = not (any(given.values()) or overrides or settings or workflows or database)
         self.declarations = of_process if is_of_process else Declarations(self.runtime.workflows)
         self._recovering = Recovering(lambda: self.runtime)
+        self.calendars = Calendars(lambda: self.runtime, self._namespace)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
 

@@ -9,9 +9,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
+from rqsched.chain.calendars import require_named
 from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
 from rqsched.chain.quotas import quota_of
@@ -24,6 +25,7 @@ from rqsched.core.lifecycle import Identity, RunsOf
 from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.core.option_table import require_key
 from rqsched.errors import RqschedError, ScheduleExistsError
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, idempotency
 from rqsched.store.caller_transaction import CallerTransaction
@@ -32,6 +34,7 @@ from rqsched.store.idempotency import Key
 
 _log = logging.getLogger(__name__)
 
+_CalendarsOf = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
 _Outcomes = list[tuple[Schedule, str]]
 """Each schedule as it is then, and whether it was `created`, `updated` or is `unchanged`."""
 
@@ -120,7 +123,9 @@ def _create(
     if known is not None:
         raise ScheduleExistsError(schedule_id, namespace)
     now = runtime.now()
-    new = created(request, uid, now)
+    new = created(
+        request, uid, now, _calendars_of(connection, request.named.namespace)(request.definition.parsed_spec.calendars)
+    )
     if key is None:
         return Decided([new], new.after)
     answer = request.answer and request.answer(new.after)
@@ -131,7 +136,12 @@ def _create(
 def _create_alone(
     runtime: Runtime, request: ScheduleRequest, uid: str, _: Connection
 ) -> tuple[Decided[Schedule], str | None] | None:
-    """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first."""
+    """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first.
+
+    None, too, for one that names calendars, which must not change meanwhile.
+    """
+    if request.definition.parsed_spec.calendars:
+        return None
     try:
         new = created(request, uid, runtime.now())
     except RqschedError:
@@ -151,10 +161,23 @@ def _key_of(request: ScheduleRequest) -> Key | None:
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
-def created(request: ScheduleRequest, uid: str, now: datetime) -> Change:
-    """Decide to create what a request asks for; raises InvalidSpecError for what never fires, where that matters."""
+def _calendars_of(connection: Connection, namespace: str, *, locks: bool = True) -> _CalendarsOf:
+    """Return what reads the calendars that a spec names, each once for many schedules."""
+
+    @lru_cache
+    def find(names: tuple[str, ...]) -> tuple[Calendar, ...]:
+        return require_named(connection, namespace, names, locks=locks) if names else ()
+
+    return find
+
+
+def created(request: ScheduleRequest, uid: str, now: datetime, calendars: tuple[Calendar, ...] = ()) -> Change:
+    """Decide to create what a request asks for, whose spec names these calendars.
+
+    Raises InvalidSpecError for what never fires, where that matters.
+    """
     if request.must_have_future:
-        lifecycle.require_future(request.definition.parsed_spec, request.named, now)
+        lifecycle.require_future(request.definition.parsed_spec, request.named, now, calendars)
     return lifecycle.decide_create(
         Identity(uid, *request.named),
         request.definition,
@@ -165,6 +188,7 @@ def created(request: ScheduleRequest, uid: str, now: datetime) -> Change:
         context=request.context,
         operation=uid,
         starts_past=request.starts_past,
+        calendars=calendars,
     )
 
 
@@ -248,7 +272,14 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
         known = changes.lock_named(connection, *_names_of(requests))
         if tried is not None and any(tried.is_written(schedule) for schedule in known.values()):
             return tried
-        done = _decide_each(known, requests, uids, now=runtime.now(), runs_of=partial(open_runs, connection))
+        done = _decide_each(
+            known,
+            requests,
+            uids,
+            now=runtime.now(),
+            runs_of=partial(open_runs, connection),
+            calendars_of=_calendars_of(connection, requests[0].named.namespace),
+        )
         return Decided([one for one, _ in done], [(one.after, outcome) for one, outcome in done])
 
     return decide
@@ -266,6 +297,7 @@ def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> li
             uids,
             now=runtime.now(),
             runs_of=lambda one: changes.open_runs(connection, [one])[one.uid],
+            calendars_of=_calendars_of(connection, requests[0].named.namespace, locks=False),
         )
 
     return runtime.database.read(work)
@@ -283,6 +315,7 @@ def _decide_each(
     *,
     now: datetime,
     runs_of: RunsOf,
+    calendars_of: _CalendarsOf,
 ) -> list[tuple[Change, str]]:
     """Decide about each request; those schedules that are `known` by their id are there.
 
@@ -292,28 +325,43 @@ def _decide_each(
     done = []
     for request, uid in zip(requests, uids, strict=True):
         schedule = known.get(request.named.schedule_id)
+        calendars = calendars_of(request.definition.parsed_spec.calendars)
         if schedule is None:
-            done.append((_created_alike(made, request, uid, now), "created"))
+            done.append((_created_alike(made, request, uid, now, calendars), "created"))
             continue
-        decided = _changed(runs_of, schedule, request, uid, now)
+        change = partial(_changed, runs_of, request=request, operation=uid, now=now, calendars=calendars)
+        decided = lifecycle.planned_first(schedule, change, now=now)
         done.append((decided, "unchanged" if decided.is_empty else "updated"))
     return done
 
 
-def _created_alike(made: dict[tuple[object, ...], Change], request: ScheduleRequest, uid: str, now: datetime) -> Change:
+def _created_alike(
+    made: dict[tuple[object, ...], Change],
+    request: ScheduleRequest,
+    uid: str,
+    now: datetime,
+    calendars: tuple[Calendar, ...],
+) -> Change:
     """Decide to create one; what differs from one that was `made` at this instant in its name only is decided once."""
     shared = request.shared or request.definition
     if not lifecycle.is_shared(shared):
-        return created(request, uid, now)
+        return created(request, uid, now, calendars)
     # The very same definition: to compare two of them would take as long as to decide.
     alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
     if (first := made.get(alike)) is None:
-        first = made[alike] = created(request, uid, now)
+        first = made[alike] = created(request, uid, now, calendars)
         return first
     return lifecycle.created_alike(first, Identity(uid, *request.named), request.definition, uid)
 
 
-def _changed(runs_of: RunsOf, schedule: Schedule, request: ScheduleRequest, operation: str, now: datetime) -> Change:
+def _changed(
+    runs_of: RunsOf,
+    schedule: Schedule,
+    request: ScheduleRequest,
+    operation: str,
+    now: datetime,
+    calendars: tuple[Calendar, ...],
+) -> Change:
     decided = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
@@ -323,6 +371,7 @@ def _changed(runs_of: RunsOf, schedule: Schedule, request: ScheduleRequest, oper
         context=request.context,
         operation=operation,
         keep_next=request.keep_next,
+        calendars=calendars,
     )
     if not request.keep_next and lifecycle.can_continue(decided.after, now):  # Waymark's registration restarts instead
         runs = runs_of(schedule)

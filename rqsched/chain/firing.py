@@ -21,7 +21,8 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.delays import offer_delay
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
-from rqsched.core.model import Change, RunStatus, Schedule
+from rqsched.core.lifecycle import planned_first
+from rqsched.core.model import Change, Run, RunStatus, Schedule, unchanged
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
@@ -201,9 +202,16 @@ def _fire_due(
         if runtime.tracing is not None:
             span, asked = runtime.tracing.begin_fire(schedule, now)
             context = context._replace(asked=asked)
-        change = decide_fire(schedule, open_runs, now=now, context=context)
-        fired.append(Fired(str(link), "fired", change=change, span=span))
+        decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
+        fired.append(Fired(str(link), "fired", change=planned_first(schedule, decide, now=now), span=span))
     return fired
+
+
+def _fire_if_due(schedule: Schedule, runs: Sequence[Run], *, now: datetime, context: FireContext) -> Change:
+    """Decide to fire a schedule, unless a calendar of it that was changed has moved its next time."""
+    if not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
+        return unchanged(schedule)
+    return decide_fire(schedule, runs, now=now, context=context)
 
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:

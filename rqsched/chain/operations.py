@@ -12,6 +12,7 @@ from functools import partial
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
+from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import ScheduleNotFoundError, VersionConflictError
@@ -51,7 +52,7 @@ def operate(
             raise ScheduleNotFoundError(*named)
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
-        decided = decide(connection, schedule, operation)
+        decided = planned_first(schedule, lambda one: decide(connection, one, operation), now=runtime.now())
         return Decided([decided], decided.after)
 
     return change(runtime, decide_one, within=within)

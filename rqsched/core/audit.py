@@ -39,6 +39,8 @@ SKIPS_SET = "ScheduleSkipsSet"
 """Somebody chose which of its next occurrences are skipped, or a change of its timing did: `occurrences`, or none."""
 EXCLUDED = "ScheduleExcluded"
 """Occurrences are excluded and did not happen: `count`, from `first` to `last`, recorded by the fire after them."""
+CALENDAR_CHANGED = "ScheduleCalendarChanged"
+"""Its next time moved because a calendar that it names was changed: `calendar` at `revision`, `changed_by` whom."""
 COMPLETED = "ScheduleCompleted"
 """It is done: no occurrence is left, or it has run as often as it may."""
 DIED = "ScheduleDied"
@@ -109,6 +111,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     FIRE_FAILED: frozenset({"error", "fire_failures", "retry_at", "occurrence_time"}),
     MISSED: frozenset({"count", "count_capped", "first", "last", "fired", "policy"}),
     EXCLUDED: frozenset({"count", "count_capped", "first", "last"}),
+    CALENDAR_CHANGED: frozenset({"calendar", "revision", "changed_by", "next_fire_at"}),
     COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),
     DIED: frozenset({"reason", "died_at", "error", "workflow_run_id", "consecutive_failures", "dropped_buffered"}),
     RECOVERED: frozenset({"reason", "next_fire_at", "workflow_run_id", "previous_status"}),

@@ -51,6 +51,7 @@ from rqsched.core.overlap import StartRequest, apply_overlap, drain
 from rqsched.core.policy import CatchUp
 from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
+from rqsched.spec.calendars import Calendar, holding_since
 from rqsched.spec.spec import Member, Once, Spec
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
@@ -105,16 +106,17 @@ def decide_create(
     context: CommandContext | None = None,
     operation: str | None = None,
     starts_past: bool = False,
+    calendars: tuple[Calendar, ...] = (),
 ) -> Change:
     """Create a schedule; a spec without an occurrence after `now` makes it done at once, unless all are excluded.
 
-    With `starts_past` such a one starts a run at once, as a trigger does, and is done then. Raises InvalidSpecError
-    where all occurrences are excluded.
+    With `starts_past` such a one starts a run at once, as a trigger does, and is done then. `calendars` are those that
+    its spec names. Raises InvalidSpecError where all occurrences are excluded.
     """
     declared = definition.parsed_spec
     if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
         definition = replace(definition, spec=dump_spec(spec))
-    _refuse_all_excluded(spec, now)
+    _refuse_all_excluded(spec.with_calendars(calendars), now)
     schedule = Schedule(
         uid=identity.uid,
         namespace=identity.namespace,
@@ -130,6 +132,7 @@ def decide_create(
         note=note,
         tzdata=tzdata,
         traceparent=None if context is None else context.traceparent,
+        contents=calendars,
     )
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     builder.plan(next_occurrence(schedule, now))
@@ -170,9 +173,9 @@ def _with_action(event: Event, action: dict[str, Any]) -> Event:
     return Event(event.type, payload, event.run_uid, event.instance_id)
 
 
-def require_future(spec: Spec, named: tuple[str, str], now: datetime) -> None:
+def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars: tuple[Calendar, ...] = ()) -> None:
     """Refuse a spec that has no occurrence after `now` for the schedule of that name; raises InvalidSpecError."""
-    future = registered(spec, named, now)
+    future = registered(spec, named, now).with_calendars(calendars)
     _refuse_all_excluded(future, now)
     if future.next_after(now) is None:
         raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
@@ -205,13 +208,14 @@ def decide_update(
     context: CommandContext | None = None,
     operation: str | None = None,
     keep_next: bool = False,
+    calendars: tuple[Calendar, ...] = (),
 ) -> Change:
     """Change what the owner declared.
 
     The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
-    `keep_next` leaves the next time alone even then (Waymark's re-registration). Raises when it is deleted,
-    NewerReleaseError where its timing is not known here, and InvalidSpecError for a changed spec all of whose
-    occurrences are excluded.
+    `keep_next` leaves the next time alone even then (Waymark's re-registration). `calendars` are those that the spec of
+    the definition names. Raises when it is deleted, NewerReleaseError where its timing is not known here, and
+    InvalidSpecError for a changed spec all of whose occurrences are excluded.
     """
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     schedule.spec.require_known()
@@ -227,14 +231,15 @@ def decide_update(
     if not changed:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now, context=context)
+    note = schedule.note if note is None else note
+    declared: dict[str, Any] = {"definition": definition, "version": schedule.version + 1, "note": note}
     if "spec" in changed:
-        _refuse_all_excluded(spec, now)
-        _close_timing(builder, tzdata, keep_next=keep_next)
-    builder.set(definition=definition, version=schedule.version + 1, note=schedule.note if note is None else note)
-    if "spec" in changed:
-        drop_skips(builder, now, "timing_changed")
-    if _TIMING & set(changed) or policies.spread != schedule.policies.spread:
-        _move(builder, keep_next=keep_next)
+        _refuse_all_excluded(spec.with_calendars(calendars), now)
+        _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, contents=calendars, **declared)
+    else:
+        builder.set(**declared)
+        if _TIMING & set(changed) or policies.spread != schedule.policies.spread:
+            _move(builder, now, keep_next=keep_next)
     if "max_runs" in changed:
         limit = definition.max_runs
         builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
@@ -244,47 +249,108 @@ def decide_update(
     return builder.build(operation)
 
 
-def _close_timing(builder: ChangeBuilder, tzdata: str, *, keep_next: bool) -> None:
+def decide_apply_calendars(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    before: Sequence[Calendar] = (),
+    operation: str | None = None,
+) -> Change:
+    """Plan a schedule again of whose calendars one was changed since its next time was planned.
+
+    As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
+    active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is
+    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan.
+    """
+    if not schedule.has_old_plan or schedule.has_ended or schedule.spec.newer:
+        return unchanged(schedule)
+    known = {one.name: one for one in before}
+    since = holding_since(schedule.contents, schedule.calendars, now)
+    at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
+    was = tuple(known.get(one.name, one) for one in schedule.contents)
+    builder = ChangeBuilder(changed(schedule, contents=was), now=now)
+    _change_timing(builder, at, contents=schedule.contents, why="calendar_changed")
+    after = builder.schedule
+    if after.next_run_at != schedule.next_run_at:
+        newest = max(schedule.contents, key=lambda one: (one.changed_at or now, one.name))
+        builder.record(
+            audit.CALENDAR_CHANGED, calendar=newest.name, revision=newest.revision, changed_by=newest.changed_by,
+            next_fire_at=after.due_at,
+        )  # fmt: skip
+    complete_if_over(builder)
+    return builder.build(operation)
+
+
+def planned_first(schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime) -> Change:
+    """Decide about a schedule once it is planned by its calendars as they are; nothing precedes that of most."""
+    if not schedule.has_old_plan:
+        return decide(schedule)
+    planned = decide_apply_calendars(schedule, now=now)
+    return combined(planned, decide(planned.after))
+
+
+def _change_timing(
+    builder: ChangeBuilder,
+    at: datetime,
+    *,
+    tzdata: str = "",
+    keep_next: bool = False,
+    why: str = "timing_changed",
+    **timing: Any,
+) -> None:
+    """Set another timing, its definition or the contents of its calendars, from an instant on that is not after now.
+
+    The one way in which a timing changes: what has been due until then gets its outcome or keeps its fire, and the next
+    time is set anew.
+    """
+    _close_timing(builder, at, tzdata, keep_next=keep_next)
+    builder.set(**timing)
+    builder.note_calendars()
+    drop_skips(builder, at, why)
+    _move(builder, at, keep_next=keep_next)
+
+
+def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
     """End the timing that is being replaced: of what is already due one fire is kept, the rest is missed.
 
     The new timing does not know those instants, so no later fire could count them.
     """
-    schedule, now = builder.schedule, builder.now
+    schedule = builder.schedule
     if schedule.is_active:
-        leave_out(builder, now)
+        leave_out(builder, at)
         if schedule.skips is not None:
-            record_skips(builder, now)
+            record_skips(builder, at)
         stored = schedule.next_run_at
-        if stored is not None and stored <= now:
-            kept = next(iter(classify_due(schedule, now).fires), stored)
-            miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value)
+        if stored is not None and stored <= at:
+            kept = next(iter(classify_due(schedule, at).fires), stored)
+            miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value, until=at)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
     missed = schedule.paused_next_run_at
     builder.set(
-        timing_changed_at=planned_from(builder.schedule, now),
+        timing_changed_at=planned_from(builder.schedule, at),
         tzdata=tzdata or schedule.tzdata,
-        paused_next_run_at=missed if missed is not None and (missed <= now or keep_next) else None,
+        paused_next_run_at=missed if missed is not None and (missed <= at or keep_next) else None,
     )
 
 
-def _move(builder: ChangeBuilder, *, keep_next: bool) -> None:
-    """Set the next time anew, unless the stored one is already due or asked to be kept."""
-    schedule, now = builder.schedule, builder.now
+def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool) -> None:
+    """Set the next time anew, unless the stored one was already due then or is asked to be kept."""
+    schedule = builder.schedule
     stored = schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
         return
-    if stored is not None and stored <= now:
-        _fire_before_next(builder, stored)
+    if stored is not None and stored <= at:
+        _fire_before_next(builder, at, stored)
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    builder.plan(next_occurrence(schedule, planned_from(schedule, now)))
+    builder.plan(next_occurrence(schedule, planned_from(schedule, at)))
 
 
-def _fire_before_next(builder: ChangeBuilder, stored: datetime) -> None:
+def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
     """Keep an occurrence inside its jitter or spread from being overtaken by the next one of the new timing."""
     schedule = builder.schedule
-    following = schedule.timeline.next_after(builder.now)
+    following = schedule.timeline.next_after(at)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
         builder.set(due_at=due_within(schedule, stored, following - stored))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -21,6 +21,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
+from rqsched.spec.calendars import Calendar, stamp_of
 from rqsched.spec.spec import Spec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -309,9 +310,14 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
     return tuple(map(read, json.loads(text)))
 
 
+@lru_cache(maxsize=4096)
+def _parse_with(spec: str, calendars: tuple[Calendar, ...]) -> Spec:
+    return parse_spec(spec).with_calendars(calendars)
+
+
 @lru_cache(maxsize=1024)
-def _parse_timeline(spec: str, skips: str) -> Spec:
-    return parse_spec(spec).without(at for asked in _parse_skips(skips) for at in asked.occurrences)
+def _parse_timeline(spec: str, skips: str, calendars: tuple[Calendar, ...]) -> Spec:
+    return _parse_with(spec, calendars).without(at for asked in _parse_skips(skips) for at in asked.occurrences)
 
 
 @dataclass(frozen=True)
@@ -415,18 +421,27 @@ class Schedule:
     """The tzdata version the next time was computed with."""
     operation: str | None = None
     """The uid of the operation that wrote the row last: tells a lost COMMIT answer from a lost COMMIT."""
+    calendars: str | None = None
+    """The changes of the calendars that its next time was planned with, as `stamp_of` writes them; None without any."""
+    contents: tuple[Calendar, ...] = field(default=(), compare=False, repr=False)
+    """The calendars that its spec names, as they are now: no column, the store reads them with the row."""
 
     @property
     def spec(self) -> Spec:
-        """The parsed spec."""
-        return parse_spec(self.definition.spec)
+        """The parsed spec, with what the calendars hold that it names."""
+        if not self.contents:  # as in nearly all
+            return parse_spec(self.definition.spec)
+        return _parse_with(self.definition.spec, self.contents)
+
+    @property
+    def has_old_plan(self) -> bool:
+        """Whether a calendar that it names was changed after its next time was planned."""
+        return bool(self.contents) and self.calendars != stamp_of(self.contents)
 
     @property
     def timeline(self) -> Spec:
         """The parsed spec without what is skipped on request: when it fires."""
-        if self.skips is None:  # as in nearly all
-            return parse_spec(self.definition.spec)
-        return _parse_timeline(self.definition.spec, self.skips)
+        return self.spec if self.skips is None else _parse_timeline(self.definition.spec, self.skips, self.contents)
 
     @property
     def parsed_skips(self) -> tuple[Skips, ...]:

@@ -193,19 +193,25 @@ def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[dat
     )
 
 
-def miss_passed(builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str) -> None:
-    """Count every occurrence from the stored one to now as missed, except `kept`; `timeline` says what they were."""
+def miss_passed(
+    builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str, until: datetime | None = None
+) -> None:
+    """Count every occurrence from the stored one to now as missed, except `kept`; `timeline` says what they were.
+
+    Or only those up to an instant (`until`).
+    """
+    until = until or builder.now
     schedule = builder.schedule
     stored = schedule.next_run_at
     if stored is None or timeline.is_from_completion or timeline.newer:
         return
     since = max(stored, schedule.timing_changed_at)
-    count, is_capped = timeline.count_between(since, builder.now, cap=COUNT_CAP)
+    count, is_capped = timeline.count_between(since, until, cap=COUNT_CAP)
     if not count:
         return
     fired = () if kept == stored else (kept,)
     first = stored if fired else timeline.next_after(since) or stored
-    missed = Missed(count, is_capped, first, timeline.last_between(since, builder.now, 1)[-1])
+    missed = Missed(count, is_capped, first, timeline.last_between(since, until, 1)[-1])
     record_missed(builder, missed, fired=fired, policy=policy)
 
 

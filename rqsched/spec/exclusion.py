@@ -1,4 +1,4 @@
-"""Exclusions: local times at which nothing happens: dates, ranges of dates, and weekly windows.
+"""Exclusions: local times at which nothing happens: dates, ranges of dates, weekly windows, and calendars of these.
 
 An `Exclusion` cuts its stretches out of the instants that sources yield, after a change of clocks has had its effect.
 It jumps over a stretch and never steps through it, and counts by arithmetic. It reads no clock and no SQL.
@@ -19,23 +19,30 @@ from rqsched.errors import InvalidSpecError
 from rqsched.spec.zones import FIRST_YEAR, LAST_YEAR, spans_from, spans_until
 
 MAX_EXCLUSIONS = 500
-"""The most dates, ranges and windows of one spec."""
+"""The most dates, ranges, windows and names of one spec."""
+MAX_NAMED = 20
+"""The most calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
 """Further than these ten years no question looks for an instant beyond what is excluded."""
 
 _Date: TypeAlias = date | str
 ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
 """What to exclude, one or several: a date, a pair of the first and the last of several, or text: a date,
-`2026-12-24/2027-01-01` with both included, or a weekly window such as `Sat, Sun`, `22:00-06:00` and
-`Mon-Fri 00:00-06:00`."""
+`2026-12-24/2027-01-01` with both included, a weekly window such as `Sat, Sun`, `22:00-06:00` and
+`Mon-Fri 00:00-06:00`, or the name of a calendar."""
 
 _NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _DAY, _WEEK, _TICK = timedelta(days=1), timedelta(days=7), timedelta(microseconds=1)
 _LAST = datetime.max.replace(tzinfo=UTC)
+_ALWAYS = datetime(FIRST_YEAR + 1, 1, 1), datetime(LAST_YEAR, 1, 1)  # noqa: DTZ001 - readings
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CLOCK = r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
 _WINDOW = re.compile(rf"(?P<days>[A-Za-z][A-Za-z, \t-]*)?(?P<times>{_CLOCK}[ \t]*-[ \t]*{_CLOCK})?")
-_HOW = "write 2026-12-25, 2026-12-24/2027-01-01 (both included), 'Sat, Sun' or 'Mon-Fri 00:00-06:00'"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
+_HOW = (
+    "write 2026-12-25, 2026-12-24/2027-01-01 (both included), 'Sat, Sun', 'Mon-Fri 00:00-06:00' or the name of a "
+    "calendar"
+)
 
 T = TypeVar("T", datetime, timedelta)
 
@@ -89,16 +96,33 @@ def require_exclusions(value: object, field: str = "exclude") -> tuple[str, ...]
 
     Takes one ExcludeLike or several. Raises InvalidSpecError, which says what to write instead.
     """
+    found = canonical_exclusions(value, field, most=MAX_EXCLUSIONS)
+    if sum(map(is_name, found)) > MAX_NAMED:
+        raise InvalidSpecError(field, f"names more than {MAX_NAMED} calendars; put what they hold into fewer")
+    return found
+
+
+def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, ...]:
+    """Return at most so many texts, as `require_exclusions` does."""
     several = [value] if isinstance(value, (str, date)) else value
     if not isinstance(several, Iterable):
         raise InvalidSpecError(field, f"{type(value).__name__} is not a list; {_HOW}")
     texts = {str(_entry(one, field)) for one in several}
-    if len(texts) > MAX_EXCLUSIONS:
-        raise InvalidSpecError(field, f"holds {len(texts)} entries; give at most {MAX_EXCLUSIONS}")
+    if len(texts) > most:
+        raise InvalidSpecError(field, f"holds {len(texts)} entries; give at most {most}")
     found = tuple(sorted(texts))
     if _covers_every_week(_weekly(found)):
         raise InvalidSpecError(field, "takes every minute of the week, so nothing would ever happen; take less")
     return found
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text to exclude names a calendar: it has the form of a name, and names no days of the week."""
+    return _NAME.fullmatch(text) is not None and not all(map(_is_weekday, text.split("-")))
+
+
+def _is_weekday(text: str) -> bool:
+    return any(text.title() in {known, known[:3]} for known in _NAMES)
 
 
 def parse_exclusion(text: str, field: str = "exclude") -> Dates | Window:
@@ -118,9 +142,9 @@ def parse_exclusion(text: str, field: str = "exclude") -> Dates | Window:
     return Window(days, begin, finish if finish > begin else finish + _DAY)
 
 
-def _entry(value: object, field: str) -> Dates | Window:
+def _entry(value: object, field: str) -> Dates | Window | str:
     if isinstance(value, str):
-        return parse_exclusion(value, field)
+        return value if is_name(value) else parse_exclusion(value, field)
     if isinstance(value, (tuple, list)) and len(value) == 2:
         return _dates(value[0], value[1], field)
     return _dates(value, value, field)
@@ -193,7 +217,8 @@ def _runs(days: Iterable[int]) -> list[str]:
 
 def _weekly(texts: Iterable[str]) -> tuple[tuple[timedelta, timedelta], ...]:
     """Return the weekly windows from Monday's midnight on, cut at the end of the week, joined and sorted."""
-    windows = [parsed for text in texts if isinstance(parsed := parse_exclusion(text), Window)]
+    own = (parse_exclusion(text) for text in texts if not is_name(text))
+    windows = [parsed for parsed in own if isinstance(parsed, Window)]
     found = list[tuple[timedelta, timedelta]]()
     for window in windows:
         for day in window.days:
@@ -219,10 +244,13 @@ def _joined(windows: Iterable[tuple[T, T]]) -> tuple[tuple[T, T], ...]:
 
 @lru_cache(maxsize=1024)
 def exclusion_of(texts: tuple[str, ...], zone: ZoneInfo) -> Exclusion:
-    """Return what canonical texts exclude on the clocks of a zone."""
+    """Return what canonical texts, of which none is a name, exclude on the clocks of a zone."""
     days = [parsed for text in texts if isinstance(parsed := parse_exclusion(text), Dates)]
     midnights = ((datetime.combine(one.first, time.min), datetime.combine(one.last, time.min) + _DAY) for one in days)
-    return Exclusion(_joined(midnights), _weekly(texts), zone)
+    week = _weekly(texts)
+    if _covers_every_week(week):  # a spec and its calendars together
+        return Exclusion((_ALWAYS,), (), zone)
+    return Exclusion(_joined(midnights), week, zone)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, NewerReleaseError
+from rqsched.spec.calendars import Calendar, require_name
 from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, Gap
 from rqsched.spec.duration import format_duration
-from rqsched.spec.exclusion import ExcludeLike, exclusion_of, require_exclusions
+from rqsched.spec.exclusion import ExcludeLike, exclusion_of, is_name, require_exclusions
 from rqsched.spec.members import (
     Cron,
     Every,
@@ -65,7 +66,8 @@ class Spec(Timeline):
     end_at: datetime | None
     """No occurrence is at or after this instant; None is no limit."""
     exclude: tuple[str, ...]
-    """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence."""
+    """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence; and names of
+    calendars of these. A spec that names one has occurrences once it has that (`with_calendars`)."""
     dst_gap: str | None
     """What becomes of a local time that the clock leaves out: it is shifted by the change (`shift`), or does not fire
     (`skip`). None is `skip`, and `shift` once a schedule is created with it."""
@@ -78,6 +80,8 @@ class Spec(Timeline):
     """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
     settled = frozenset[datetime]()
     """Nominal instants that are none any more, as they have had their outcome elsewhere."""
+    contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
+    """The calendars that it names, as it was given them; none before that."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
     """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
 
@@ -105,7 +109,7 @@ class Spec(Timeline):
         object.__setattr__(self, "exclude", require_exclusions(exclude))
         zone = require_timezone(self.timezone)
         if self.exclude:
-            object.__setattr__(self, "exclusion", exclusion_of(self.exclude, zone))
+            object.__setattr__(self, "exclusion", exclusion_of(self._own_exclude, zone))
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
@@ -147,6 +151,7 @@ class Spec(Timeline):
 
     def _sources_at(self, anchor: datetime) -> tuple[Source, ...]:
         self.require_known()
+        self.require_calendars()
         found = (source for member in self.members for source in member.sources(anchor, self.timezone))
         choice = ClockChoice(self.dst_gap == "shift", self.dst_fold == "both")
         if choice != SKIP_AND_FIRST:
@@ -193,6 +198,41 @@ class Spec(Timeline):
         if self.newer:
             raise NewerReleaseError(self.newer)
 
+    @cached_property
+    def calendars(self) -> tuple[str, ...]:
+        """The names of the calendars that it excludes."""
+        return tuple(filter(is_name, self.exclude))
+
+    @property
+    def _own_exclude(self) -> tuple[str, ...]:
+        return tuple(text for text in self.exclude if not is_name(text))
+
+    def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
+        """Return the spec that excludes what those of the calendars hold that it names; it is equal to this one.
+
+        One that it names and that is not among them is still missed when it is evaluated.
+        """
+        if not self.calendars or self.newer:
+            return self
+        named = {one.name: one for one in calendars}
+        contents = tuple(named[name] for name in self.calendars if name in named)
+        texts = self._own_exclude + tuple(text for one in contents for text in one.exclude)
+        found = replace(self)
+        object.__setattr__(found, "contents", contents)
+        object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
+        return found
+
+    def require_calendars(self) -> None:
+        """Check that it has the calendars that it names; raises InvalidSpecError."""
+        if len(self.contents) < len(self.calendars):
+            known = {one.name for one in self.contents}
+            missing = next(name for name in self.calendars if name not in known)
+            raise InvalidSpecError(
+                "exclude",
+                f"names the calendar {missing!r}, which is not there; create it, or exclude something else. A spec of "
+                "your own has no calendars: see Spec.with_calendars",
+            )
+
     def free_after(self, nominal: datetime) -> timedelta | None:
         """Return how long after an occurrence no other one and no excluded stretch begins, nor the spec ends.
 
@@ -204,9 +244,15 @@ class Spec(Timeline):
         return min(ends) - nominal if ends else None
 
     def excluded_by(self, instant: datetime) -> str | None:
-        """Return the first of `exclude` that takes an instant out; None when none does."""
+        """Return the first of `exclude` that takes an instant out, for a calendar with what in it; None: none does."""
         zone = require_timezone(self.timezone)
-        return next((text for text in self.exclude if exclusion_of((text,), zone).holds(instant)), None)
+        held = {one.name: one.exclude for one in self.contents}
+        for text in self.exclude:
+            entries = held.get(text, (text,))
+            if exclusion_of(entries, zone).holds(instant):
+                found = next((one for one in entries if exclusion_of((one,), zone).holds(instant)), text)
+                return f"{text}: {found}" if text in held else found
+        return None
 
     def is_all_excluded_after(self, instant: datetime) -> bool:
         """Return whether there are further occurrences, and all of the next ten years are excluded."""
@@ -222,7 +268,7 @@ class Spec(Timeline):
         """Return the spec without those of these instants that it names; it is equal to this one."""
         if self.newer:
             return self
-        fewer = replace(self)
+        fewer = self._with()
         object.__setattr__(fewer, "settled", self.settled)
         left_out = frozenset(at for at in instants if self.names(at))
         object.__setattr__(fewer, "left_out", left_out | self.left_out)
@@ -232,7 +278,7 @@ class Spec(Timeline):
         """Return the spec without occurrences that stand only for these nominal instants; it is equal to this one."""
         if self.newer:
             return self
-        fewer = replace(self)
+        fewer = self._with()
         object.__setattr__(fewer, "settled", frozenset(nominals))
         return fewer if fewer.is_moving else fewer.without(fewer.settled)
 
@@ -255,18 +301,18 @@ class Spec(Timeline):
         if not self.has_places:
             return self
         salt = f"{namespace}/{schedule_id}"
-        return replace(self, members=tuple(_placed(member, salt) for member in self.members))
+        return self._with(members=tuple(_placed(member, salt) for member in self.members))
 
     def in_numbers(self) -> Spec:
         """Return the spec with the numbers instead of each `H`, for systems that know none."""
-        return replace(self, members=tuple(map(_in_numbers, self.members))) if self.has_places else self
+        return self._with(members=tuple(map(_in_numbers, self.members))) if self.has_places else self
 
     def anchored_at(self, instant: datetime) -> Spec:
         """Return the spec with `instant` as the anchor of each member that has none and needs one."""
         if self.is_anchored:
             return self
         anchor = require_utc(instant, "anchor")
-        return replace(self, members=tuple(anchored(member, anchor) for member in self.members))
+        return self._with(members=tuple(anchored(member, anchor) for member in self.members))
 
     def anchored_like(self, registered: Spec) -> Spec:
         """Return `registered` itself if this is the same timing declared again, else this spec unchanged."""
@@ -327,13 +373,18 @@ class Spec(Timeline):
             return self
         if self.timezone != "UTC":
             raise InvalidSpecError("timezone", f"{timezone!r} contradicts {self.timezone!r} of the spec; give one")
-        return replace(self, timezone=timezone)
+        return self._with(timezone=timezone)
+
+    def _with(self, **changes: Any) -> Spec:
+        """Return it with some fields changed; it keeps the calendars that it was given."""
+        return replace(self, **changes).with_calendars(self.contents)
 
     def to_json(self) -> dict[str, Any]:
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, and the
-        `anchor` of an interval, null until the registration. Raises NewerReleaseError for one that is not all known.
+        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, the `anchor`
+        of an interval, null until the registration, and `calendars`: the names among what it excludes, under a key by
+        which an older process leaves it alone. Raises NewerReleaseError for one that is not all known.
         """
         self.require_known()
         crons = [member for member in self.members if isinstance(member, Cron)]
@@ -345,7 +396,8 @@ class Spec(Timeline):
             "timezone": self.timezone,
             "start_at": self.start_at and iso_text(self.start_at),
             "end_at": self.end_at and iso_text(self.end_at),
-            "exclude": list(self.exclude),
+            "exclude": list(self._own_exclude),
+            "calendars": list(self.calendars),
             "dst_gap": self.dst_gap,
             "dst_fold": self.dst_fold,
             "on_excluded": None if self.on_excluded == ON_EXCLUDED[0] else self.on_excluded,
@@ -365,7 +417,8 @@ class Spec(Timeline):
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
         others = form.get("dst_gap"), form.get("dst_fold"), form.get("on_excluded")
-        return cls(members, form.get("timezone") or None, start_at, end_at, _list(form, "exclude"), *others)
+        exclude = [*_list(form, "exclude"), *map(require_name, _list(form, "calendars"))]
+        return cls(members, form.get("timezone") or None, start_at, end_at, exclude, *others)
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
@@ -393,8 +446,8 @@ SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLik
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = (
-    "cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude", "dst_gap",
-    "dst_fold", "on_excluded",
+    "cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude", "calendars",
+    "dst_gap", "dst_fold", "on_excluded",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 from zoneinfo import ZoneInfo
 
 from rqsched.spec.cron import ALIASES, Gap
-from rqsched.spec.exclusion import Dates, Window, parse_exclusion
+from rqsched.spec.exclusion import Dates, is_name, parse_exclusion
 from rqsched.spec.members import Cron, Every, Member
 from rqsched.spec.spec import Spec
 from rqsched.spec.timeline import ZonedCron
@@ -83,12 +83,15 @@ def _time(at: datetime) -> str:
 
 def _except(exclude: Sequence[str]) -> str:
     """Return what is excluded: `, not on 2026-12-25, nor on Saturday and Sunday`; many are counted."""
-    shown = [_excluded(parse_exclusion(text)) for text in exclude[:_MOST_EXCLUDED]]
+    shown = [_excluded(text) for text in exclude[:_MOST_EXCLUDED]]
     more = len(exclude) - len(shown)
     return f", not {', nor '.join([*shown, *([f'at {more} more'] if more else [])])}" if exclude else ""
 
 
-def _excluded(one: Dates | Window) -> str:
+def _excluded(text: str) -> str:
+    if is_name(text):
+        return f"as the calendar {text} says"
+    one = parse_exclusion(text)
     if isinstance(one, Dates):
         return f"on {one.first}" if one.first == one.last else f"from {one.first} to {one.last}"
     days = "" if len(one.days) == 7 else f"on {_listed(_spans(one.days, lambda day: _DAYS[(day + 1) % 7]))}"

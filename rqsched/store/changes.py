@@ -42,7 +42,9 @@ from rqsched.store.rows import (
     schedule_values,
     to_run,
     to_run_and_schedule,
+    to_runs_and_schedules,
     to_schedule,
+    to_schedules,
     update_rows,
 )
 from rqsched.store.tables import (
@@ -71,7 +73,7 @@ def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = Fal
         return []
     dialect = dialect_of(connection)
     found = connection.execute(_lock_schedules(dialect, skip_locked), {"among": dialect.listed(wanted)})
-    return [to_schedule(row) for row in found.all()]
+    return to_schedules(connection, found.all())
 
 
 @lru_cache(maxsize=4)
@@ -87,7 +89,7 @@ def lock_to_fire(
     dialect = dialect_of(connection)
     given = {"among": dialect.listed(sorted(uids))}
     found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
-    locked = [to_schedule(row[:-1]) for row in found]
+    locked = to_schedules(connection, (row[:-1] for row in found))
     return {one.uid: one for one in locked}, {one.uid for one, row in zip(locked, found, strict=True) if row[-1]}
 
 
@@ -99,7 +101,7 @@ def _lock_to_fire(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
 def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:
     """Lock and read one schedule; None when there is no such row, or another transaction holds it (`skip_locked`)."""
     row = connection.execute(_LOCK_FREE if skip_locked else _LOCK, {"uid": uid}).first()
-    return None if row is None else to_schedule(row)
+    return None if row is None else to_schedule(connection, row)
 
 
 # A statement that is built once is a third of the work: naming a hundred columns takes longer than their round trip.
@@ -136,7 +138,7 @@ def _named(
     connection: Connection, statement: sa.Select[Any], namespace: str, schedule_ids: Sequence[str]
 ) -> dict[str, Schedule]:
     found = connection.execute(statement, given_names(connection, namespace, schedule_ids))
-    return {schedule.schedule_id: schedule for schedule in map(to_schedule, found)}
+    return {schedule.schedule_id: schedule for schedule in to_schedules(connection, found.all())}
 
 
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
@@ -160,13 +162,13 @@ def given_names(connection: Connection, namespace: str, schedule_ids: Sequence[s
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
     """Read the not-deleted schedule of this identity without locking it."""
     row = connection.execute(_FIND_NAMED, {"named_in": namespace, "named": schedule_id}).first()
-    return None if row is None else to_schedule(row)
+    return None if row is None else to_schedule(connection, row)
 
 
 def find(connection: Connection, uid: str) -> Schedule | None:
     """Read a schedule, deleted or not, without locking it."""
     row = connection.execute(_FIND, {"uid": uid}).first()
-    return None if row is None else to_schedule(row)
+    return None if row is None else to_schedule(connection, row)
 
 
 def open_runs(
@@ -320,13 +322,11 @@ def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str,
     started = [run.uid for change in changes for run in change.new_runs]
     others = [change.after.uid for change in changes if not change.new_runs]
     if started:
-        for row in connection.execute(_find_started(dialect), {"among": dialect.listed(started)}):
-            run, schedule = to_run_and_schedule(row)
-            found[schedule.uid] = schedule, run
+        rows = connection.execute(_find_started(dialect), {"among": dialect.listed(started)}).all()
+        found |= {schedule.uid: (schedule, run) for run, schedule in to_runs_and_schedules(connection, rows)}
     if others:
-        for row in connection.execute(_find_each(dialect), {"among": dialect.listed(others)}):
-            schedule = to_schedule(row)
-            found[schedule.uid] = schedule, None
+        rows = connection.execute(_find_each(dialect), {"among": dialect.listed(others)}).all()
+        found |= {schedule.uid: (schedule, None) for schedule in to_schedules(connection, rows)}
     return found
 
 
@@ -345,7 +345,7 @@ def find_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, 
     row = connection.execute(_FIND_WITH_SCHEDULE, {"uid": run_uid}).first()
     if row is None:
         return None
-    run, schedule = to_run_and_schedule(row)
+    run, schedule = to_run_and_schedule(connection, row)
     return schedule, run
 
 
@@ -531,7 +531,7 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
     if row is None:
         return None
     *columns, version = row
-    schedule = to_schedule(columns)
+    schedule = to_schedule(connection, columns)
     return None if schedule.buffer_depth or schedule.backfill_waiting else (schedule, version)
 
 

@@ -26,7 +26,8 @@ from rqsched.store.rows import (
     SELECT_SCHEDULES,
     to_run,
     to_run_and_schedule,
-    to_schedule,
+    to_runs_and_schedules,
+    to_schedules,
 )
 from rqsched.store.tables import (
     IS_UNFINISHED,
@@ -75,7 +76,7 @@ def start_run(
         row = None
     if row is None:
         return None
-    return StartedRun(*to_run_and_schedule(row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
+    return StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
 
 
 _START_GIVES = ("token", "started_at", "worker")
@@ -194,7 +195,7 @@ def start_external(
     update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
     of_these = dialect.one_of(schedules.c.uid, sorted({run.schedule_uid for run in started.values()}))
-    found = (to_schedule(row) for row in connection.execute(SELECT_SCHEDULES.where(of_these)))
+    found = to_schedules(connection, connection.execute(SELECT_SCHEDULES.where(of_these)).all())
     known = {schedule.uid: schedule for schedule in found}
     return [(started[uid], known[started[uid].schedule_uid]) for uid in uids]
 
@@ -202,7 +203,7 @@ def start_external(
 def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Schedule]]:
     """Return the active runs that a claim with this token started, each with its schedule."""
     statement = SELECT_RUNS_WITH_SCHEDULES.where(_IS_ACTIVE, runs.c.token == token).order_by(runs.c.uid)
-    return [to_run_and_schedule(row) for row in connection.execute(statement)]
+    return to_runs_and_schedules(connection, connection.execute(statement).all())
 
 
 def record_external_heartbeats(

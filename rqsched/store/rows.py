@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.store.calendars import with_contents
 from rqsched.store.dialect import POSTGRES, dialect_of
 from rqsched.store.tables import runs, schedules
 
@@ -28,7 +29,7 @@ Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 """Column names, and of each as many values as there are rows."""
 _State = TypeVar("_State", Definition, Schedule, Run)
-_SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name != "definition")
+_SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name not in {"definition", "contents"})
 _RUN = tuple(field.name for field in fields(Run))
 _DECLARED = frozenset(DEFINITION)
 _ALL = (*DEFINITION, *_SCHEDULE)
@@ -66,8 +67,17 @@ SELECT_SLIM_RUNS = _slim(RUN_COLUMNS, _BLANK_RUN)
 """Runs without those, their lineage, attempts and results."""
 
 
-def to_schedule(row: Sequence[Any]) -> Schedule:
-    """Read a schedule from a row of SCHEDULE_COLUMNS."""
+def to_schedule(connection: Connection, row: Sequence[Any]) -> Schedule:
+    """Read a schedule from a row of SCHEDULE_COLUMNS, with the calendars that it names."""
+    return with_contents(connection, [_to_schedule(row)])[0]
+
+
+def to_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[Schedule]:
+    """Read schedules, as `to_schedule` does; the calendars of all of them at once."""
+    return with_contents(connection, [_to_schedule(row) for row in rows])
+
+
+def _to_schedule(row: Sequence[Any]) -> Schedule:
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
@@ -83,10 +93,18 @@ def to_run(row: Sequence[Any]) -> Run:
     return _made(Run, zip(_RUN, values, strict=True))
 
 
-def to_run_and_schedule(row: Sequence[Any]) -> tuple[Run, Schedule]:
+def to_run_and_schedule(connection: Connection, row: Sequence[Any]) -> tuple[Run, Schedule]:
     """Read a run and its schedule from a row that begins with the columns of SELECT_RUNS_WITH_SCHEDULES."""
     split = len(RUN_COLUMNS)
-    return to_run(row[:split]), to_schedule(row[split : split + len(SCHEDULE_COLUMNS)])
+    return to_run(row[:split]), to_schedule(connection, row[split : split + len(SCHEDULE_COLUMNS)])
+
+
+def to_runs_and_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[tuple[Run, Schedule]]:
+    """Read runs and their schedules, as `to_run_and_schedule` does."""
+    split = len(RUN_COLUMNS)
+    found = [*rows]
+    of_runs = to_schedules(connection, (row[split : split + len(SCHEDULE_COLUMNS)] for row in found))
+    return [(to_run(row[:split]), schedule) for row, schedule in zip(found, of_runs, strict=True)]
 
 
 def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) -> _State:

@@ -24,7 +24,8 @@ from rqsched.store.rows import (
     SELECT_SLIM_SCHEDULES,
     to_run,
     to_run_and_schedule,
-    to_schedule,
+    to_runs_and_schedules,
+    to_schedules,
 )
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -103,7 +104,7 @@ def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> 
     row = connection.execute(SELECT_RUNS_WITH_SCHEDULES.where(*is_this)).first()
     if row is None:
         return None
-    run, schedule = to_run_and_schedule(row)
+    run, schedule = to_run_and_schedule(connection, row)
     return schedule, run
 
 
@@ -435,7 +436,7 @@ def waiting(
     is_meant = [IS_OPEN, runs.c.status.in_(statuses), *is_outside(frozen)]
     is_meant += [] if namespace is None else [schedules.c.namespace == namespace]
     statement = SELECT_RUNS_WITH_SCHEDULES.where(*is_meant).order_by(runs.c.uid)
-    found = (to_run_and_schedule(row) for row in connection.execute(statement.limit(limit)))
+    found = to_runs_and_schedules(connection, connection.execute(statement.limit(limit)).all())
     return [(schedule, run) for run, schedule in found]
 
 
@@ -451,7 +452,8 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
     )
     if namespace is not None:
         statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
-    return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
+    rows = connection.execute(statement).all()
+    return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
 
 
 _IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq")
@@ -469,7 +471,8 @@ def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> l
     )
     if namespace is not None:
         statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
-    return [(to_schedule(row[:-1]), row[-1]) for row in connection.execute(statement)]
+    rows = connection.execute(statement).all()
+    return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
 
 
 class RunName(NamedTuple):
@@ -517,7 +520,7 @@ def page_of_dead_letters(
     rows = connection.execute(statement).all()
     kept = rows[:limit]
     following = write_cursor(kept[-1].dead_letter_at, kept[-1][0]) if len(rows) > limit else None
-    return Page([to_run_and_schedule(row) for row in kept], following)
+    return Page(to_runs_and_schedules(connection, kept), following)
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:
@@ -530,7 +533,7 @@ def find_dead_letter(connection: Connection, uid: str, *, namespace: str) -> tup
     """Read one dead letter with its schedule; None when there is none in the namespace."""
     statement = _SELECT_DEAD_LETTERS.where(IS_DEAD_LETTER, runs.c.uid == uid, schedules.c.namespace == namespace)
     row = connection.execute(statement).first()
-    return None if row is None else to_run_and_schedule(row)
+    return None if row is None else to_run_and_schedule(connection, row)
 
 
 def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> bool:

@@ -27,6 +27,7 @@ from rqsched.store.rows import (
     SELECT_SCHEDULES,
     SELECT_SLIM_SCHEDULES,
     to_schedule,
+    to_schedules,
 )
 from rqsched.store.tables import (
     ENDED_BADLY,
@@ -287,7 +288,7 @@ def search_schedules(
     statement, sizes = build(dialect_of(connection), filters, sort, plan.way, places, limit + 1, offset, is_slim)
     given = _given("after", after) | _given("end", plan.end)
     statement, cut = cut_to_size(connection, statement, most, sizes, given)
-    found = [to_schedule(row) for row in connection.execute(statement, given).all()]
+    found = to_schedules(connection, connection.execute(statement, given).all())
     if len(found) > limit or cut is not None:
         items = found[:limit]
         return Found(items, place_of(items[-1], sort), is_cut=False)
@@ -522,7 +523,7 @@ def find_matching(connection: Connection, uids: Sequence[str], filters: Filters)
     hidden = frozenset({"namespace", "status", "last_outcome", "consecutive_failures", "schedule_id"})
     conditions = conditions_of(dialect, filters, is_walked=True, hidden=hidden)
     found = connection.execute(SELECT_SCHEDULES.where(dialect.one_of(schedules.c.uid, uids), *conditions))
-    return {one.uid: one for one in map(to_schedule, found)}
+    return {one.uid: one for one in to_schedules(connection, found.all())}
 
 
 _EXCEPTIONS = {*ScheduleStatus} - {ScheduleStatus.ACTIVE}
@@ -600,7 +601,7 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
     for is_indexed in (IS_LIVE, IS_DELETED):
         row = connection.execute(named.where(is_indexed).order_by(*newest).limit(1)).first()
         if row is not None:
-            return to_schedule(row)
+            return to_schedule(connection, row)
     return None
 
 
@@ -610,7 +611,7 @@ def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Sch
     same = schedules.c.namespace == schedule.namespace, schedules.c.schedule_id == schedule.schedule_id
     newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
     row = connection.execute(SELECT_SCHEDULES.where(*same, *is_before).order_by(*newest).limit(1)).first()
-    return None if row is None else to_schedule(row)
+    return None if row is None else to_schedule(connection, row)
 
 
 def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule]:
@@ -623,7 +624,7 @@ def resuming(connection: Connection, filters: Filters, until: datetime) -> list[
     meant = RESUMES, schedules.c.resume_at < until, has_status((ScheduleStatus.PAUSED.value,), is_named=False)
     statement = SELECT_SLIM_SCHEDULES.where(*meant, *conditions_of(dialect_of(connection), filters))
     order = schedules.c.resume_at, schedules.c.uid
-    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(_MOST_AT_ONCE))]
+    return to_schedules(connection, connection.execute(statement.order_by(*order).limit(_MOST_AT_ONCE)).all())
 
 
 def late(
@@ -647,7 +648,7 @@ def _first_due(
 ) -> list[Schedule]:
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
     statement = SELECT_SCHEDULES.where(IS_ACTIVE, *is_meant, *owner).order_by(schedules.c.due_at, schedules.c.uid)
-    return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
+    return to_schedules(connection, connection.execute(statement.limit(limit)).all())
 
 
 def _is_of(
@@ -689,7 +690,7 @@ def failing(connection: Connection, namespace: str | None, limit: int) -> list[S
     """Read the active schedules of a namespace, or of all, whose newest runs all failed (`REPEATEDLY`)."""
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_FAILING, IS_ACTIVE)
     order = schedules.c.consecutive_failures.desc(), schedules.c.uid
-    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
+    return to_schedules(connection, connection.execute(statement.order_by(*order).limit(limit)).all())
 
 
 def unsuccessful(
@@ -701,14 +702,14 @@ def unsuccessful(
     """
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_OVERDUE, IS_LIVE, *is_outside(frozen))
     order = schedules.c.overdue_since, schedules.c.uid
-    return [to_schedule(row) for row in connection.execute(statement.order_by(*order).limit(limit))]
+    return to_schedules(connection, connection.execute(statement.order_by(*order).limit(limit)).all())
 
 
 def limited_to_environments(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
     """Read active schedules of a namespace, or of all, that fire only in some environments; looks at all that fire."""
     is_limited = schedules.c.policies.contains('"environments":', autoescape=True)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_limited).order_by(schedules.c.uid)
-    return [to_schedule(row) for row in connection.execute(statement.limit(limit))]
+    return to_schedules(connection, connection.execute(statement.limit(limit)).all())
 
 
 def all_excluded(connection: Connection, namespace: str | None, now: datetime, limit: int) -> list[Schedule]:
@@ -716,7 +717,7 @@ def all_excluded(connection: Connection, namespace: str | None, now: datetime, l
     excludes = schedules.c.spec.contains('"exclude":', autoescape=True)
     is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
-    found = (to_schedule(row) for row in connection.execute(statement.limit(limit)))
+    found = to_schedules(connection, connection.execute(statement.limit(limit)).all())
     return [schedule for schedule in found if schedule.spec.is_all_excluded_after(now)]
 
 

@@ -217,6 +217,7 @@ schedules = sa.Table(
     sa.Column("resume_catch_up", sa.String(16)),
     sa.Column("traceparent", Traceparent),
     _text("skips"),
+    _text("calendars"),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -257,6 +258,9 @@ for _name, _key, _condition in (
     ("ended_badly", (schedules.c.last_outcome, schedules.c.schedule_id), ENDED_BADLY),
 ):
     PartialIndex(f"ix_rqsched_schedules_{_name}", schedules.c.namespace, *_key, schedules.c.uid, where=_condition)
+
+NAMES_CALENDARS = schedules.c.calendars.is_not(None)
+PartialIndex("ix_rqsched_schedules_calendars", schedules.c.uid, where=NAMES_CALENDARS)
 
 runs = sa.Table(
     "rqsched_runs",
@@ -578,3 +582,26 @@ namespace_metadata = sa.Table(
     sqlite_with_rowid=False,
 )
 """Named values about a namespace: its hold while it is frozen, and those that were released."""
+
+calendars = sa.Table(
+    "rqsched_calendars",
+    metadata,
+    # That of one that all namespaces share is `*`, which no namespace is called.
+    sa.Column("namespace", Name, primary_key=True),
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("edit", Uid, nullable=False),
+    _text("exclude", "[]"),
+    # When the first change was made that not every schedule has been planned with yet.
+    sa.Column("since", Instant, nullable=False),
+    sa.Column("is_planned", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("reaches", sa.String(10)),
+    _text("source"),
+    _text("description"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+    _text("changed_by"),
+    _text("changes", "[]"),
+    sqlite_with_rowid=False,
+)
+"""What many schedules exclude, by name, and the newest of its changes."""

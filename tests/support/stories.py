@@ -120,7 +120,7 @@ def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story
             run = to_run(row)
             by_schedule[run.schedule_uid].append(run)
         rows = connection.execute(sa.select(*SCHEDULE_COLUMNS, schedules.c.pruned_to).order_by(schedules.c.uid))
-        found = [(to_schedule(row[:-1]), row[-1]) for row in rows]
+        found = [(to_schedule(connection, row[:-1]), row[-1]) for row in rows.all()]
         events = _events(connection)
         return [Story(s, by_schedule[s.uid], events[s.uid], skew, pruned_to) for s, pruned_to in found]
 

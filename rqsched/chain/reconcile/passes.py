@@ -79,6 +79,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
     everything = deep or flush_marker is not None or bool(uncompared)
     sections = [
         schedules.apply_new_tzdata(runtime),
+        schedules.apply_changed_calendars(runtime),
         schedules.end_pauses(runtime),
         schedules.set_next_times(runtime),
         schedules.arm_links(runtime, everything=everything),

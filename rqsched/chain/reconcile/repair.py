@@ -35,7 +35,7 @@ class Recovered:
     next_times: int = 0
     """Schedules that had no next time and got one, or were over."""
     retimed: int = 0
-    """Next times recomputed for a new timezone database."""
+    """Next times recomputed for a new timezone database, or a calendar that was changed."""
     deliveries: int = 0
     """Pending runs enqueued again."""
     retries: int = 0

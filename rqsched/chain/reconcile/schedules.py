@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from rqsched.chain import backfill
+from rqsched.chain.calendars import plan_again
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.lifecycle import decide_end_pause
@@ -16,7 +17,7 @@ from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError, NewerReleaseError
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import backfills, changes, metadata, reconcile_queries
+from rqsched.store import backfills, calendars, changes, metadata, reconcile_queries
 from rqsched.store.database import Connection
 from rqsched.transport.transport import Arm
 
@@ -101,6 +102,14 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(len(uids), retimed=moved, failed=failed)
     if not left:  # else a process of the newer release, which knows their timing, makes this pass
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
+
+
+def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
+    """Plan again what names a calendar that was changed by a process that ended before all of it was."""
+    before = runtime.now() - runtime.settings.grace
+    for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
+        for batch in plan_again(runtime, calendar):
+            yield Recovered(batch.checked, retimed=batch.moved, failed=batch.failed)
 
 
 def is_newer(tzdata: str, known: str) -> bool:

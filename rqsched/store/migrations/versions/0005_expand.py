@@ -1,6 +1,6 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
 ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
-namespaces; until when runs may start.
+namespaces; until when runs may start; calendars.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -23,7 +23,7 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, traces, what is skipped on request, facts of namespaces, and until when runs may start.
+    pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, and calendars.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -46,10 +46,17 @@ def upgrade() -> None:
     op.add_column("rqsched_runs", sa.Column("expired_at", INSTANT))
     may_expire = _where("start_by IS NOT NULL AND status = 'pending'")
     op.create_index("ix_rqsched_runs_start_by", "rqsched_runs", ["start_by", "uid"], **may_expire)
+    _create_calendars()
 
 
 def downgrade() -> None:
-    """Drop the hours, which are counted again from the runs that there are; what was frozen is not any more."""
+    """Drop the hours, which are counted again from the runs that there are; what was frozen is not any more.
+
+    Calendars are lost: a release that does not know them leaves schedules that name them alone.
+    """
+    op.drop_index("ix_rqsched_schedules_calendars", "rqsched_schedules")
+    op.drop_column("rqsched_schedules", "calendars")
+    op.drop_table("rqsched_calendars")
     op.drop_table("rqsched_namespace_facts")
     for table in _TRACED:
         op.drop_column(table, "traceparent")
@@ -116,6 +123,32 @@ def _create_facts_of_namespaces() -> None:
         sa.PrimaryKeyConstraint("namespace", "name", name=op.f("pk_rqsched_namespace_facts")),
         sqlite_with_rowid=False,
     )
+
+
+def _create_calendars() -> None:
+    """Create the table of calendars; schedules keep with which changes of them they were planned."""
+    op.create_table(
+        "rqsched_calendars",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(63), nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("edit", sa.String(26), nullable=False),
+        sa.Column("exclude", sa.Text, server_default="[]", nullable=False),
+        sa.Column("since", INSTANT, nullable=False),
+        sa.Column("is_planned", sa.Boolean, server_default=sa.false(), nullable=False),
+        sa.Column("reaches", sa.String(10)),
+        sa.Column("source", sa.Text),
+        sa.Column("description", sa.Text),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("changed_at", INSTANT, nullable=False),
+        sa.Column("changed_by", sa.Text),
+        sa.Column("changes", sa.Text, server_default="[]", nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "name", name=op.f("pk_rqsched_calendars")),
+        sqlite_with_rowid=False,
+    )
+    op.add_column("rqsched_schedules", sa.Column("calendars", sa.Text))
+    names = _where("calendars IS NOT NULL")
+    op.create_index("ix_rqsched_schedules_calendars", "rqsched_schedules", ["uid"], **names)
 
 
 def _where(condition: str) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""Calendars, as applications and commands have them: `scheduler.calendars`."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+from rqsched.chain import calendars as chain
+from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import CommandContext
+from rqsched.core.option_table import require_id, require_note
+from rqsched.errors import CalendarNotFoundError, InvalidInputError
+from rqsched.spec.calendars import Calendar, require_entries, require_name
+from rqsched.spec.exclusion import ExcludeLike
+from rqsched.store import calendars as store
+
+MAX_USERS = 1_000
+"""The most schedules that `used_by` returns."""
+
+
+class Calendars:
+    """What many schedules exclude, by name: of a namespace, or shared by all.
+
+    >>> calendar = scheduler.calendars.set("holidays", ["2026-12-25/2026-12-26", "2027-01-01"])
+    >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).id
+    'report'
+    """
+
+    def __init__(self, runtime: Callable[[], Runtime], namespace: Callable[[str | None], str]) -> None:
+        self._runtime_of = runtime
+        self._namespace = namespace
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self._runtime_of()
+
+    def set(
+        self,
+        name: str,
+        exclude: ExcludeLike,
+        *,
+        shared: bool = False,
+        namespace: str | None = None,
+        description: str | None = None,
+        source: str | None = None,
+        reaches: date | None = None,
+        revision: int | None = None,
+        context: CommandContext | None = None,
+    ) -> Calendar:
+        """Create a calendar, or replace what it holds; idempotent.
+
+        `exclude` are dates, ranges of dates and weekly windows, at most 5 000, as the option `exclude` has them; each
+        schedule reads them in its own time zone. Every schedule that names it is planned again: all are when this
+        returns, and one that is not yet because this process died is by its next fire at the latest. What was due
+        already keeps its fire. `reaches` is the last day about which it says anything: doctor warns before. With
+        `revision` only that one is replaced, 0 is none. Raises CalendarChangedError, InvalidSpecError and
+        InvalidIdError.
+        """
+        of = self._of(namespace, shared=shared)
+        require_note(description, "description")
+        require_note(source, "source")
+        if reaches is not None and (not isinstance(reaches, date) or hasattr(reaches, "hour")):
+            raise InvalidInputError("reaches", f"{reaches!r} is not a date")
+        entries = require_entries(exclude)
+        wanted = Calendar(require_name(name), entries, of, reaches=reaches, source=source, description=description)
+        return chain.set_calendar(self._runtime, wanted, _context(context), revision=revision)[0]
+
+    def get(self, name: str, *, shared: bool | None = None, namespace: str | None = None) -> Calendar:
+        """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
+
+        With `shared` only one that all namespaces share, or (False) only one of the namespace.
+        """
+        where = self._of(namespace, shared=False)
+        places = {None: (where, None), True: (None,), False: (where,)}[shared]
+
+        def read(connection: Any) -> Calendar | None:
+            found = (store.find(connection, place, name) for place in places)
+            return next((one for one in found if one is not None), None)
+
+        found: Calendar | None = self._runtime.database.read(read)
+        if found is None:
+            raise CalendarNotFoundError(name, None if shared else where)
+        return found
+
+    def list(self, *, namespace: str | None = None) -> builtins.list[Calendar]:
+        """Return the calendars that schedules of the namespace may name, by name: its own, and those that are shared."""
+        where = self._of(namespace, shared=False)
+        found: builtins.list[Calendar] = self._runtime.database.read(
+            lambda connection: store.find_all(connection, where, 2 * chain.MAX_CALENDARS)
+        )
+        return found
+
+    def delete(
+        self,
+        name: str,
+        *,
+        shared: bool = False,
+        namespace: str | None = None,
+        revision: int | None = None,
+        context: CommandContext | None = None,
+    ) -> None:
+        """Delete a calendar that no schedule names.
+
+        Raises CalendarInUseError with the first of those that do, CalendarNotFoundError and CalendarChangedError.
+        """
+        of = self._of(namespace, shared=shared)
+        chain.delete_calendar(self._runtime, of, name, _context(context), revision=revision)
+
+    def used_by(self, calendar: Calendar) -> builtins.list[tuple[str, str]]:
+        """Return the namespace and id of each schedule that names it, deleted ones left out; the first thousand."""
+        found: builtins.list[tuple[str, str]] = self._runtime.database.read(
+            lambda connection: store.users(connection, calendar.namespace, calendar.name, MAX_USERS)
+        )
+        return found
+
+    def history(self, calendar: Calendar) -> builtins.list[dict[str, Any]]:
+        """Return its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
+        found: builtins.list[dict[str, Any]] = self._runtime.database.read(
+            lambda connection: store.changes_of(connection, calendar.namespace, calendar.name)
+        )
+        return found
+
+    def _of(self, namespace: str | None, *, shared: bool) -> str | None:
+        if not shared:
+            return require_id(self._namespace(namespace), "namespace")
+        if namespace is not None:
+            raise InvalidInputError("namespace", "a shared calendar belongs to none; leave it out")
+        return None
+
+
+def _context(context: CommandContext | None) -> CommandContext:
+    return context or CommandContext(source="python")

@@ -1,0 +1,254 @@
+"""Calendars: their rows, and what of them is read together with the schedules that name them.
+
+What a calendar holds is kept in this process by the uid of the change that wrote it, which no two contents share, also
+not when a backup was restored. A schedule that names none is read as ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.ids import iso_utc
+from rqsched.core.model import Schedule, ScheduleStatus, changed, dumps, parse_spec
+from rqsched.spec.calendars import Calendar
+from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_uid
+from rqsched.store.tables import IS_LIVE, NAMES_CALENDARS, calendars, constant, schedules
+
+SHARED = "*"
+"""The namespace of the row of a calendar that all namespaces share; none is called so."""
+MAX_CHANGES = 50
+"""How many of its changes a calendar remembers."""
+_NAMING = '"calendars":['
+"""What the text of a spec holds that names one: canonical JSON has the key as exactly this text."""
+_MOST_KNOWN = 512
+_known: dict[str, Calendar] = {}
+"""What calendars hold, by the uid of the change that wrote it."""
+_COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
+
+
+def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
+    """Return schedules with the calendars that they name; nothing is read where none of them names one.
+
+    A deleted one need not have them any more: it is only looked at.
+    """
+    naming = [one for one in found if _NAMING in one.definition.spec]
+    if not naming:
+        return found
+    wanted = {one.uid: parse_spec(one.definition.spec).calendars for one in naming}
+    known = _find(connection, {one.namespace for one in naming}, {name for names in wanted.values() for name in names})
+
+    def filled(one: Schedule) -> Schedule:
+        names = wanted.get(one.uid, ())
+        contents = _of(known, one.namespace, names)
+        if one.status is ScheduleStatus.DELETED:
+            there = {calendar.name for calendar in contents}
+            gone = (Calendar(name, ()) for name in names if name not in there)
+            contents = tuple(sorted([*contents, *gone], key=lambda calendar: calendar.name))
+        return changed(one, contents=contents) if names else one
+
+    return [filled(one) for one in found]
+
+
+def named(connection: Connection, namespace: str, names: Iterable[str], *, locks: bool = False) -> tuple[Calendar, ...]:
+    """Return those of these calendars that there are for a namespace, by name.
+
+    With `locks` none of them is changed or deleted until the transaction ends.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return ()
+    if locks:
+        connection.execute(_select([calendars.c.edit], {namespace}, wanted).with_for_update(read=True))
+    return _of(_find(connection, {namespace}, wanted), namespace, wanted)
+
+
+def _of(known: Mapping[tuple[str, str], Calendar], namespace: str, names: Iterable[str]) -> tuple[Calendar, ...]:
+    found = (known.get((namespace, name)) or known.get((SHARED, name)) for name in names)
+    return tuple(one for one in found if one is not None)
+
+
+def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str]) -> dict[tuple[str, str], Calendar]:
+    """Read calendars by namespace and name: which changes wrote them, and what this process does not know of these."""
+    key = calendars.c.namespace, calendars.c.name, calendars.c.edit
+    found = connection.execute(_select(key, namespaces, names)).all()
+    unknown = [row.edit for row in found if row.edit not in _known]
+    fresh = dict[str, Calendar]()
+    if unknown:
+        statement = sa.select(*_COLUMNS).where(dialect_of(connection).one_of(calendars.c.edit, unknown))
+        fresh = {row.edit: to_calendar(row) for row in connection.execute(statement)}
+        if len(_known) > _MOST_KNOWN:
+            _known.clear()
+        _known.update(fresh)
+    read = ((row, fresh.get(row.edit) or _known.get(row.edit)) for row in found)
+    return {(row.namespace, row.name): one for row, one in read if one is not None}
+
+
+def _select(columns: Iterable[sa.Column[Any]], namespaces: Iterable[str], names: Iterable[str]) -> sa.Select[Any]:
+    of = sorted({*namespaces, SHARED})
+    return sa.select(*columns).where(calendars.c.namespace.in_(of), calendars.c.name.in_(sorted({*names})))
+
+
+def to_calendar(row: sa.Row[Any]) -> Calendar:
+    """Read a calendar from a row of its columns."""
+    return Calendar(
+        row.name,
+        tuple(json.loads(row.exclude)),
+        None if row.namespace == SHARED else row.namespace,
+        row.revision,
+        row.edit,
+        row.since,
+        None if row.reaches is None else date.fromisoformat(row.reaches),
+        row.source,
+        row.description,
+        row.created_at,
+        row.changed_at,
+        row.changed_by,
+    )
+
+
+def find(connection: Connection, namespace: str | None, name: str, *, locks: bool = False) -> Calendar | None:
+    """Read a calendar of a namespace, or a shared one (None); with `locks` nobody else changes it meanwhile."""
+    statement = sa.select(*_COLUMNS).where(*_is(namespace, name))
+    row = connection.execute(statement.with_for_update() if locks else statement).first()
+    return None if row is None else to_calendar(row)
+
+
+def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
+    """Read a calendar that a schedule could mean as well: a shared one, for a shared one that of a namespace."""
+    of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
+    row = connection.execute(sa.select(*_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
+    return None if row is None else to_calendar(row)
+
+
+def find_all(connection: Connection, namespace: str | None, limit: int) -> list[Calendar]:
+    """Read the calendars that schedules of a namespace may name, or all there are (None), by name."""
+    statement = sa.select(*_COLUMNS).order_by(calendars.c.name, calendars.c.namespace).limit(limit)
+    if namespace is not None:
+        statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
+    return [to_calendar(row) for row in connection.execute(statement)]
+
+
+def count(connection: Connection, namespace: str | None) -> int:
+    """Count the calendars of a namespace, or the shared ones (None)."""
+    of = calendars.c.namespace == (namespace or SHARED)
+    return connection.execute(sa.select(sa.func.count()).select_from(calendars).where(of)).scalar_one()
+
+
+def changes_of(connection: Connection, namespace: str | None, name: str) -> list[dict[str, Any]]:
+    """Read the newest changes of a calendar, the newest first: its revision, when, who and why, and what changed."""
+    text = connection.execute(sa.select(calendars.c.changes).where(*_is(namespace, name))).scalar_one_or_none()
+    return [] if text is None else json.loads(text)[::-1]
+
+
+def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:
+    """Write a calendar that is locked, or a new one; returns False where another one was first to create it.
+
+    What was changed before and is not planned yet everywhere holds since then, else this one from now on.
+    """
+    now = wanted.changed_at
+    values = {
+        "revision": wanted.revision,
+        "edit": wanted.edit,
+        "exclude": dumps(list(wanted.exclude)),
+        "is_planned": False,
+        "reaches": wanted.reaches and wanted.reaches.isoformat(),
+        "source": wanted.source,
+        "description": wanted.description,
+        "changed_at": now,
+        "changed_by": wanted.changed_by,
+    }
+    if before is None:
+        values |= {"namespace": wanted.namespace or SHARED, "name": wanted.name, "created_at": now, "since": now}
+        insert = dialect_of(connection).insert(calendars).values(**values, changes=dumps([change]))
+        return connection.execute(insert.on_conflict_do_nothing()).rowcount == 1
+    known = connection.execute(
+        sa.select(calendars.c.changes, calendars.c.is_planned).where(*_is(wanted.namespace, wanted.name))
+    ).one()
+    told = dumps([*json.loads(known.changes), change][-MAX_CHANGES:])
+    values |= {"changes": told} | ({"since": now} if known.is_planned else {})
+    connection.execute(sa.update(calendars).where(*_is(wanted.namespace, wanted.name)).values(**values))
+    return True
+
+
+def remove(connection: Connection, namespace: str | None, name: str) -> None:
+    """Delete a calendar that is locked."""
+    connection.execute(sa.delete(calendars).where(*_is(namespace, name)))
+
+
+def set_planned(connection: Connection, calendar: Calendar) -> None:
+    """Note that every schedule was planned with a change, unless there is another one by now."""
+    is_it = calendars.c.edit == calendar.edit
+    connection.execute(
+        sa.update(calendars).where(*_is(calendar.namespace, calendar.name), is_it).values(is_planned=True)
+    )
+
+
+def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
+    """Read the calendars whose last change, made up to an instant, not every schedule may be planned with."""
+    statement = sa.select(*_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
+    return [to_calendar(row) for row in connection.execute(statement.order_by(calendars.c.name, calendars.c.namespace))]
+
+
+def to_plan(connection: Connection, calendar: Calendar, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read a page of the active and paused schedules that name a calendar and are not planned with it as it is."""
+    is_meant = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
+    rows, cursor = _page(connection, calendar.namespace, calendar.name, after, limit, is_meant)
+    return [row.uid for row in rows if calendar.edit not in row.calendars.split()], cursor
+
+
+def users(connection: Connection, namespace: str | None, name: str, limit: int) -> list[tuple[str, str]]:
+    """Read the namespace and id of the first schedules that name a calendar, deleted ones left out."""
+    found, after = list[tuple[str, str]](), None
+    while True:
+        rows, after = _page(connection, namespace, name, after, 500, IS_LIVE)
+        found += [(row.namespace, row.schedule_id) for row in rows]
+        if after is None or len(found) >= limit:
+            return found[:limit]
+
+
+def count_users(connection: Connection, namespace: str | None, name: str) -> int:
+    """Count the schedules that name a calendar, deleted ones left out."""
+    return len(users(connection, namespace, name, 1_000_000))
+
+
+def _page(
+    connection: Connection,
+    namespace: str | None,
+    name: str,
+    after: str | None,
+    limit: int,
+    is_meant: sa.ColumnElement[bool],
+) -> tuple[Sequence[Any], str | None]:
+    columns = schedules.c.uid, schedules.c.namespace, schedules.c.schedule_id, schedules.c.spec, schedules.c.calendars
+    statement = sa.select(*columns).where(NAMES_CALENDARS, is_meant)
+    statement = statement.where(schedules.c.spec.contains(f'"{name}"', autoescape=True))
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
+    rows, cursor = page_by_uid(connection, statement, schedules.c.uid, after, limit)
+    return [row for row in rows if name in parse_spec(row.spec).calendars], cursor
+
+
+def _is(namespace: str | None, name: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return calendars.c.namespace == (namespace or SHARED), calendars.c.name == name
+
+
+def change_of(calendar: Calendar, before: Calendar | None, reason: str | None) -> dict[str, Any]:
+    """Return how a calendar remembers a change: of many dates the first hundred."""
+    added, removed = calendar.without(before), () if before is None else before.without(calendar)
+    told = {
+        "revision": calendar.revision,
+        "at": None if calendar.changed_at is None else iso_utc(calendar.changed_at),
+        "by": calendar.changed_by,
+        "reason": reason,
+        "added": list(added[:100]),
+        "removed": list(removed[:100]),
+        "more": max(len(added) - 100, 0) + max(len(removed) - 100, 0) or None,
+    }
+    return {key: value for key, value in told.items() if value is not None}
