@@ -85,7 +85,7 @@ class Calendars:
         return found
 
     def list(self, *, namespace: str | None = None) -> builtins.list[Calendar]:
-        """Return the calendars that schedules of the namespace may name, by name: its own, and those that are shared."""
+        """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
         where = self._of(namespace, shared=False)
         found: builtins.list[Calendar] = self._runtime.database.read(
             lambda connection: store.find_all(connection, where, 2 * chain.MAX_CALENDARS)

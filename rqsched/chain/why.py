@@ -23,7 +23,7 @@ from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import NewerReleaseError, error_line
 from rqsched.spec.spec import Spec
-from rqsched.store import event_queries, metadata, pruning, run_queries, schedule_queries
+from rqsched.store import calendars, event_queries, metadata, pruning, run_queries, schedule_queries
 from rqsched.store.database import Connection
 
 LOOKED_AT = 5_000
@@ -282,6 +282,11 @@ class _Question:
         if event is None or "spec" not in event.payload:
             return None
         spec = Spec.from_stored(event.payload["spec"])
+        if spec.calendars:
+            held = calendars.as_of(self.connection, self.schedule.namespace, spec.calendars, self.at)
+            if len(held) < len(spec.calendars):
+                return None
+            spec = spec.with_calendars(held)
         resumes = event_queries.next_of_types(
             self.connection, self.schedule.uid, [audit.RESUMED], event.sequence, LOOKED_AT
         )

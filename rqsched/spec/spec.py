@@ -108,8 +108,8 @@ class Spec(Timeline):
         object.__setattr__(self, "end_at", None if end_at is None else require_utc(end_at, "end_at"))
         object.__setattr__(self, "exclude", require_exclusions(exclude))
         zone = require_timezone(self.timezone)
-        if self.exclude:
-            object.__setattr__(self, "exclusion", exclusion_of(self._own_exclude, zone))
+        if own := self._own_exclude:
+            object.__setattr__(self, "exclusion", exclusion_of(own, zone))
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
@@ -219,7 +219,8 @@ class Spec(Timeline):
         texts = self._own_exclude + tuple(text for one in contents for text in one.exclude)
         found = replace(self)
         object.__setattr__(found, "contents", contents)
-        object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
+        if texts:
+            object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
         return found
 
     def require_calendars(self) -> None:
@@ -256,7 +257,7 @@ class Spec(Timeline):
 
     def is_all_excluded_after(self, instant: datetime) -> bool:
         """Return whether there are further occurrences, and all of the next ten years are excluded."""
-        if self.exclusion is None or self.next_after(instant) is not None:
+        if not self.exclude or self.next_after(instant) is not None:
             return False
         return replace(self, exclude=()).next_after(instant) is not None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
 
@@ -145,6 +146,24 @@ def changes_of(connection: Connection, namespace: str | None, name: str) -> list
     """Read the newest changes of a calendar, the newest first: its revision, when, who and why, and what changed."""
     text = connection.execute(sa.select(calendars.c.changes).where(*_is(namespace, name))).scalar_one_or_none()
     return [] if text is None else json.loads(text)[::-1]
+
+
+def as_of(connection: Connection, namespace: str, names: Sequence[str], at: datetime) -> tuple[Calendar, ...]:
+    """Return those of these calendars that there are for a namespace as they were at an instant.
+
+    As far back as their changes are remembered: earlier ones are as the first of these found them.
+    """
+    found = named(connection, namespace, names)
+    return tuple(_undone(one, changes_of(connection, one.namespace, one.name), at) for one in found)
+
+
+def _undone(calendar: Calendar, told: Iterable[Mapping[str, Any]], at: datetime) -> Calendar:
+    held = {*calendar.exclude}
+    for change in told:
+        if datetime.fromisoformat(change["at"]) <= at:
+            break
+        held = held - {*change["added"]} | {*change["removed"]}
+    return replace(calendar, exclude=tuple(sorted(held)))
 
 
 def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:

@@ -60,6 +60,11 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
     for at, found in sorted(outcomes.items()):
         if len(found) > 1:
             yield f"I1: the occurrence {at} has {len(found)} outcomes: {', '.join(found)}"
+    is_one_timing = not any("spec" in event.payload.get("changed_fields", ()) for event in story.events)
+    if story.schedule.spec.calendars and is_one_timing and not story.skew:
+        for run in story.runs:
+            if run.kind is RunKind.SCHEDULED and story.was_excluded(story.schedule.spec, run.occurrence_at):
+                yield f"I1: run {run.number} is of {run.occurrence_at}, which a calendar excluded"
     upcoming = story.schedule.next_run_at
     if upcoming is not None and not story.skew and outcomes.get(upcoming):
         yield f"I1: the occurrence {upcoming} is still to fire but has an outcome: {', '.join(outcomes[upcoming])}"
@@ -93,7 +98,8 @@ def i3_next_time(story: Story) -> Iterator[str]:
         return
     awaited = story.by_uid.get(schedule.awaiting_run_uid or "")
     is_draining = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0 or schedule.skips is not None
-    if not (awaited is not None and awaited.is_unfinished) and not is_draining:
+    is_waiting = is_draining or schedule.spec.is_all_excluded_after(schedule.evaluated_to)
+    if not (awaited is not None and awaited.is_unfinished) and not is_waiting:
         yield f"I3: it is active without a next time and waits for {schedule.awaiting_run_uid}"
 
 

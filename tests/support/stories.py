@@ -19,10 +19,11 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, RunKind, Schedule, ScheduleStatus
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.members import Once
 from rqsched.spec.spec import Spec
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
-from rqsched.store.tables import audit_events, runs, schedules
+from rqsched.store.tables import audit_events, calendars, runs, schedules
 
 TICK = timedelta(microseconds=1)
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -55,6 +56,8 @@ class Story:
     """How far the clocks of the actors may have been apart."""
     pruned_to: datetime | None = None
     """Up to which occurrence runs were pruned."""
+    calendars: dict[str, list[tuple[datetime, Calendar]]] = field(default_factory=dict)
+    """What the calendars of its namespace held from when on, oldest first, by name."""
 
     @property
     def name(self) -> str:
@@ -97,6 +100,39 @@ class Story:
         starts = [index for index, event in enumerate(self.events) if event.payload.get("reason") == "restart"]
         return self.events[starts[-1] + 1 :] if starts else self.events
 
+    def spec_of(self, event: AuditRecord) -> Spec:
+        """The timing that an event tells, with calendars as they are now; one that is deleted holds nothing."""
+        spec = Spec.from_json(event.payload["spec"])
+        now = {name: since[-1][1] for name, since in self.calendars.items()}
+        return spec.with_calendars(now.get(name, Calendar(name, ())) for name in spec.calendars)
+
+    def allowed(self, spec: Spec, start: datetime, end: datetime) -> set[datetime]:
+        """The instants in [start, end) that no calendar excludes, as it was then or at any time later.
+
+        A change that was noticed late, after the next one, holds for what came between them, too.
+        """
+        if not spec.calendars:
+            return set(spec.between(start, end))
+        if not {*spec.calendars} <= self.calendars.keys():
+            return set()
+        bare = replace(spec, exclude=spec.exclude).with_calendars(Calendar(name, ()) for name in spec.calendars)
+        return {at for at in bare.between(start, end) if not any(self._excluded_since(spec, at))}
+
+    def was_excluded(self, spec: Spec, at: datetime) -> bool:
+        """Whether the calendars excluded an instant as they were then, since before it."""
+        return next(self._excluded_since(spec, at), False)
+
+    def _excluded_since(self, spec: Spec, at: datetime) -> Iterator[bool]:
+        """Yield whether an instant is excluded by the calendars as they were then, and after each later change."""
+        named = {name: self.calendars[name] for name in spec.calendars if name in self.calendars}
+        changed = sorted(since for held in named.values() for since, _ in held)
+        for instant in [at, *(since for since in changed if since > at)]:
+            then = (
+                next((one for since, one in reversed(held) if since <= instant), Calendar(name, ()))
+                for name, held in named.items()
+            )
+            yield spec.with_calendars(then).excluded_by(at) is not None
+
     def lines(self) -> str:
         """Everything there is to know, for a failure's message."""
         rows = [f"  {event.sequence}. {event.recorded_at} {event.event_type} {event.payload}" for event in self.events]
@@ -121,10 +157,26 @@ def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story
             by_schedule[run.schedule_uid].append(run)
         rows = connection.execute(sa.select(*SCHEDULE_COLUMNS, schedules.c.pruned_to).order_by(schedules.c.uid))
         found = [(to_schedule(connection, row[:-1]), row[-1]) for row in rows.all()]
-        events = _events(connection)
-        return [Story(s, by_schedule[s.uid], events[s.uid], skew, pruned_to) for s, pruned_to in found]
+        events, held = _events(connection), _calendars(connection)
+        return [
+            Story(s, by_schedule[s.uid], events[s.uid], skew, pruned_to, held["*"] | held[s.namespace])
+            for s, pruned_to in found
+        ]
 
     return runtime.database.read(read)
+
+
+def _calendars(connection: sa.Connection) -> dict[str, dict[str, list[tuple[datetime, Calendar]]]]:
+    """Read what each calendar held from when on, by namespace and name, from the record of its changes."""
+    found: dict[str, dict[str, list[tuple[datetime, Calendar]]]] = defaultdict(dict)
+    for row in connection.execute(sa.select(calendars)):
+        held, since = set[str](), list[tuple[datetime, Calendar]]()
+        for change in json.loads(row.changes):
+            held = (held | {*change["added"]}) - {*change["removed"]}
+            since.append((datetime.fromisoformat(change["at"]), Calendar(row.name, tuple(sorted(held)))))
+        assert tuple(sorted(held)) == tuple(json.loads(row.exclude)), f"{row.name} is not what its changes made"
+        found[row.namespace][row.name] = since
+    return found
 
 
 def _events(connection: sa.Connection) -> dict[str, list[AuditRecord]]:
@@ -189,11 +241,11 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
         if story.skew:
             walk.timed_at = max(walk.timed_at, at)
         if event.event_type == audit.CREATED:
-            walk.spec, walk.timed_at = Spec.from_json(event.payload["spec"]), max(walk.timed_at, at)
+            walk.spec, walk.timed_at = story.spec_of(event), max(walk.timed_at, at)
             if event.payload.get("next_fire_at") is not None:
                 walk.open(at)
         elif event.event_type == audit.UPDATED and "spec" in event.payload["changed_fields"]:
-            _respecify(walk, event)
+            _respecify(walk, story, event)
         elif event.event_type == audit.RESUMED:
             _reopen(walk, event)
         elif event.event_type in CLOSING:
@@ -219,8 +271,8 @@ def _begin(walk: _Walk, story: Story) -> None:
         walk.open(story.kept_from)
 
 
-def _respecify(walk: _Walk, event: AuditRecord) -> None:
-    old, new = walk.spec, Spec.from_json(event.payload["spec"])
+def _respecify(walk: _Walk, story: Story, event: AuditRecord) -> None:
+    old, new = walk.spec, story.spec_of(event)
     walk.spec, walk.timed_at = new, max(walk.timed_at, event.recorded_at)
     if walk.current is None:
         walk.is_other_timing = True
@@ -250,7 +302,7 @@ def _reopen(walk: _Walk, event: AuditRecord) -> None:
 
 def _reanchored(spec: Spec, at: datetime) -> Spec:
     members = [m if isinstance(m, Once) or m.anchor is None else replace(m, anchor=at) for m in spec.members]
-    return replace(spec, members=tuple(members))
+    return replace(spec, members=tuple(members)).with_calendars(spec.contents)
 
 
 def required_occurrences(story: Story) -> set[datetime]:
@@ -264,7 +316,7 @@ def required_occurrences(story: Story) -> set[datetime]:
     for window in windows:
         end = window.closed_at or until
         if end > window.opened_at and not window.spec.is_from_completion:
-            required |= set(window.spec.between(window.opened_at + TICK, end + TICK))
+            required |= story.allowed(window.spec, window.opened_at + TICK, end + TICK)
     return required - ahead
 
 

@@ -1,0 +1,380 @@
+"""Calendars: what schedules that name one do when it is created, changed and deleted, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Cron, Every, Once
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import calendars as chain
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import new_uid
+from rqsched.errors import (
+    CalendarChangedError,
+    CalendarInUseError,
+    CalendarNotFoundError,
+    InvalidLimitError,
+    InvalidSpecError,
+    UnknownCalendarError,
+)
+from rqsched.spec.calendars import Calendar
+from rqsched.store import calendars as store
+from rqsched.store import tables
+from tests.support.env import DAY, HOUR, MINUTE, NOON, Env, last, link_id, occurrences, outcomes, types
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
+from tests.support.sql import statements
+
+MORNING = NOON + 21 * HOUR
+"""09:00 on Friday, 2026-01-16."""
+DAILY = Cron("0 9 * * *")
+
+
+def edit_alone(env: Env, name: str, exclude: list[str]) -> Calendar:
+    """Change a calendar in SQL, as a process does that dies before it plans anything again."""
+    before = env.scheduler.calendars.get(name)
+
+    def work(connection: Any) -> Calendar:
+        now = env.clock.now()
+        edit = new_uid(now)
+        wanted = Calendar(name, tuple(exclude), before.namespace, before.revision + 1, edit, now, changed_at=now)
+        store.write(connection, wanted, before, store.change_of(wanted, before, None))
+        return wanted
+
+    return env.runtime.database.transact(work)
+
+
+def next_of(schedule: ScheduleHandle) -> datetime | None:
+    return schedule.refresh().next_run_at
+
+
+def test_schedule_never_fires_on_what_a_calendar_that_it_names_excludes(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-01-16", "2026-01-18"])
+    schedule = any_env.create(spec=DAILY, exclude=["holidays", "Sat"])
+
+    assert next_of(schedule) == MORNING + 3 * DAY
+    any_env.run_due(MORNING + 3 * DAY - NOON)
+
+    assert occurrences(schedule) == [MORNING + 3 * DAY]
+    assert last(schedule, "Excluded")["count"] == 3
+    check_invariants(any_env.runtime)
+
+
+def test_change_of_a_calendar_plans_again_what_names_it_and_nothing_else(any_env: Env) -> None:
+    calendar = any_env.scheduler.calendars.set("holidays", ["2026-01-20"])
+    naming, other = any_env.create(spec=DAILY, exclude="holidays"), any_env.create("other", DAILY)
+    before = any_env.state(other)
+    assert next_of(naming) == MORNING
+
+    who = CommandContext(principal="ada", reason="a bridge day")
+    changed = any_env.scheduler.calendars.set("holidays", ["2026-01-16"], context=who)
+
+    assert (changed.revision, changed.changed_by, calendar.revision) == (2, "ada", 1)
+    assert next_of(naming) == MORNING + DAY
+    assert last(naming, "CalendarChanged") == {
+        "calendar": "holidays", "revision": 2, "changed_by": "ada", "next_fire_at": "2026-01-17T09:00:00Z",
+    }  # fmt: skip
+    assert any_env.state(other) == before
+    assert any_env.armed()[link_id(naming)] == (MORNING + DAY).timestamp()
+    any_env.scheduler.calendars.set("holidays", [])
+    assert next_of(naming) == MORNING
+    check_invariants(any_env.runtime)
+
+
+def test_same_contents_again_are_no_change(env: Env) -> None:
+    first = env.scheduler.calendars.set("holidays", ["2026-01-16", "Sat,Sun"], reaches=date(2026, 12, 31))
+
+    again = env.scheduler.calendars.set("holidays", ["Sat, Sun", "2026-01-16"], reaches=date(2026, 12, 31))
+
+    assert again == first
+    assert len(env.scheduler.calendars.history(first)) == 1
+
+
+def test_calendar_remembers_who_changed_what(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-01-16"], context=CommandContext(principal="ada"))
+    env.advance()
+    calendar = env.scheduler.calendars.set(
+        "holidays", ["2026-01-17"], context=CommandContext(principal="bob", reason="wrong day")
+    )
+
+    assert env.scheduler.calendars.history(calendar) == [
+        {
+            "revision": 2, "at": "2026-01-15T12:01:00Z", "by": "bob", "reason": "wrong day",
+            "added": ["2026-01-17"], "removed": ["2026-01-16"],
+        },
+        {"revision": 1, "at": "2026-01-15T12:00:00Z", "by": "ada", "added": ["2026-01-16"], "removed": []},
+    ]  # fmt: skip
+
+
+def test_fire_notices_a_change_after_which_nothing_was_planned(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", [])
+    schedule = any_env.create(spec=DAILY, exclude="holidays")
+    edit_alone(any_env, "holidays", ["2026-01-16"])
+    assert next_of(schedule) == MORNING
+    any_env.advance(MORNING - NOON)
+
+    assert outcomes(any_env.deliver(link_id(schedule))) == ["fired"]
+
+    assert (occurrences(schedule), next_of(schedule)) == ([], MORNING + DAY)
+    assert types(schedule)[-1] == "CalendarChanged"
+    assert any_env.armed()[link_id(schedule)] == (MORNING + DAY).timestamp()
+    check_invariants(any_env.runtime)
+
+
+def test_what_was_due_before_the_change_keeps_its_fire(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", [])
+    schedule = any_env.create(spec=DAILY, exclude="holidays")
+    any_env.advance(MORNING - NOON + HOUR)
+
+    any_env.scheduler.calendars.set("holidays", ["2026-01-16"])
+
+    assert next_of(schedule) == MORNING
+    any_env.run_due(MINUTE)
+    assert (occurrences(schedule), next_of(schedule)) == ([MORNING], MORNING + DAY)
+    check_invariants(any_env.runtime)
+
+
+def test_what_was_due_before_a_change_that_only_its_fire_notices_keeps_its_fire(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=DAILY, exclude="holidays")
+    env.advance(MORNING - NOON + HOUR)
+    edit_alone(env, "holidays", ["2026-01-16", "2026-01-17"])
+    env.advance(MINUTE)
+
+    env.run_due(MINUTE)
+
+    assert (occurrences(schedule), next_of(schedule)) == ([MORNING], MORNING + 2 * DAY)
+    check_invariants(env.runtime)
+
+
+def test_two_changes_of_which_none_was_planned_count_from_the_first(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=DAILY, exclude="holidays")
+    edit_alone(env, "holidays", ["2026-01-16"])
+    env.advance(MORNING - NOON + HOUR)
+    edit_alone(env, "holidays", ["2026-01-16", "2026-02-16"])
+
+    env.run_due(MINUTE)
+
+    assert (occurrences(schedule), next_of(schedule)) == ([], MORNING + DAY)
+
+
+def test_pass_ends_what_a_process_that_died_left(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    naming = [any_env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
+    naming[1].pause()
+    edit_alone(any_env, "holidays", [])
+    assert next_of(naming[0]) == MORNING + DAY
+
+    assert any_env.recover().retimed == 0  # whoever changed it may be at it
+    any_env.advance(any_env.scheduler.settings.grace)
+    assert any_env.recover().retimed == 2
+    assert any_env.recover().retimed == 0
+
+    assert [next_of(one) for one in naming] == [MORNING, None, MORNING]
+    check_invariants(any_env.runtime)
+
+
+def test_operation_on_a_schedule_plans_it_first(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=DAILY, exclude="holidays")
+    edit_alone(env, "holidays", ["2026-01-16"])
+
+    schedule.update(description="other")
+
+    assert next_of(schedule) == MORNING + DAY
+    assert types(schedule)[-2:] == ["CalendarChanged", "Updated"]
+
+
+def test_many_schedules_are_planned_again_in_batches(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "BATCH", 3)
+    monkeypatch.setattr(chain, "PAGE", 4)
+    before = any_env.scheduler.calendars.set("holidays", [])
+    naming = [any_env.create(f"s{number}", DAILY, exclude="holidays") for number in range(10)]
+    after = edit_alone(any_env, "holidays", ["2026-01-16"])
+
+    batches = [*chain.plan_again(any_env.runtime, after, before)]
+
+    assert [(one.checked, one.moved) for one in batches] == [(3, 3), (1, 1), (3, 3), (1, 1), (2, 2)]
+    assert {next_of(one) for one in naming} == {MORNING + DAY}
+    assert any_env.runtime.database.read(partial(store.unplanned, before=any_env.clock.now())) == []
+    check_invariants(any_env.runtime)
+
+
+def test_one_that_cannot_be_planned_stops_no_other_and_is_tried_again(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    naming = [env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
+    good = env.state(naming[1]).definition.policies
+    write(env, naming[1], policies="no json")
+
+    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+
+    assert next_of(naming[0]) == next_of(naming[2]) == MORNING + DAY
+    env.advance(env.scheduler.settings.grace)
+    assert env.recover().failed
+    write(env, naming[1], policies=good)
+    assert env.recover().retimed == 1
+    assert next_of(naming[1]) == MORNING + DAY
+
+
+def write(env: Env, schedule: ScheduleHandle, **values: Any) -> None:
+    statement = sa.update(tables.schedules).where(tables.schedules.c.uid == schedule.uid).values(**values)
+    env.runtime.database.transact(lambda connection: connection.execute(statement))
+
+
+def test_run_once_passes_stay_active_while_a_calendar_excludes_everything_and_fire_when_it_allows(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("work", ["Sat, Sun"])
+    schedule = any_env.create(spec=DAILY, exclude="work")
+
+    any_env.scheduler.calendars.set("work", ["Mon-Fri", "Sat 08:00-10:00", "Sun 08:00-10:00"])
+
+    assert (schedule.refresh().status, schedule.next_run_at) == ("active", None)
+    assert "all its occurrences" in schedule.why().text.lower()
+    any_env.advance(DAY)
+    any_env.recover()
+    assert schedule.refresh().status == "active"
+    any_env.scheduler.calendars.set("work", ["Mon-Fri"])
+    assert next_of(schedule) == MORNING + DAY
+    check_invariants(any_env.runtime)
+
+
+def test_single_run_that_a_calendar_excluded_is_over_once_its_time_has_passed(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=Once(MORNING), exclude="holidays")
+    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    assert (schedule.refresh().status, schedule.next_run_at) == ("active", None)
+
+    env.advance(2 * DAY)
+    env.recover()
+
+    assert (schedule.refresh().status, occurrences(schedule)) == ("done", [])
+
+
+def test_spec_of_which_calendars_exclude_all_is_refused_at_creation_and_at_a_change(env: Env) -> None:
+    env.scheduler.calendars.set("work", ["Mon-Fri"])
+    schedule = env.create(spec=DAILY)
+    for change in (
+        lambda: env.create("other", DAILY, exclude=["work", "Sat, Sun"]),
+        lambda: schedule.update(exclude=["work", "Sat, Sun"]),
+        lambda: env.scheduler.upsert("nightly2", "note", DAILY, exclude=["work", "Sat, Sun"]),
+    ):
+        with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+            change()
+
+
+def test_unknown_calendar_is_refused_before_anything_is_written(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", [])
+    schedule = any_env.create(spec=DAILY)
+    before = any_env.state(schedule)
+    for change in (
+        lambda: any_env.create("other", DAILY, exclude="holydays"),
+        lambda: any_env.scheduler.upsert("other", "note", DAILY, exclude="holydays"),
+        lambda: schedule.update(exclude=["holydays"]),
+    ):
+        with pytest.raises(UnknownCalendarError, match="did you mean holidays") as refused:
+            change()
+        assert refused.value.field == "exclude"
+    assert any_env.state(schedule) == before
+    assert any_env.scheduler.count() == 1
+
+
+def test_calendar_that_is_named_is_not_deleted_and_says_by_whom(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", [])
+    schedule = any_env.create(spec=DAILY, exclude="holidays")
+
+    with pytest.raises(CalendarInUseError, match="is named by report;"):
+        any_env.scheduler.calendars.delete("holidays")
+
+    schedule.update(exclude=())
+    any_env.scheduler.calendars.delete("holidays")
+    with pytest.raises(CalendarNotFoundError):
+        any_env.scheduler.calendars.get("holidays")
+    with pytest.raises(CalendarNotFoundError):
+        any_env.scheduler.calendars.delete("holidays")
+    assert next_of(schedule) == MORNING
+    check_invariants(any_env.runtime)
+
+
+def test_deleted_schedule_holds_no_calendar_and_can_be_looked_at_without_it(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=DAILY, exclude="holidays")
+    schedule.delete()
+
+    env.scheduler.calendars.delete("holidays")
+
+    assert env.scheduler.newest(schedule.schedule_id).describe().next_fires == []
+    assert env.scheduler.history(schedule.schedule_id)
+
+
+def test_shared_calendar_serves_every_namespace_and_one_name_means_one_calendar(env: Env) -> None:
+    env.scheduler.calendars.set("public", ["2026-01-16"], shared=True)
+    here = env.create(spec=DAILY, exclude="public")
+    there = env.scheduler.create("nightly", "note", DAILY, exclude="public", namespace="other")
+    assert next_of(here) == next_of(there) == MORNING + DAY
+
+    calendar = env.scheduler.calendars.set("public", [], shared=True)
+
+    assert next_of(here) == next_of(there) == MORNING
+    assert sorted(env.scheduler.calendars.used_by(calendar)) == [("default", "report"), ("other", "nightly")]
+    assert [one.name for one in env.scheduler.calendars.list(namespace="third")] == ["public"]
+    with pytest.raises(CalendarChangedError, match="shared by all namespaces"):
+        env.scheduler.calendars.set("public", [], namespace="other")
+    env.scheduler.calendars.set("mine", [], namespace="other")
+    with pytest.raises(CalendarChangedError, match="of namespace 'other'"):
+        env.scheduler.calendars.set("mine", [], shared=True)
+    with pytest.raises(UnknownCalendarError):
+        env.create("no", DAILY, exclude="mine")
+
+
+def test_revision_lets_nobody_replace_what_they_have_not_seen(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [], revision=0)
+    with pytest.raises(CalendarChangedError, match="is at revision 1, not 0"):
+        env.scheduler.calendars.set("holidays", ["2026-01-16"], revision=0)
+    env.scheduler.calendars.set("holidays", ["2026-01-16"], revision=1)
+    with pytest.raises(CalendarChangedError, match="is at revision 2, not 1"):
+        env.scheduler.calendars.delete("holidays", revision=1)
+    with pytest.raises(CalendarChangedError, match="is not there"):
+        env.scheduler.calendars.set("other", [], revision=3)
+
+
+def test_namespace_holds_no_more_calendars_than_it_may(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MAX_CALENDARS", 2)
+    for name in ("one", "two"):
+        env.scheduler.calendars.set(name, [])
+    with pytest.raises(InvalidLimitError, match="there are 2 calendars already"):
+        env.scheduler.calendars.set("three", [])
+    env.scheduler.calendars.set("two", ["Sat"])
+
+
+def test_paused_schedule_continues_by_the_calendar_as_it_is_then(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    schedule = env.create(spec=DAILY, exclude="holidays")
+    schedule.pause()
+    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+
+    schedule.resume()
+
+    assert next_of(schedule) == MORNING + DAY
+
+
+def test_interval_from_completion_waits_for_the_end_of_what_a_calendar_excludes(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    schedule = env.create(spec=Every("18h", from_completion=True), exclude="holidays")
+
+    assert present(next_of(schedule)).date() == date(2026, 1, 17)
+
+    check_invariants(env.runtime)
+
+
+def test_schedules_without_calendars_ask_nothing_of_them(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-01-20"])
+    with statements(any_env.runtime) as sent:
+        schedule = any_env.create(spec=DAILY, exclude="Sat")
+        any_env.run_due(MORNING - NOON)
+    assert occurrences(schedule) == [MORNING]
+    assert [text for text in sent if "rqsched_calendars" in text] == []
