@@ -20,6 +20,7 @@ from rqsched.core.model import Run, Schedule, parse_spec
 from rqsched.core.occurrences import TICK, due_times
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.words import clock_warnings, in_words
 from rqsched.store.backfills import Backfill
 from rqsched.store.run_queries import LatestRun
@@ -125,7 +126,7 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         position=schedule.n,
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
         timing_in_words=timing_in_words,
-        warnings=[*_warnings(definition.spec, schedule.updated_at.date())],
+        warnings=[*_warnings(definition.spec, schedule.contents, schedule.updated_at.date())],
         last_outcome=schedule.outcome_of_last_run,
         skips=schedule.skipped_at,
     )
@@ -139,8 +140,9 @@ def _timing(spec: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _warnings(spec: str, day: date) -> list[str]:
-    return clock_warnings(parse_spec(spec), datetime.combine(day, datetime.min.time(), UTC))
+def _warnings(spec: str, calendars: tuple[Calendar, ...], day: date) -> list[str]:
+    known = parse_spec(spec).with_calendars(calendars)
+    return clock_warnings(known, datetime.combine(day, datetime.min.time(), UTC))
 
 
 _OF_STATE = (
@@ -184,7 +186,7 @@ def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = No
     if not schedule.is_active or schedule.next_run_at is None or schedule.due_at is None:
         return
     yield schedule.due_at
-    if schedule.spec.is_from_completion or schedule.spec.newer:
+    if schedule.spec.is_from_completion or not schedule.spec.is_known:
         return
     after = max(schedule.next_run_at, now) + TICK
     yield from due_times(schedule, schedule.timeline.between(max(after, since or after), _LAST))

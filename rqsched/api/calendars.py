@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
 
@@ -82,6 +82,16 @@ class Calendars:
         found: Calendar | None = self._runtime.database.read(read)
         if found is None:
             raise CalendarNotFoundError(name, None if shared else where)
+        return found
+
+    def named(self, names: Sequence[str], *, namespace: str | None = None) -> tuple[Calendar, ...]:
+        """Return the calendars that a spec names, for `Spec.with_calendars`; raises UnknownCalendarError."""
+        where = require_id(self._namespace(namespace), "namespace")
+        if not names:
+            return ()
+        found: tuple[Calendar, ...] = self._runtime.database.read(
+            lambda connection: chain.require_named(connection, where, names)
+        )
         return found
 
     def list(self, *, namespace: str | None = None) -> builtins.list[Calendar]:

@@ -181,7 +181,7 @@ class _Counting:
             return steps[0], steps[1] // _MINUTE
         if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
             return schedule.uid
-        return schedule.definition.spec, schedule.next_run_at, schedule.due_at
+        return schedule.definition.spec, schedule.contents, schedule.next_run_at, schedule.due_at
 
     def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
         """Count the herds of a queue, the largest first: so each minute knows those that make most of it."""

@@ -126,6 +126,7 @@ def preview(visit: Visit) -> Response:
             if not (named := visit.query("schedule_id")):
                 raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
             spec = spec.placed_for(visit.namespace, require_id(named))
+        spec = spec.with_calendars(visit.scheduler.calendars.named(spec.calendars, namespace=visit.namespace))
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
     spec = spec.anchored_at(visit.now)

@@ -346,7 +346,9 @@ class Exclusion:
     @cached_property
     def _over(self) -> datetime:
         """After this reading nothing is excluded any more; the clocks may show the last day a second time."""
-        return datetime.max if self.week else self.dates[-1][1] + _DAY  # noqa: DTZ901 - a reading
+        if self.week or not self.dates:
+            return datetime.max if self.week else datetime.min  # noqa: DTZ901 - readings
+        return self.dates[-1][1] + _DAY
 
     def _stretch_from(self, reading: datetime) -> Stretch | None:
         """Return the first excluded stretch of readings that ends after `reading`."""

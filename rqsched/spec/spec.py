@@ -223,6 +223,11 @@ class Spec(Timeline):
             object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
         return found
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be evaluated: this release knows all of it, and it was given the calendars that it names."""
+        return not self.newer and len(self.contents) == len(self.calendars)
+
     def require_calendars(self) -> None:
         """Check that it has the calendars that it names; raises InvalidSpecError."""
         if len(self.contents) < len(self.calendars):

@@ -47,7 +47,7 @@ def clock_warnings(spec: Spec, now: datetime) -> list[str]:
 
     One line for the first local time that is left out, and one for the first that is shown twice.
     """
-    if spec.newer:
+    if not spec.is_known:
         return []
     after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
     found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]

@@ -307,7 +307,7 @@ def test_deleted_schedule_holds_no_calendar_and_can_be_looked_at_without_it(env:
 
     env.scheduler.calendars.delete("holidays")
 
-    assert env.scheduler.newest(schedule.schedule_id).describe().next_fires == []
+    assert env.scheduler.newest(schedule.schedule_id).upcoming() == []
     assert env.scheduler.history(schedule.schedule_id)
 
 
