@@ -23,9 +23,11 @@ from rqsched.errors import (
     CalendarInUseError,
     CalendarNotFoundError,
     InvalidLimitError,
+    InvalidSpecError,
     UnknownCalendarError,
 )
 from rqsched.spec.calendars import Calendar
+from rqsched.spec.moved import require_whole_days
 from rqsched.store import calendars, changes
 from rqsched.store.database import Connection
 
@@ -37,6 +39,8 @@ PAGE = 1_000
 """The most schedules that are read at once to find those."""
 MAX_CALENDARS = 500
 """The most calendars of a namespace, and of those that are shared."""
+MOVES = '"on_excluded":'
+"""What the text of a spec holds that moves what is excluded."""
 MAX_TOLD = 20
 """The most schedules that a refused deletion names."""
 
@@ -87,6 +91,7 @@ def set_calendar(
             return before, before, "unchanged"
         if before is None:
             _require_room(connection, wanted)
+        _require_movable(connection, new)
         if not calendars.write(connection, new, before, calendars.change_of(new, before, context.reason)):
             raise CalendarChangedError(wanted.name, "was created by somebody else at the same moment")
         return before, new, "updated" if before else "created"
@@ -137,6 +142,17 @@ def _require_room(connection: Connection, wanted: Calendar) -> None:
     if twin is not None:
         where = "shared by all namespaces" if twin.is_shared else f"of namespace {twin.namespace!r}"
         raise CalendarChangedError(wanted.name, f"is also one {where}, and a schedule could mean either")
+
+
+def _require_movable(connection: Connection, wanted: Calendar) -> None:
+    """Refuse parts of days where a schedule that names it moves what is excluded: it moves over whole days."""
+    try:
+        require_whole_days(wanted.exclude, "on_excluded")
+    except InvalidSpecError:
+        moving = calendars.users(connection, wanted.namespace, wanted.name, 1, only=MOVES)
+        if moving:
+            told = f"holds a part of a day, and {moving[0][1]!r} moves what is excluded over whole days (on_excluded)"
+            raise InvalidSpecError("exclude", f"{told}; write whole days, or another calendar for those") from None
 
 
 def delete_calendar(

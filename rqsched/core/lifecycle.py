@@ -182,6 +182,7 @@ def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars:
 
 
 def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
+    spec.require_whole_days()
     if spec.is_all_excluded_after(now):
         raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
 

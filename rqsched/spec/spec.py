@@ -124,7 +124,7 @@ class Spec(Timeline):
                 what = f"{self.on_excluded!r} moves Once and crons with one time of day, such as '0 9 25 * *'"
                 what += f", and {member.describe(self.timezone)!r} is neither"
                 raise InvalidSpecError("on_excluded", f"{what}; leave it at 'skip', or split the schedule")
-        require_whole_days(self.exclude, self.on_excluded)
+        require_whole_days(self._own_exclude, self.on_excluded)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
@@ -218,7 +218,8 @@ class Spec(Timeline):
         contents = tuple(named[name] for name in self.calendars if name in named)
         texts = self._own_exclude + tuple(text for one in contents for text in one.exclude)
         found = replace(self)
-        object.__setattr__(found, "contents", contents)
+        for name, value in (("contents", contents), ("settled", self.settled), ("left_out", self.left_out)):
+            object.__setattr__(found, name, value)
         if texts:
             object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
         return found
@@ -227,6 +228,12 @@ class Spec(Timeline):
     def is_known(self) -> bool:
         """Whether it can be evaluated: this release knows all of it, and it was given the calendars that it names."""
         return not self.newer and len(self.contents) == len(self.calendars)
+
+    def require_whole_days(self) -> None:
+        """Check, where it moves what is excluded, that its calendars hold whole days; raises InvalidSpecError."""
+        if self.on_excluded != ON_EXCLUDED[0]:
+            for one in self.contents:
+                require_whole_days(one.exclude, self.on_excluded)
 
     def require_calendars(self) -> None:
         """Check that it has the calendars that it names; raises InvalidSpecError."""

@@ -222,11 +222,17 @@ def to_plan(connection: Connection, calendar: Calendar, after: str | None, limit
     return [row.uid for row in rows if calendar.edit not in row.calendars.split()], cursor
 
 
-def users(connection: Connection, namespace: str | None, name: str, limit: int) -> list[tuple[str, str]]:
-    """Read the namespace and id of the first schedules that name a calendar, deleted ones left out."""
+def users(
+    connection: Connection, namespace: str | None, name: str, limit: int, *, only: str = ""
+) -> list[tuple[str, str]]:
+    """Read the namespace and id of the first schedules that name a calendar, deleted ones left out.
+
+    Or `only` of those whose spec holds a text.
+    """
     found, after = list[tuple[str, str]](), None
+    is_meant = IS_LIVE & schedules.c.spec.contains(only, autoescape=True)
     while True:
-        rows, after = _page(connection, namespace, name, after, 500, IS_LIVE)
+        rows, after = _page(connection, namespace, name, after, 500, is_meant)
         found += [(row.namespace, row.schedule_id) for row in rows]
         if after is None or len(found) >= limit:
             return found[:limit]

@@ -18,6 +18,7 @@ from rqsched.core.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.core.runs_on_request import Trigger, decide_retry_on_request, decide_stop_backfill, decide_trigger
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidPayloadError
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.spec import Every, Once, Spec
 from tests.support.decisions import IDENTITY, active, definition, fire, holding, overlapping, run
 from tests.support.env import HOUR, MINUTE, NOON
@@ -40,6 +41,7 @@ OURS = {
     "ScheduleFireFailed",
     "ScheduleMissed",
     "ScheduleExcluded",
+    "ScheduleCalendarChanged",
     "ScheduleSkipsSet",
     "ScheduleCompleted",
     "ScheduleDied",
@@ -83,6 +85,9 @@ def every_event() -> list[Event]:
     ann = CommandContext(principal="ann")
     skipping = lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away", context=ann)
     done = replace(hourly, status=ScheduleStatus.DONE)
+    calendar = Calendar("holidays", ("2026-01-15",), revision=2, edit="2", since=NOON, changed_by="ann")
+    naming = replace(active(Spec("@hourly", exclude="holidays"), calendars=(calendar,)), calendars="1")
+    naming = replace(naming, next_run_at=NOON + HOUR, due_at=NOON + HOUR)
     trigger = Trigger(run(9).uid, overlap=OverlapPolicy.CANCEL_OTHER)
     kill = trigger._replace(overlap=OverlapPolicy.TERMINATE_OTHER)
     changes: list[Change] = [
@@ -103,6 +108,7 @@ def every_event() -> list[Event]:
         fire(hourly, now=NOON + 3 * HOUR),
         fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),
         fire(active(Spec(["* * * * *", Every("90s")], exclude="2026-01-16")), now=NOON + 72 * HOUR),
+        lifecycle.decide_apply_calendars(naming, now=NOON),
         fire(holding(overlapping("buffer_all"), run(1)), run(1)),
         fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
         fire(active(Once(NOON + HOUR))),

@@ -12,6 +12,7 @@ from rqsched.core.audit import Event
 from rqsched.core.fire_decision import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.core.policy import OverlapPolicy, Policies
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.spec import Spec, SpecLike
 from tests.support.env import MINUTE, NOON, ONCE
 from tests.support.narrow import present
@@ -25,9 +26,11 @@ def definition(spec: SpecLike = "@hourly", *, policies: Policies | None = None, 
     return Definition(dump_spec(Spec.coerce(spec)), "report", policies=policies.dumps(), **fields)
 
 
-def active(spec: SpecLike = "@hourly", *, now: datetime = NOON, **fields: Any) -> Schedule:
+def active(
+    spec: SpecLike = "@hourly", *, now: datetime = NOON, calendars: tuple[Calendar, ...] = (), **fields: Any
+) -> Schedule:
     """A schedule created at `now`; its first occurrence is later than that."""
-    return lifecycle.decide_create(IDENTITY, definition(spec, **fields), now=now).after
+    return lifecycle.decide_create(IDENTITY, definition(spec, **fields), now=now, calendars=calendars).after
 
 
 def overlapping(overlap: str, spec: SpecLike = "@hourly", **fields: Any) -> Schedule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,13 +21,13 @@ from rqsched.chain import creating, execution, firing, settling
 from rqsched.chain import retrying as retrying_on_request
 from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.chain.reconcile import attempts, schedules
-from rqsched.core.ids import parse_run_job_id
+from rqsched.core.ids import new_uid, parse_run_job_id
 from rqsched.core.model import TASK
 from rqsched.core.policy import FailurePolicy, OverlapPolicy
 from rqsched.core.schedule_options import define
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.work_horse import wait_for_end
-from rqsched.store import metadata
+from rqsched.store import calendars, metadata
 from rqsched.store.tables import runs as run_rows
 from rqsched.store.tables import schedules as schedule_rows
 from rqsched.transport.transport import link_of
@@ -184,6 +184,34 @@ def late_over_skips(env: CrashEnv) -> None:
     make(env)
     report(env).skip_next(2, reason="the bank is closed")
     env.clock.set(SECOND + timedelta(minutes=5) + HALF_A_SECOND)
+
+
+def naming(env: CrashEnv) -> None:
+    """Two schedules and a paused one name a calendar that excludes nothing yet."""
+    env.scheduler.calendars.set("breaks", [])
+    for name in ("report", "other", "third"):
+        make(env, name, exclude=["breaks"])
+    env.scheduler.get("third").pause()
+
+
+def change_calendar(env: CrashEnv) -> None:
+    env.scheduler.calendars.set("breaks", ["12:04-12:08"])
+
+
+def changed_in_vain(env: CrashEnv) -> None:
+    """A process that changed their calendar died before it planned anything again, and the excluded fire is due."""
+    naming(env)
+    before = env.scheduler.calendars.get("breaks")
+    now = env.clock.now()
+    new = replace(before, exclude=("12:04-12:08",), revision=2, edit=new_uid(now), since=now, changed_at=now)
+    change = calendars.change_of(new, before, None)
+    env.runtime.database.transact(lambda connection: calendars.write(connection, new, before, change))
+    env.clock.set(FIRST + HALF_A_SECOND)
+
+
+def plan_again(env: CrashEnv) -> None:
+    for _ in schedules.apply_changed_calendars(env.runtime):
+        pass
 
 
 def expired(env: CrashEnv) -> None:
@@ -411,6 +439,10 @@ CHAIN = [
         dispatch,
     ),
     Flow("fire over what is skipped", late_over_skips, dispatch),
+    Flow("create and name a calendar", naming, lambda env: make(env, "new", exclude=["breaks"])),
+    Flow("change a calendar", naming, change_calendar, is_atomic=False),
+    Flow("fire after a calendar was changed in vain", changed_in_vain, dispatch, is_whole=False),
+    Flow("plan what a changed calendar left", changed_in_vain, plan_again, is_atomic=False, is_whole=False),
     Flow("fire the last of max_runs", late(FIRST + HALF_A_SECOND, max_runs=1), dispatch),
     Flow("tick", late(), lambda env: env.scheduler.tick()),
     Flow("retry", retry_due, dispatch),

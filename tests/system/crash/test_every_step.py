@@ -49,6 +49,7 @@ def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[CrashEn
 BESIDE_POSTGRES = {
     "pause",
     "a pause ends by itself",
+    "change a calendar",
     "a run that nobody started expires",
     "trigger",
     "create, update and trigger in a caller's transaction",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 from typing import Any, Literal, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
-from rqsched import jobs
+from rqsched import Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import execution, reconcile, settling
 from rqsched.chain.claim import Claim
@@ -30,6 +30,7 @@ from tests.system.worlds.rest import check_rest, watched_links
 from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
 
 SCHEDULES = ("s0", "s1", "s2")
+CALENDARS = ("breaks", "closed")
 CHECK_EVERY = 25
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
@@ -79,12 +80,15 @@ class World:
         self._spread = timedelta(seconds=100 if is_skewed else spread)
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed
-        usual = _SKIPPING if self._is_later else _WEIGHTS
+        self._has_calendars = seed % 300 >= 250 and not is_skewed
+        usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
         with seeded_uids(Random(self.seed)), watched_links(), swallowed_errors() as swallowed:
+            if self._has_calendars:
+                self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
             for number in range(1, 1 + (steps or self.random.randint(20, 45))):
@@ -159,6 +163,9 @@ class World:
         options = declaration(self.random)
         if self._is_later and self.random.random() < 0.4:
             options["start_within"] = timedelta(seconds=self.random.choice((20, 300)))
+        if self._has_calendars and self.random.random() < 0.7:
+            spec = Spec.coerce(options["spec"])
+            options["spec"] = replace(spec, exclude=[*spec.exclude, *self.random.sample(CALENDARS, 1)])
         return options
 
     def create(self, actor: Actor) -> str:
@@ -191,6 +198,19 @@ class World:
     def skip_next(self, actor: Actor) -> str:
         count = self.random.choice((0, 1, 1, 2, 5))
         return f"{self._some_schedule(actor).skip_next(count)} {count}"
+
+    def set_calendar(self, actor: Actor) -> str:
+        name = self.random.choice(CALENDARS)
+        now = self.stage.clock.now().replace(second=0, microsecond=0)
+        length = timedelta(minutes=self.random.randint(1, 6))
+        begin = now + timedelta(minutes=self.random.randint(-4, 12))
+        held = [] if self.random.random() < 0.2 else [f"{begin:%H:%M}-{begin + length:%H:%M}"]
+        return str(actor.scheduler.calendars.set(name, held).revision) + f" {name} {held}"
+
+    def delete_calendar(self, actor: Actor) -> str:
+        name = self.random.choice(CALENDARS)
+        actor.scheduler.calendars.delete(name)
+        return name
 
     def resume(self, actor: Actor) -> str:
         mode = self.random.choice((None, "next", "once", "once", "from_now"))
@@ -407,10 +427,13 @@ _CHANCES: dict[Act, int] = {
     World.redis_forgets: 1,
     World.freeze: 0,
     World.thaw: 0,
+    World.set_calendar: 0,
+    World.delete_calendar: 0,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
 _FREEZING = list({**_CHANCES, World.skip_next: 4, World.freeze: 6, World.thaw: 10}.values())
+_EXCLUDING = list({**_CHANCES, World.skip_next: 3, World.set_calendar: 12, World.delete_calendar: 1}.values())
 _SKEWED = list(
     {
         **_CHANCES,
