@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rqsched.core.results import Answer, BackfillRow, BulkRow, Load, Page, Peak, QueueLoad, RetryRow, Synced, Why
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
+    from rqsched.spec.calendars import Calendar
     from rqsched.spec.cron import Gap
     from rqsched.spec.duration import SpanLike
     from rqsched.spec.exclusion import ExcludeLike
@@ -69,6 +70,7 @@ __all__ = [
     "BackfillRange",
     "BackfillRow",
     "BulkRow",
+    "Calendar",
     "CatchUp",
     "CommandContext",
     "ConnectionLike",
@@ -140,6 +142,7 @@ _HOMES = {
     "BackfillRange": "chain.backfill",
     "BackfillRow": "core.results",
     "BulkRow": "core.results",
+    "Calendar": "spec.calendars",
     "CatchUp": "core.policy",
     "CommandContext": "core.audit",
     "ConnectionLike": "store.caller_transaction",

@@ -62,7 +62,7 @@ class Calendars:
         require_note(description, "description")
         require_note(source, "source")
         if reaches is not None and (not isinstance(reaches, date) or hasattr(reaches, "hour")):
-            raise InvalidInputError("reaches", f"{reaches!r} is not a date")
+            raise InvalidInputError("reaches", f"{reaches!r} is not a date; give datetime.date(2027, 12, 31)")
         entries = require_entries(exclude)
         wanted = Calendar(require_name(name), entries, of, reaches=reaches, source=source, description=description)
         return chain.set_calendar(self._runtime, wanted, _context(context), revision=revision)[0]

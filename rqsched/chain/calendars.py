@@ -22,6 +22,7 @@ from rqsched.errors import (
     CalendarChangedError,
     CalendarInUseError,
     CalendarNotFoundError,
+    InvalidIdError,
     InvalidLimitError,
     InvalidSpecError,
     UnknownCalendarError,
@@ -141,7 +142,7 @@ def _require_room(connection: Connection, wanted: Calendar) -> None:
     twin = calendars.find_twin(connection, wanted.namespace, wanted.name)
     if twin is not None:
         where = "shared by all namespaces" if twin.is_shared else f"of namespace {twin.namespace!r}"
-        raise CalendarChangedError(wanted.name, f"is also one {where}, and a schedule could mean either")
+        raise InvalidIdError("name", f"is that of a calendar {where}, and schedules could mean either; choose another")
 
 
 def _require_movable(connection: Connection, wanted: Calendar) -> None:

@@ -202,8 +202,12 @@ def _fire_due(
         if runtime.tracing is not None:
             span, asked = runtime.tracing.begin_fire(schedule, now)
             context = context._replace(asked=asked)
-        decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
-        fired.append(Fired(str(link), "fired", change=planned_first(schedule, decide, now=now), span=span))
+        if schedule.contents and schedule.has_old_plan:
+            decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
+            change = planned_first(schedule, decide, now=now)
+        else:
+            change = decide_fire(schedule, open_runs, now=now, context=context)
+        fired.append(Fired(str(link), "fired", change=change, span=span))
     return fired
 
 

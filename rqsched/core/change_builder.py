@@ -86,18 +86,19 @@ class ChangeBuilder:
         if self.schedule.is_active:
             nominal, due = (occurrence.nominal_at, occurrence.due_at) if occurrence else (None, None)
             self.set(next_run_at=nominal, due_at=due, awaiting_run_uid=None)
-        self.note_calendars()
+        if self.schedule.contents:
+            self.note_calendars()
 
     def wait_for(self, uid: str) -> None:
         """Leave the next time of an active schedule open until a run has ended (`from_completion`)."""
         if self.schedule.is_active:
             self.set(next_run_at=None, due_at=None, awaiting_run_uid=uid)
-        self.note_calendars()
+        if self.schedule.contents:
+            self.note_calendars()
 
     def note_calendars(self) -> None:
         """Keep with the schedule the revisions of the calendars that its next time is planned with now."""
-        if self.schedule.contents or self.schedule.calendars is not None:
-            self.set(calendars=stamp_of(self.schedule.contents))
+        self.set(calendars=stamp_of(self.schedule.contents))
 
     def add_run(self, run: Run) -> None:
         """Add a new run, which takes the schedule's next run number."""

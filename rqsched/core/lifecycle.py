@@ -306,7 +306,8 @@ def _change_timing(
     """
     _close_timing(builder, at, tzdata, keep_next=keep_next)
     builder.set(**timing)
-    builder.note_calendars()
+    if builder.schedule.contents or builder.schedule.calendars is not None:
+        builder.note_calendars()
     drop_skips(builder, at, why)
     _move(builder, at, keep_next=keep_next)
 

@@ -441,6 +441,8 @@ class Schedule:
     @property
     def timeline(self) -> Spec:
         """The parsed spec without what is skipped on request: when it fires."""
+        if self.skips is None and not self.contents:  # as in nearly all
+            return parse_spec(self.definition.spec)
         return self.spec if self.skips is None else _parse_timeline(self.definition.spec, self.skips, self.contents)
 
     @property

@@ -239,7 +239,7 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     exclude: Annotated[
         ExcludeLike | None,
-        Option(Kind.TEXTS, "Dates, ranges of dates and weekly windows, in its timezone, in which it does not fire.",
+        Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
                WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
     ]  # fmt: skip
     dst_gap: Annotated[

@@ -26,7 +26,7 @@ SHARED = "*"
 """The namespace of the row of a calendar that all namespaces share; none is called so."""
 MAX_CHANGES = 50
 """How many of its changes a calendar remembers."""
-_NAMING = '"calendars":['
+NAMING = '"calendars":['
 """What the text of a spec holds that names one: canonical JSON has the key as exactly this text."""
 _MOST_KNOWN = 512
 _known: dict[str, Calendar] = {}
@@ -35,13 +35,11 @@ _COLUMNS = [column for column in calendars.c if column.name not in {"is_planned"
 
 
 def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
-    """Return schedules with the calendars that they name; nothing is read where none of them names one.
+    """Return schedules with the calendars that they name, of which there is one at least.
 
     A deleted one need not have them any more: it is only looked at.
     """
-    naming = [one for one in found if _NAMING in one.definition.spec]
-    if not naming:
-        return found
+    naming = [one for one in found if NAMING in one.definition.spec]
     wanted = {one.uid: parse_spec(one.definition.spec).calendars for one in naming}
     known = _find(connection, {one.namespace for one in naming}, {name for names in wanted.values() for name in names})
 
@@ -186,7 +184,7 @@ def write(connection: Connection, wanted: Calendar, before: Calendar | None, cha
     if before is None:
         values |= {"namespace": wanted.namespace or SHARED, "name": wanted.name, "created_at": now, "since": now}
         insert = dialect_of(connection).insert(calendars).values(**values, changes=dumps([change]))
-        return connection.execute(insert.on_conflict_do_nothing()).rowcount == 1
+        return connection.execute(insert.on_conflict_do_nothing().returning(calendars.c.edit)).first() is not None
     known = connection.execute(
         sa.select(calendars.c.changes, calendars.c.is_planned).where(*_is(wanted.namespace, wanted.name))
     ).one()

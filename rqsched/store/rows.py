@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
-from rqsched.store.calendars import with_contents
+from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, dialect_of
 from rqsched.store.tables import runs, schedules
 
@@ -67,22 +67,22 @@ SELECT_SLIM_RUNS = _slim(RUN_COLUMNS, _BLANK_RUN)
 """Runs without those, their lineage, attempts and results."""
 
 
-def to_schedule(connection: Connection, row: Sequence[Any]) -> Schedule:
-    """Read a schedule from a row of SCHEDULE_COLUMNS, with the calendars that it names."""
-    return with_contents(connection, [_to_schedule(row)])[0]
-
-
-def to_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[Schedule]:
-    """Read schedules, as `to_schedule` does; the calendars of all of them at once."""
-    return with_contents(connection, [_to_schedule(row) for row in rows])
-
-
-def _to_schedule(row: Sequence[Any]) -> Schedule:
+def to_schedule(connection: Connection | None, row: Sequence[Any]) -> Schedule:
+    """Read a schedule from a row of SCHEDULE_COLUMNS, with the calendars that it names; without them for None."""
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
     definition = _made(Definition, zip(DEFINITION, row, strict=False))
-    return _made(Schedule, zip(_SCHEDULE, values, strict=True), definition=definition)
+    schedule = _made(Schedule, zip(_SCHEDULE, values, strict=True), definition=definition)
+    if connection is None or NAMING not in definition.spec:
+        return schedule
+    return with_contents(connection, [schedule])[0]
+
+
+def to_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[Schedule]:
+    """Read schedules, as `to_schedule` does; the calendars of all of them at once."""
+    found = [to_schedule(None, row) for row in rows]
+    return with_contents(connection, found) if any(NAMING in one.definition.spec for one in found) else found
 
 
 def to_run(row: Sequence[Any]) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from rqsched.errors import (
     CalendarChangedError,
     CalendarInUseError,
     CalendarNotFoundError,
+    InvalidIdError,
     InvalidLimitError,
     InvalidSpecError,
     UnknownCalendarError,
@@ -28,7 +30,9 @@ from rqsched.store import tables
 from tests.support.env import DAY, HOUR, MINUTE, NOON, Env, last, link_id, occurrences, outcomes, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.sql import statements
+from tests.support.sql import silent_database, statements, wait_for_a_lock
+
+pytestmark = pytest.mark.every_database
 
 MORNING = NOON + 21 * HOUR
 """09:00 on Friday, 2026-01-16."""
@@ -322,10 +326,10 @@ def test_shared_calendar_serves_every_namespace_and_one_name_means_one_calendar(
     assert next_of(here) == next_of(there) == MORNING
     assert sorted(env.scheduler.calendars.used_by(calendar)) == [("default", "report"), ("other", "nightly")]
     assert [one.name for one in env.scheduler.calendars.list(namespace="third")] == ["public"]
-    with pytest.raises(CalendarChangedError, match="shared by all namespaces"):
+    with pytest.raises(InvalidIdError, match="shared by all namespaces"):
         env.scheduler.calendars.set("public", [], namespace="other")
     env.scheduler.calendars.set("mine", [], namespace="other")
-    with pytest.raises(CalendarChangedError, match="of namespace 'other'"):
+    with pytest.raises(InvalidIdError, match="of namespace 'other'"):
         env.scheduler.calendars.set("mine", [], shared=True)
     with pytest.raises(UnknownCalendarError):
         env.create("no", DAILY, exclude="mine")
@@ -378,3 +382,26 @@ def test_schedules_without_calendars_ask_nothing_of_them(any_env: Env) -> None:
         any_env.run_due(MORNING - NOON)
     assert occurrences(schedule) == [MORNING]
     assert [text for text in sent if "rqsched_calendars" in text] == []
+
+
+def test_calendar_is_not_deleted_beside_a_creation_that_names_it(postgres_env: Env) -> None:
+    postgres_env.scheduler.calendars.set("holidays", [])
+    with ThreadPoolExecutor(1) as threads:
+        with postgres_env.runtime.database.engine.begin() as other:
+            postgres_env.scheduler.create("nightly", "note", DAILY, exclude="holidays", connection=other)
+            deleting = threads.submit(postgres_env.scheduler.calendars.delete, "holidays")
+            wait_for_a_lock(postgres_env.runtime.database)
+        with pytest.raises(CalendarInUseError):
+            deleting.result()
+
+
+def test_change_of_a_calendar_whose_answer_was_lost_is_one_change(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("holidays", [])
+    schedule = any_env.create(spec=DAILY, exclude="holidays")
+    silent_database(any_env.runtime).lose()
+
+    calendar = any_env.scheduler.calendars.set("holidays", ["2026-01-16"])
+
+    assert (calendar.revision, len(any_env.scheduler.calendars.history(calendar))) == (2, 2)
+    assert next_of(schedule) == MORNING + DAY
+    check_invariants(any_env.runtime)

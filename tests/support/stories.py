@@ -313,6 +313,8 @@ def required_occurrences(story: Story) -> set[datetime]:
     required = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
+    if story.schedule.has_old_plan:  # its next fire, or a pass, finds what a change of a calendar allowed before
+        until = min(until, evaluated_to)
     for window in windows:
         end = window.closed_at or until
         if end > window.opened_at and not window.spec.is_from_completion:

@@ -1386,6 +1386,62 @@ EXCLUSIONS = (
 )
 """What is excluded never fires, and nothing else is lost with it."""
 
+_CALENDARS = "tests/api/test_calendars.py::test_"
+
+CALENDARS = (
+    _edit(
+        "a fire does not compare the calendars",
+        "core/lifecycle.py",
+        "    if not schedule.has_old_plan:\n        return decide(schedule)\n",
+        "    if True:\n        return decide(schedule)\n",
+        _CALENDARS + "fire_notices_a_change_after_which_nothing_was_planned[sqlite]",
+        _CALENDARS + "operation_on_a_schedule_plans_it_first",
+    ),
+    _edit(
+        "a pass leaves what a changed calendar left",
+        "chain/reconcile/passes.py",
+        "        schedules.apply_changed_calendars(runtime),\n",
+        "",
+        _CALENDARS + "pass_ends_what_a_process_that_died_left[sqlite]",
+    ),
+    _edit(
+        "a spec without the contents of its calendars is evaluated",
+        "spec/spec.py",
+        "        self.require_known()\n        self.require_calendars()\n",
+        "        self.require_known()\n",
+        "tests/spec/test_calendars.py::test_spec_without_the_contents_is_never_evaluated_as_if_nothing_was_excluded",
+    ),
+    _edit(
+        "a calendar is not kept while a schedule that names it is created",
+        "store/calendars.py",
+        "    if locks:\n",
+        "    if False:\n",
+        _CALENDARS + "calendar_is_not_deleted_beside_a_creation_that_names_it",
+    ),
+    _edit(
+        "a change holds from the last one on that nothing was planned with",
+        "store/calendars.py",
+        '({"since": now} if known.is_planned else {})',
+        '{"since": now}',
+        _CALENDARS + "two_changes_of_which_none_was_planned_count_from_the_first",
+    ),
+    _edit(
+        "a change counts as planned though a schedule could not be",
+        "chain/calendars.py",
+        "    if is_whole and not _left(runtime, calendar):\n",
+        "    if True:\n",
+        _CALENDARS + "one_that_cannot_be_planned_stops_no_other_and_is_tried_again",
+    ),
+    _edit(
+        "what was due before the change of a calendar is planned again",
+        "core/lifecycle.py",
+        "at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))",
+        "at = max(schedule.evaluated_to, schedule.timing_changed_at)",
+        _CALENDARS + "what_was_due_before_the_change_keeps_its_fire[sqlite]",
+    ),
+)
+"""Nothing fires on what a calendar excludes, and a change of one reaches all that name it."""
+
 _CLOCKS = "clock_changes.py::test_"
 
 CLOCKS = (
@@ -1521,6 +1577,7 @@ MUTATIONS = (
     *FAN_OUT,
     *COMING_OVER,
     *EXCLUSIONS,
+    *CALENDARS,
     *CLOCKS,
     *NEWER_RELEASE,
     *SPREADING,

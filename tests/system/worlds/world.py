@@ -165,7 +165,7 @@ class World:
             options["start_within"] = timedelta(seconds=self.random.choice((20, 300)))
         if self._has_calendars and self.random.random() < 0.7:
             spec = Spec.coerce(options["spec"])
-            options["spec"] = replace(spec, exclude=[*spec.exclude, *self.random.sample(CALENDARS, 1)])
+            options["spec"] = replace(spec, exclude=(*spec.exclude, *self.random.sample(CALENDARS, 1)))
         return options
 
     def create(self, actor: Actor) -> str:
