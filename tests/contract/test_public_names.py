@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
     "BackfillRange",
     "BackfillRow",
     "BulkRow",
+    "Calendar",
     "CatchUp",
     "CommandContext",
     "ConnectionLike",
