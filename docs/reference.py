@@ -281,6 +281,7 @@ EXAMPLES: Mapping[str, Any] = {
     "POST /api/v1/hold/": {"reason": "restoring last night's backup"},
     "POST /api/v1/release/": {"missed": True, "since": "2026-01-31T02:00:00Z", "cancel_pending": True},
     "POST /api/v1/freeze/": {"reason": "its database moves"},
+    "PUT /api/v1/limits/": {"name": "tenant:42", "number": 5},
     "POST /api/v1/thaw/": {"missed": "one", "cancel_pending": True},
     "POST /api/v1/runs/retry/": {"since": "1h", "workflow": "invoice-sync", "dry_run": True},
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": {"reason": "the server is back"},

@@ -47,7 +47,19 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import Answer, BackfillRow, BulkRow, Load, Page, Peak, QueueLoad, RetryRow, Synced, Why
+    from rqsched.core.results import (
+        Answer,
+        BackfillRow,
+        BulkRow,
+        LimitDescription,
+        Load,
+        Page,
+        Peak,
+        QueueLoad,
+        RetryRow,
+        Synced,
+        Why,
+    )
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
     from rqsched.spec.calendars import Calendar
@@ -90,6 +102,7 @@ __all__ = [
     "HeldRun",
     "HeldSchedule",
     "Hold",
+    "LimitDescription",
     "ListFilters",
     "Load",
     "MemberLike",
@@ -163,6 +176,7 @@ _HOMES = {
     "HeldSchedule": "core.hold",
     "Hold": "core.hold",
     "ListFilters": "api.list_filters",
+    "LimitDescription": "core.results",
     "Load": "core.results",
     "MemberLike": "spec.members",
     "MissedPolicy": "core.policy",

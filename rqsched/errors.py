@@ -286,6 +286,18 @@ class CalendarNotFoundError(NotFoundError):
         super().__init__(f"no calendar {calendar!r} {where}; `rqsched calendar list` shows those that exist.")
 
 
+class LimitNotFoundError(NotFoundError):
+    """There is no such group of limited runs in this namespace."""
+
+    code = "limit_not_found"
+    remedy = "`rqsched limits` shows those that there are; give a schedule that limit to make one."
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.namespace = namespace
+        self.name = name
+        super().__init__(f"no group {name!r} in namespace {namespace!r}. {self.remedy}")
+
+
 class ConflictError(RqschedError):
     """The request is well-formed but the state of the schedule or run forbids it; nothing was written."""
 
@@ -403,6 +415,25 @@ class TransactionConflictError(ConflictError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"another transaction was first ({reason}); roll yours back and repeat it from its beginning.")
+
+
+class LimitConflictError(ConflictError):
+    """A schedule gives its group another number than the group has, or none although it is the first to name it."""
+
+    code = "limit_conflict"
+    remedy = "Leave limit_running out to join the group, or change its number: `rqsched limits NAME --set N`."
+
+    def __init__(self, schedule_id: str, namespace: str, name: str, *, number: int | None, given: int | None) -> None:
+        self.schedule_id = schedule_id
+        self.namespace = namespace
+        self.name = name
+        self.number = number
+        self.given = given
+        if number is None:
+            told = f"there is no group {name!r} in namespace {namespace!r} yet; give limit_running, its number."
+        else:
+            told = f"group {name!r} in namespace {namespace!r} lets {number} run at once, not {given}. {self.remedy}"
+        super().__init__(f"schedule {schedule_id!r}: {told}")
 
 
 class HeldError(ConflictError):

@@ -17,6 +17,7 @@ from rqsched.api.calendars import Calendars
 from rqsched.api.declarations import Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
 from rqsched.api.holding import Holding
+from rqsched.api.limiting import Limiting
 from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
 from rqsched.api.load import read_load, window_of
 from rqsched.api.recovering import Recovering, find_worker_command
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Scheduler(BulkOperations, Holding, Syncing, Declaring):
+class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()
@@ -216,6 +217,8 @@ class Scheduler(BulkOperations, Holding, Syncing, Declaring):
             catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
+            limit: The group of which only so many runs run at once, such as `tenant:{labels.tenant}`.
+            limit_running: How many, where the schedule is the first of the group; see `set_limit`.
             start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.

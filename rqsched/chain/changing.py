@@ -17,6 +17,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from rqsched.chain.after_commit import AfterCommit
+from rqsched.chain.limits import changes_group, require_groups
 from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
@@ -127,6 +128,7 @@ class _Attempts(Generic[R]):
             return decided
         self._tried = decided
         require_room_for(self._runtime, connection, decided.changes)
+        require_groups(connection, decided.changes, self._runtime.now())
         if decided.also is not None:
             decided.also(connection)
         # In one order for all, so that two who create the same set wait for each other one way only.
@@ -144,7 +146,7 @@ class _Attempts(Generic[R]):
             return None
         decided, version = found
         (change,) = decided.changes
-        if self._runtime.notifier.owed([change]):
+        if self._runtime.notifier.owed([change]) or changes_group(change):
             return None
         self._tried = decided
         if not changes.write_alone(connection, change, version=version, database_id=database_id):

@@ -49,9 +49,8 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     has cancelled its run. A run whose workflow this process cannot find is given back (see `blocking`). Raises
     UnknownJobError when this database has no such run.
     """
-    claim = claim_run(runtime, job)
+    claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
     if claim is None:
-        _leave(runtime, job, rq_job)
         return None
     with nullcontext() if runtime.tracing is None else runtime.tracing.attempt(claim.schedule, claim.run):
         log_start(claim.schedule, claim.run)
@@ -79,8 +78,11 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         return result
 
 
-def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
-    """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one."""
+def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
+    """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one.
+
+    One that was passed over is claimed all the same if its group has a place for it.
+    """
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:
         raise UnknownJobError(f"no run {job.uid} in this database.")
@@ -93,6 +95,10 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
     elif run.is_late(runtime.now()):
         settling.expire_run(runtime, run)
         _log.info("%s was not started in time", job, extra={"action": "run_expired"})
+    elif run.needs_grant and (run.attempt, run.delivery) == (job.attempt, job.delivery):
+        if runtime.limits.ask(run.uid, run.limit_group or ""):
+            return claim_run(runtime, job)
+        _log.info("%s waits in line of limit %s", job, run.limit_group, extra={"action": "run_in_line"})
     elif rq_job is not None and is_requeued(rq_job):
         try:
             retry_requeued(runtime, job)
@@ -101,6 +107,7 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> None:
             raise
     else:
         _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
+    return None
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:

@@ -52,6 +52,7 @@ def claim(
     token = new_uid(runtime.now())
     tries = counter(1)
     owed: list[str] = []
+    asking: list[tuple[str, str]] = []
 
     def work(connection: Connection) -> list[ClaimedRun]:
         is_again = next(tries) > 1
@@ -59,9 +60,11 @@ def claim(
         if not found:
             default = runtime.settings.default_queue
             now = runtime.now()
-            uids = claims.lock_waiting_external(
+            waiting = claims.lock_waiting_external(
                 connection, queues, namespace=namespace, default_queue=default, now=now, limit=count
             )
+            uids = [uid for uid, group in waiting if group is None]
+            asking[:] = [(uid, group) for uid, group in waiting if group is not None]
             start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
             start["held_until"] = _held_until(runtime, now, held_for)
             found = claims.start_external(connection, uids, {"status": RunStatus.RUNNING.value} | start)
@@ -73,6 +76,11 @@ def claim(
     for one in claimed:
         log_start(one.schedule, one.run)
     runtime.notifier.dispatch(owed, runtime.now())
+    # Who was passed over, because no worker came in time, has a place now, or is in line again.
+    got = [runtime.limits.ask(uid, group) for uid, group in asking]
+    if any(got):
+        rest = count - len(claimed)
+        claimed += claim(runtime, queues, worker_id, namespace=namespace, count=rest, held_for=held_for)
     return claimed
 
 

@@ -19,6 +19,7 @@ from rqsched.chain.claim import ParentWorker
 from rqsched.chain.database_time import DatabaseTime
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
+from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.run_log import log_ends
@@ -100,6 +101,8 @@ class Runtime:
         self.imports = Imports(settings, self.workflows)
         """What brings workflows into this process."""
         self.notifier = Notifier(self)
+        self.limits = Limits(self)
+        """Who gets a place of a group."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
@@ -143,6 +146,11 @@ class Runtime:
 
     def follow(self, changes: Sequence[Change]) -> RedisError | None:
         """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away."""
+        failure = self._follow(changes)
+        self.limits.follow(changes)
+        return failure
+
+    def _follow(self, changes: Sequence[Change]) -> RedisError | None:
         try:
             self.transport.follow(changes, now=self.now())
             if owed := self.notifier.owed(changes):

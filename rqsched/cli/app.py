@@ -88,6 +88,12 @@ ENTRIES = (
     ),
     Entry("load", "load", _HISTORY, "Show what fires when: the highest minutes, who makes them, and each queue."),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
+    Entry(
+        "limits",
+        "maintenance",
+        _OPERATIONS,
+        "List the groups of runs of which only so many run at once, or change the number of one; what runs goes on.",
+    ),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry(
         "hold",

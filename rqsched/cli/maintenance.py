@@ -17,6 +17,7 @@ from rqsched.cli.output import Output, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.ids import new_uid
+from rqsched.core.limit import MAX_NUMBER
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words
@@ -53,6 +54,29 @@ def usage(
     if not session.writer.for_programs(rows, rows):
         cells = [(row["namespace"], row["resource"], row["used"], row["limit"]) for row in rows]
         session.writer.table(("Namespace", "Resource", "Used", "Limit"), cells)
+
+
+@command(app)
+def limits(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(help="The group, as a schedule's limit names it.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--set", min=1, max=MAX_NUMBER, help="How many of its runs may run at once.")
+    ] = None,
+) -> None:
+    """List the groups of runs of which only so many run at once, or change the number of one; what runs goes on."""
+    scheduler = session.scheduler
+    if (name is None) != (number is None):
+        raise InvalidInputError("--set", "and the name of a group belong together: rqsched limits NAME --set N")
+    if name is not None and number is not None:
+        changed = scheduler.set_limit(name, number, namespace=session.namespace)
+        session.writer.record(changed.to_dict(), f"Of {changed.name} {changed.number} may run at once.")
+        return
+    rows = [one.to_dict() for one in scheduler.iter_limits(namespace=session.namespace)]
+    if not session.writer.for_programs(rows, rows):
+        fields = ("name", "number", "running", "starting", "waiting", "waiting_since")
+        columns = ("Limit", "At once", "Running", "Starting", "Waiting", "Since")
+        session.writer.table(columns, [tuple(row[field] for field in fields) for row in rows])
 
 
 @command(app)

@@ -26,7 +26,7 @@ from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
-from rqsched.core.results import MAX_PAGE, Page, Synced
+from rqsched.core.results import MAX_PAGE, LimitDescription, Page, Synced
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
 
@@ -152,6 +152,8 @@ class AsyncClient:
     holds = _awaited(sync.Client.holds)
     preview_release = _awaited(sync.Client.preview_release)
     release = _awaited(sync.Client.release)
+    limits = _awaited(sync.Client.limits)
+    set_limit = _awaited(sync.Client.set_limit)
     freeze = _awaited(sync.Client.freeze)
     frozen = _awaited(sync.Client.frozen)
     freezes = _awaited(sync.Client.freezes)
@@ -162,6 +164,10 @@ class AsyncClient:
     backfill = _awaited(sync.Client.backfill)
     backfills = _awaited(sync.Client.backfills)
     cancel_backfill = _awaited(sync.Client.cancel_backfill)
+
+    def iter_limits(self) -> AsyncIterator[LimitDescription]:
+        """Read all groups of the namespace by name, page by page."""
+        return _pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
 
     def iter_backfills(
         self, *, schedule_id: str | None = None, status: str | None = None

@@ -24,7 +24,7 @@ from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import Usage
-from rqsched.core.results import MAX_PAGE, BulkRow, Load, Page, RetryRow, Synced, Why, pages
+from rqsched.core.results import MAX_PAGE, BulkRow, LimitDescription, Load, Page, RetryRow, Synced, Why, pages
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
@@ -213,6 +213,19 @@ class Client:
         at = None if since is None else instant("since", since)
         body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
+
+    def limits(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
+        """Read a page of the groups of the namespace, by name; see `Scheduler.limits`."""
+        return self.send(get(path_of("limits"), responses.page(LimitDescription), {"limit": limit, "cursor": cursor}))
+
+    def iter_limits(self) -> Iterator[LimitDescription]:
+        """Read all groups of the namespace by name, page by page."""
+        return pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
+
+    def set_limit(self, name: str, number: int) -> LimitDescription:
+        """Change how many runs of a group may run at once, and return the group; see `Scheduler.set_limit`."""
+        body, read = {"name": name, "number": number}, responses.one(LimitDescription)
+        return self.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
 
     def freeze(self, reason: str | None = None) -> Hold:
         """Let nothing begin in the namespace until `thaw`. Idempotent; see `Scheduler.freeze`."""

@@ -38,6 +38,8 @@ def decide_block(
         token=None,
         worker=None,
         started_at=None,
+        granted_at=None,
+        passed_at=None,
         queued_at=now + offer_delay(now - blocked_at),
         blocked_at=blocked_at,
         blocked_reason=_cut(f"{run.worker}: {reason}"),

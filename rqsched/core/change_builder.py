@@ -14,6 +14,7 @@ from typing import Any
 
 from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.ids import iso_utc
+from rqsched.core.limit import key_of, name_of
 from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
 from rqsched.core.policy import OverlapUntil
 from rqsched.spec.calendars import stamp_of
@@ -118,6 +119,8 @@ class ChangeBuilder:
         """Make a run pending from now on, for as long as its attempt may wait to start."""
         within = self.schedule.start_within
         start_by = None if within is None else self.now + within
+        if (run := self._runs[uid]).limit_group is not None:
+            changes |= {"limit_at": run.limit_at or self.now, "granted_at": None, "passed_at": None}
         return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
 
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
@@ -167,6 +170,10 @@ class ChangeBuilder:
             return Change(before, before, changed_runs=moved)
         if before is None or before.status is not after.status or before.definition is not after.definition:
             after = changed(after, **_expectation(before, after, self.now))
+        if before is None or before.definition is not after.definition:
+            template, labels = after.limit, after.definition.labels
+            group = None if template is None else key_of(after.namespace, name_of(template, after.namespace, labels))
+            after = changed(after, limit_group=group)
         has_moved = before is not None and _position(before) != _position(after)
         after = changed(
             after,

@@ -415,6 +415,8 @@ class Schedule:
     """What created it, as W3C Trace Context names a span; None when that was not traced."""
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
+    limit_group: str | None = None
+    """The group of its runs (`core.limit.key_of`), by its labels as they are now; None without `limit`."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""
@@ -466,6 +468,11 @@ class Schedule:
     def policies(self) -> Policies:
         """The parsed policies."""
         return Policies.loads(self.definition.policies)
+
+    @property
+    def limit(self) -> str | None:
+        """The template of the group of its runs; None is none. Policies that do not say it need not be readable."""
+        return self.policies.limit if '"limit":' in self.definition.policies else None
 
     @property
     def start_within(self) -> timedelta | None:
@@ -605,6 +612,14 @@ class Run:
     """When its current attempt may not start any more; None without `start_within`."""
     expired_at: datetime | None = None
     """When it ended because of that; None unless it did."""
+    limit_group: str | None = None
+    """The group whose number of places it needs one of, as it was when the run was made; None needs none."""
+    limit_at: datetime | None = None
+    """Since when it is in its group's line: when it was queued first. None without a group, and before that."""
+    granted_at: datetime | None = None
+    """When its current attempt got a place in its group; None while it is in line."""
+    passed_at: datetime | None = None
+    """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""
@@ -646,6 +661,25 @@ class Run:
             return False
         # An older release queues a retry and leaves the end of the attempt before it; a blocked one is queued ahead.
         return self.is_blocked or (self.queued_at is not None and self.start_by > self.queued_at)
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether it waits for a place in its group, and so has no job."""
+        is_waiting = self.limit_group is not None and self.granted_at is None and self.passed_at is None
+        return is_waiting and self.status is RunStatus.PENDING
+
+    @property
+    def needs_grant(self) -> bool:
+        """Whether it is pending and nobody may claim it before its group has a place for it."""
+        return self.limit_group is not None and self.granted_at is None and self.status is RunStatus.PENDING
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether it has one of its group's places."""
+        is_claimed = self.status is RunStatus.RUNNING or (
+            self.status is RunStatus.PENDING and self.granted_at is not None
+        )
+        return self.limit_group is not None and is_claimed
 
     @property
     def has_named_targets(self) -> bool:

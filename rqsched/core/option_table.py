@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
+from rqsched.core.limit import MAX_NUMBER, require_limit
 from rqsched.core.notifications import workflow_name
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
 from rqsched.core.policy import (
@@ -315,6 +316,16 @@ class CommonOptions(TypedDict, total=False):
         SpanLike | None,
         Option(Kind.LENGTH, "A run that has not started so long after it was queued ends as expired.", POLICY, None,
                "30m", _length, "start_within"),
+    ]  # fmt: skip
+    limit: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The group of schedules of whose runs only so many run at once; {labels.NAME} and "
+               "{namespace} are replaced.", POLICY, None, "tenant:{labels.team}", require_limit, "limit"),
+    ]  # fmt: skip
+    limit_running: Annotated[
+        int | None,
+        Option(Kind.COUNT, "How many of the group's runs run at once, where it is new; default: it is there.", POLICY,
+               None, 5, _count, "limit_running", most=MAX_NUMBER),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
     on_exhausted: Annotated[

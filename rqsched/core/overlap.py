@@ -245,6 +245,7 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
         due_at=request.due_at,
         idempotency_key=request.idempotency_key,
         backfill_uid=request.backfill_uid,
+        limit_group=schedule.limit_group,
         traceparent=None if builder.context is None else builder.context.traceparent,
     )
     builder.add_run(run)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from rqsched.core.limit import require_limit
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
@@ -285,6 +286,10 @@ class Policies:
     """The most targets of one run that are handled at once, over all workers; None is unlimited."""
     start_within: timedelta | None = None
     """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
+    limit: str | None = None
+    """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
+    limit_running: int | None = None
+    """How many of the group's runs may run at once, where the schedule creates it; None joins a group that exists."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -301,6 +306,7 @@ class Policies:
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
+        require_limit("limit", self.limit)
         for name in ("catch_up_window", "start_within"):
             object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_values()
@@ -323,7 +329,7 @@ class Policies:
         for name in ("then", "max_consecutive_failures"):
             about_runs = "is about runs; say it in retry"
             _require(getattr(self.target_retry, name) is None, f"target_retry.{name}", about_runs)
-        for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel"):
+        for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel", "limit_running"):
             value = getattr(self, name)
             _require(value is None or _is_count(value, 1), name, "must be a whole number from 1, or None for no bound")
 
@@ -333,6 +339,8 @@ class Policies:
             "buffer_limit",
             f"caps overlap='buffer_all', but overlap is {self.overlap.value!r}",
         )
+        is_of_group = self.limit is not None or self.limit_running is None
+        _require(is_of_group, "limit_running", "is the number of a group; name that by limit, or remove it")
         catches_all = self.missed is MissedPolicy.ALL
         _require(
             not catches_all or self.overlap in KEEPS_ALL,

@@ -42,6 +42,30 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitDescription:
+    """A group of which only so many runs run at once, whichever schedules they are of."""
+
+    namespace: str
+    """The namespace that the group belongs to."""
+    name: str
+    """What a schedule's `limit` names."""
+    number: int
+    """How many of its runs may run at once."""
+    running: int
+    """How many run."""
+    starting: int
+    """How many more have a place, and have not begun."""
+    waiting: int
+    """How many wait for a place."""
+    waiting_since: datetime | None
+    """Since when the first of them is in line; None when nobody waits."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the group as JSON-native values."""
+        return asdict(self) | {"waiting_since": self.waiting_since and iso_utc(self.waiting_since)}
+
+
+@dataclass(frozen=True, slots=True)
 class BulkRow:
     """What a bulk operation did with one schedule."""
 

@@ -277,6 +277,10 @@ def attempt_again(
         dispatched_at=None,
         target_counts=None,
         long_at=None,
+        limit_group=builder.schedule.limit_group,
+        limit_at=None,
+        granted_at=None,
+        passed_at=None,
     )
     if not blocking:
         again = builder.queue_run(run.uid)

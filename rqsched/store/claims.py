@@ -30,7 +30,9 @@ from rqsched.store.rows import (
     to_schedules,
 )
 from rqsched.store.tables import (
+    HAS_JOB,
     IS_UNFINISHED,
+    MAY_START,
     constant,
     is_free_for,
     is_held_by,
@@ -102,6 +104,7 @@ def _start(dialect: Dialect) -> sa.Update:
     start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))
     now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
     start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))
+    start = start.where(is_held_by(runs, _TOKEN) | MAY_START)
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
@@ -162,22 +165,26 @@ _IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (r
 
 def lock_waiting_external(
     connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, now: datetime, limit: int
-) -> list[str]:
+) -> list[tuple[str, str | None]]:
     """Lock waiting runs of these queues, skipping those that others hold.
+
+    Returns their uids, each with the group that is to be asked for a place first, None where it needs none.
 
     The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
     queue waits on `default_queue`. One that may not start any more is left to a pass of reconcile.
     """
     queue = sa.func.coalesce(runs.c.queue, default_queue)
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
+    asks = sa.case((MAY_START, None), else_=runs.c.limit_group)
     statement = (
-        sa.select(runs.c.uid)
+        sa.select(runs.c.uid, asks)
+        .where(HAS_JOB)
         .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), ~is_held(sa.literal(namespace)), ~is_late(now))
         .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)
     )
-    return list(connection.execute(statement).scalars())
+    return [(uid, group) for uid, group in connection.execute(statement)]
 
 
 def start_external(

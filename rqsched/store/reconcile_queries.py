@@ -19,6 +19,7 @@ from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_due_time, page_by_uid
 from rqsched.store.rows import RUN_COLUMNS, SELECT_RUNS, to_run
 from rqsched.store.tables import (
+    HAS_JOB,
     HAS_OPEN_TARGETS,
     HAS_WAITING,
     IS_ACTIVE,
@@ -110,7 +111,7 @@ def pending(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
     """Read runs that should be on their queue since `before`."""
-    found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before
+    found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before, HAS_JOB
     return _runs(connection, (*found, *is_outside(frozen, runs.c.schedule_uid)), after, limit)
 
 

@@ -218,6 +218,7 @@ schedules = sa.Table(
     sa.Column("traceparent", Traceparent),
     _text("skips"),
     _text("calendars"),
+    sa.Column("limit_group", sa.String(511)),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -240,6 +241,8 @@ IS_WATCHED = schedules.c.overdue_at.is_not(None)
 PartialIndex("ix_rqsched_schedules_overdue", schedules.c.overdue_at, schedules.c.uid, where=IS_WATCHED)
 RESUMES = schedules.c.resume_at.is_not(None)
 PartialIndex("ix_rqsched_schedules_resuming", schedules.c.resume_at, schedules.c.uid, where=RESUMES)
+IS_OF_GROUP = schedules.c.limit_group.is_not(None)
+PartialIndex("ix_rqsched_schedules_limit", schedules.c.limit_group, schedules.c.status, where=IS_OF_GROUP)
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
@@ -319,6 +322,11 @@ runs = sa.Table(
     sa.Column("traceparent", Traceparent),
     sa.Column("start_by", Instant),
     sa.Column("expired_at", Instant),
+    sa.Column("limit_group", sa.String(511)),
+    sa.Column("limit_at", Instant),
+    # Written by grants, which lock the group's row and then that of the run, no schedule.
+    sa.Column("granted_at", Instant),
+    sa.Column("passed_at", Instant),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
@@ -341,6 +349,23 @@ PartialIndex("ix_rqsched_runs_open", runs.c.schedule_uid, runs.c.status, runs.c.
 PartialIndex("ix_rqsched_runs_unfinished", runs.c.status, runs.c.uid, where=IS_UNFINISHED)
 PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, where=runs.c.backfill_uid.is_not(None))
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
+
+IS_LIMITED = runs.c.limit_group.is_not(None) & IS_OPEN
+IS_IN_LINE = (
+    runs.c.limit_group.is_not(None)
+    & (runs.c.status == constant(RunStatus.PENDING))
+    & runs.c.granted_at.is_(None)
+    & runs.c.passed_at.is_(None)
+)
+"""As `Run.is_in_line`."""
+HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
+"""Of a pending run: it is not in line, so it has a job."""
+MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
+"""Of a pending run: it needs no grant, or has one."""
+PartialIndex(
+    "ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, runs.c.granted_at, runs.c.uid, where=IS_LIMITED
+)
+PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
 
 MAY_EXPIRE = runs.c.start_by.is_not(None) & (runs.c.status == constant(RunStatus.PENDING))
 PartialIndex("ix_rqsched_runs_start_by", runs.c.start_by, runs.c.uid, where=MAY_EXPIRE)
@@ -564,6 +589,17 @@ def is_outside(namespaces: Collection[str], of: sa.Column[Any] | None = None) ->
     inside = sa.select(1).where(schedules.c.uid == of, schedules.c.namespace.in_(sorted(namespaces)))
     return [~inside.correlate_except(schedules).exists()]
 
+
+limits = sa.Table(
+    "rqsched_limits",
+    metadata,
+    sa.Column("limit_group", sa.String(511), primary_key=True),
+    sa.Column("namespace", Name, nullable=False),
+    sa.Column("name", Name, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+)
+"""How many runs of a group run at once. Which do, the runs say; the row is the lock of who grants places."""
 
 database_metadata = sa.Table(
     "rqsched_facts",

@@ -204,13 +204,14 @@ class Transport:
             for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
                 if run.status is RunStatus.RETRYING or is_waiting(run, now):
                     arms.append(retry_of(run))
-                elif run.status is RunStatus.PENDING and run.executor == "rq":
+                elif run.status is RunStatus.PENDING and run.executor == "rq" and not run.is_in_line:
                     ready.append(run)
         self.arm(arms, now=now)
         names = {change.after.uid: (change.after.namespace, change.after.schedule_id) for change in changes}
         self.deliver(ready, names, now=now)
         for was, run in (pair for change in changes for pair in change.changed_runs):
-            if run.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and was.executor == "rq":
+            has_job = was.executor == "rq" and not was.is_in_line
+            if run.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and has_job:
                 self._withdraw(was, run)
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:

@@ -153,6 +153,13 @@ def jitter(env: Env, schedule: ScheduleHandle) -> None:
     assert env.tick(delay)
 
 
+def limit(env: Env, schedule: ScheduleHandle) -> None:
+    schedule.trigger()
+    schedule.trigger()
+    assert [run.state.is_in_line for run in schedule.runs().items] == [True, False]
+    env.work()
+
+
 def max_runs(env: Env, schedule: ScheduleHandle) -> None:
     env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
@@ -329,6 +336,8 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "buffer_limit": ({"buffer_limit": 1, "overlap": "enqueue"}, buffer_limit),
     "missed": ({"missed": "skip"}, missed),
     "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
+    "limit": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
+    "limit_running": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
     "start_within": ({"start_within": "30s"}, start_within),
     "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
     "catch_up": ({"catch_up": "once"}, catch_up),

@@ -52,6 +52,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "db adopt": ["db", "adopt", "--yes"],
     "doctor": ["doctor"],
     "usage": ["usage"],
+    "limits": ["limits"],
     "load": ["load"],
 }
 WITHOUT = {

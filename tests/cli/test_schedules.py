@@ -94,6 +94,8 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "fan_out": "never",
         "overlap_until": "dispatched",
         "max_parallel": 8,
+        "limit": None,
+        "limit_running": None,
         "start_within": None,
         "targets": HELLO,
         "target_timeout": 20,

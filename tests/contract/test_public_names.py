@@ -43,6 +43,7 @@ PUBLIC_NAMES = {
     "HeldSchedule",
     "Hold",
     "ListFilters",
+    "LimitDescription",
     "Load",
     "MemberLike",
     "MissedPolicy",

@@ -36,6 +36,7 @@ ROUTES = [
     "POST /api/v1/hold/",
     "POST /api/v1/release/",
     "POST /api/v1/freeze/",
+    "PUT /api/v1/limits/",
     "POST /api/v1/thaw/",
     "POST /ojs/v1/cron",
     "PATCH /ojs/v1/cron/{name}",

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 from rq.job import Job
@@ -20,7 +21,8 @@ from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
-from rqsched.store import deliveries, metadata
+from rqsched.core.results import LimitDescription
+from rqsched.store import deliveries, limits, metadata
 from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
@@ -42,6 +44,7 @@ def check_invariants(runtime: Runtime, *, with_redis: bool = True, skew: timedel
         checks.append(lambda story: i3_live_links(runtime, story))
         checks.append(lambda story: i7_live_deliveries(runtime, story))
     problems = {story.name: [problem for check in checks for problem in check(story)] for story in stories}
+    problems["limits"] = list(limits_hold(runtime, is_idle=with_redis))
     bad = {name: found for name, found in problems.items() if found}
     if bad:
         texts = [f"{name}:\n" + "\n".join(f"  * {problem}" for problem in found) for name, found in bad.items()]
@@ -280,7 +283,8 @@ def i7_live_deliveries(runtime: Runtime, story: Story) -> Iterator[str]:
     before = runtime.now() - runtime.settings.grace
     for run in story.runs:
         is_late = run.queued_at is not None and run.queued_at <= before
-        if run.status is RunStatus.PENDING and run.executor == "rq" and is_late and not _is_queued(runtime, run):
+        has_job = run.status is RunStatus.PENDING and run.executor == "rq" and not run.is_in_line
+        if has_job and is_late and not _is_queued(runtime, run):
             yield f"I7: {job_id_of(run)} is pending since {run.queued_at} and on no queue"
 
 
@@ -289,6 +293,34 @@ def _is_queued(runtime: Runtime, run: Run) -> bool:
     key = f"rq:queue:{run.queue or runtime.settings.default_queue}"
     job_id = str(job_id_of(run))
     return bool(redis.hexists(Job.key_for(job_id), "data")) and redis.lpos(key, job_id) is not None
+
+
+def limits_hold(runtime: Runtime, *, is_idle: bool) -> Iterator[str]:
+    """Never more of a group have a place than its number says; after a pass (`is_idle`) nobody waits beside a free one.
+
+    Those that were running when a number was lowered go on, so it holds for groups whose number nobody has lowered.
+    """
+    groups = {f"{one.namespace}/{one.name}": one for one in _groups(runtime)}
+    frozen = runtime.database.read(metadata.find_lasting)
+    for key, group in groups.items():
+        taken = group.running + group.starting
+        if taken > group.number:
+            yield f"limit {key} of {group.number}: {group.running} run and {group.starting} more have a place"
+        if is_idle and group.namespace not in frozen and "*" not in frozen and taken < group.number:
+            line = runtime.database.read(partial(limits.first_in_line, group=key, most=9, now=runtime.now()))
+            if line:
+                yield f"limit {key} of {group.number}: {taken} have a place, and others wait in line: {line}"
+    for story in read_stories(runtime):
+        for run in story.runs:
+            if run.limit_group is not None and run.is_unfinished and run.limit_group not in groups:
+                yield f"limit {run.limit_group} has no row, and run {run.number} is {run.status.value}"
+
+
+def _groups(runtime: Runtime) -> list[LimitDescription]:
+    names = {story.schedule.namespace for story in read_stories(runtime)}
+    page = partial(limits.page, cursor=None, limit=500)
+    found = [runtime.database.read(partial(page, namespace=name)).items for name in sorted(names)]
+    return [one for some in found for one in some]
 
 
 def i7_redis_follows_sql(runtime: Runtime, forgotten: Iterable[str] = ()) -> None:

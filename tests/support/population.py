@@ -24,6 +24,7 @@ PAST = {"start": "2026-01-15T12:00:00Z", "end": "2026-01-15T12:01:00Z"}
 WORKER = {"queues": ["default"], "worker_id": "worker-1"}
 ACTION = {"action": {"workflow_type": "note"}, "spec": {"intervals": [{"every": "PT1M"}]}}
 BODIES: dict[str, dict[str, Any]] = {
+    "PUT /api/v1/limits/": {"name": "shop", "number": 2},
     "POST /api/v1/schedules/": MINUTELY,
     "PUT /api/v1/schedules/{schedule_id}/": MINUTELY,
     "POST /api/v1/schedules/{schedule_id}/backfill/": PAST,

@@ -116,6 +116,12 @@ def expire(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(checked=len(rows), expired=expired, failed=failed)
 
 
+def give_places(runtime: Runtime) -> Iterator[Recovered]:
+    """Give the places of groups that are free, or whose grants nobody has claimed, to those who wait for one."""
+    for groups, given in runtime.limits.repair():
+        yield Recovered(checked=groups, granted=given)
+
+
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
     """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
     before = runtime.now() - runtime.settings.blocked_timeout

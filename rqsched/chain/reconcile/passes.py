@@ -85,6 +85,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         schedules.arm_links(runtime, everything=everything),
         attempts.arm_retries(runtime, everything=everything),
         attempts.expire(runtime),
+        _unless_held(runtime, attempts.give_places(runtime)),
         _unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
         attempts.settle_lost(runtime),
         _unless_held(runtime, attempts.fail_blocked(runtime)),

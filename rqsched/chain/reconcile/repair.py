@@ -46,6 +46,8 @@ class Recovered:
     """Blocked runs that no worker took for too long, failed."""
     expired: int = 0
     """Pending runs that were not started in time, ended."""
+    granted: int = 0
+    """Runs that got a place in their group, which nobody had given them."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0

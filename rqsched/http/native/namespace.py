@@ -12,8 +12,9 @@ from rqsched.api.load import MOST_HOURS
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
 from rqsched.core.results import Load, Peak, QueueLoad
-from rqsched.http.dependencies import Read
-from rqsched.http.native.responses import WorkflowResponse, WorkflowsResponse
+from rqsched.http.dependencies import OperateAlways, Read
+from rqsched.http.native.requests import Cursor, Limit, LimitRequest
+from rqsched.http.native.responses import LimitResponse, LimitsResponse, WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import Json, Schema, schema_of
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import registered_workflows
@@ -47,6 +48,19 @@ def read_usage(call: Read) -> Response:
     usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return Json({"namespace": usage.namespace, **pairs})
+
+
+@router.get("/limits/", response_model=LimitsResponse, tags=["limits"])
+def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    """List the groups of runs of which only so many run at once, with how many run and wait."""
+    page = call.scheduler.limits(namespace=call.namespace, limit=limit, cursor=cursor)
+    return Json({"items": page.items, "next_cursor": page.next_cursor})
+
+
+@router.put("/limits/", response_model=LimitResponse, tags=["limits"])
+def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
+    """Change how many runs of a group may run at once; what runs goes on. Idempotent."""
+    return Json(call.scheduler.set_limit(body.name, body.number, namespace=call.namespace))
 
 
 PeakResponse: Any = schema_of("PeakResponse", Peak)

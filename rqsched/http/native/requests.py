@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rqsched.core.limit import MAX_NUMBER
 from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.core.policy import MAX_ERROR_TYPES
 from rqsched.core.results import MAX_PAGE
@@ -418,6 +419,13 @@ THAW_MISSED = (
     "What fires of each schedule that is due: the oldest occurrence, all up to its `catch_up_limit`, or none; the rest "
     "is recorded as missed. Without it each schedule's own policy decides."
 )
+
+
+class LimitRequest(RequestBody):
+    """How many runs of a group may run at once."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, description="The group, as a schedule's `limit` names it.")
+    number: int = Field(ge=1, le=MAX_NUMBER, description="How many of its runs may run at once.")
 
 
 class HoldRequest(RequestBody):

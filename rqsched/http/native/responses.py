@@ -16,7 +16,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import HeldRun, HeldSchedule
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
-from rqsched.core.results import BackfillRow, BulkRow, RetryRow, Synced, Why
+from rqsched.core.results import BackfillRow, BulkRow, LimitDescription, RetryRow, Synced, Why
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
@@ -295,6 +295,16 @@ class WorkflowResponse(Schema):
     """What names the targets that its runs call it for; None when nothing does."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
+
+
+LimitResponse: Any = schema_of("LimitResponse", LimitDescription)
+
+
+class LimitsResponse(Page):
+    """A page of groups, by name."""
+
+    items: list[LimitResponse]
+    """The groups of this page."""
 
 
 class HoldResponse(Schema):

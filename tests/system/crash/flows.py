@@ -619,8 +619,95 @@ NOTIFICATIONS = [
     Flow("an overdue schedule is found", without_success, lambda env: env.scheduler.recover(), is_atomic=False),
     Flow("a long run is found", takes_long, lambda env: env.scheduler.recover(), is_atomic=False, is_whole=False),
 ]
+LIMIT: dict[str, Any] = {"limit": "shop", "retry": ONCE}
+
+
+def limited(at: datetime = FIRST + HALF_A_SECOND) -> Callable[[CrashEnv], None]:
+    """Two schedules of one group, of which one run may run at once, and the first occurrence of each is due."""
+
+    def prepare(env: CrashEnv) -> None:
+        make(env, limit_running=1, **LIMIT)
+        make(env, "other", **LIMIT)
+        env.clock.set(at)
+
+    return prepare
+
+
+def in_line(env: CrashEnv) -> None:
+    """A worker has taken the job of the one that has the place; the other is in line."""
+    limited()(env)
+    env.dispatch_all()
+    env.job = env.next_job()
+
+
+def waiting_in_line(env: CrashEnv) -> None:
+    """The job of the one that has the place is on its queue; the other is in line."""
+    limited()(env)
+    env.dispatch_all()
+
+
+def one_runs(env: CrashEnv) -> None:
+    """The one that has the place runs; the other is in line."""
+    in_line(env)
+    claim(env)
+
+
+def unclaimed(env: CrashEnv) -> None:
+    """Nobody has claimed the one that has the place for half a minute; the other is in line."""
+    limited()(env)
+    env.dispatch_all()
+    env.clock.advance(timedelta(seconds=31))
+
+
+def passed_over(env: CrashEnv) -> None:
+    """It was passed over, the other has the place, and a worker takes the first one's job now."""
+    unclaimed(env)
+    env.scheduler.recover()
+    env.job = env.next_job()
+
+
+def passed_over_while_other_runs(env: CrashEnv) -> None:
+    """The other one runs by now."""
+    passed_over(env)
+    mine, env.job = env.job, env.next_job()
+    claim(env)
+    env.job = mine
+
+
+LIMITS = [
+    Flow("the first schedule of a group is created", nothing, made(limit_running=1, **LIMIT)),
+    Flow("places of a group are given on a fire", limited(), dispatch),
+    Flow("a run of a group ends and the next gets its place", in_line, execute, is_atomic=False),
+    Flow("a run of a group is terminated", one_runs, lambda env: holder(env).terminate(), is_whole=False),
+    Flow("a run in line is cancelled", in_line, lambda env: waiter(env).cancel()),
+    Flow("a run of a group is lost", one_runs, lose, is_whole=False),
+    Flow("a grant is passed on", unclaimed, lambda env: env.scheduler.recover(), is_atomic=False, is_whole=False),
+    Flow("a run that was passed over gets a place", passed_over, execute, is_atomic=False, is_whole=False),
+    Flow("a run that was passed over waits", passed_over_while_other_runs, execute, is_atomic=False, is_whole=False),
+    Flow(
+        "the number of a group is raised",
+        waiting_in_line,
+        lambda env: env.scheduler.set_limit("shop", 2),
+        is_whole=False,
+    ),
+]
+
+
+def holder(env: CrashEnv) -> RunHandle:
+    """The run that has the place."""
+    return next(run for run in of_both(env) if run.state.granted_at is not None)
+
+
+def waiter(env: CrashEnv) -> RunHandle:
+    return next(run for run in of_both(env) if run.state.is_in_line)
+
+
+def of_both(env: CrashEnv) -> list[RunHandle]:
+    return [run for name in ("report", "other") for run in env.scheduler.get(name).runs().items]
+
+
 RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *RECOVER]
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *LIMITS, *RECOVER]

@@ -62,6 +62,8 @@ BESIDE_POSTGRES = {
     "a run succeeds",
     "a run succeeds for whose horse its worker writes",
     "a blocked run is offered again",
+    "a run of a group ends and the next gets its place",
+    "a run that was passed over gets a place",
     "a run ends and the next is drained",
     "a run fails and somebody is told",
     "a notification is delivered",

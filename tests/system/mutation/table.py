@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.system.mutation.edits import Edit, Mutation
 
 _CHAIN = "tests/chain/test_"
+_LIMITS = "tests/api/test_limits.py::"
 _FREEZE = _CHAIN + "freeze.py::test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
@@ -294,7 +295,7 @@ FENCES = (
     _edit(
         "a trigger in one statement records no notification",
         "chain/changing.py",
-        "        if self._runtime.notifier.owed([change]):\n            return None\n",
+        "        if self._runtime.notifier.owed([change]) or changes_group(change):\n            return None\n",
         "",
         _CHAIN + "triggers_alone.py::test_trigger_that_somebody_is_told_of_records_the_notification",
     ),
@@ -1139,6 +1140,70 @@ NOTIFICATIONS = (
         "return current.attempt == run.attempt and current.is_late(runtime.now())",
         "return True",
         "tests/api/test_start_within.py::test_run_that_was_taken_meanwhile_is_not_ended[sqlite]",
+    ),
+    _edit(
+        "a claim does not look whether the run has a place in its group",
+        "store/claims.py",
+        "    start = start.where(is_held_by(runs, _TOKEN) | MAY_START)\n",
+        "",
+        _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[sqlite]",
+        _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
+    ),
+    _edit(
+        "an external worker is handed a run without a place",
+        "chain/external_runs.py",
+        "            uids = [uid for uid, group in waiting if group is None]\n",
+        "            uids = [uid for uid, _ in waiting]\n",
+        _LIMITS + "test_external_worker_gets_only_so_many[sqlite]",
+    ),
+    _edit(
+        "a grant reads who runs before who is granted",
+        "store/limits.py",
+        "    unclaimed = _unclaimed(connection, numbers)\n    running = _running(connection, numbers)\n",
+        "    running = _running(connection, numbers)\n    unclaimed = _unclaimed(connection, numbers)\n",
+        _LIMITS + "test_what_is_claimed_between_two_looks_of_a_grant_is_counted",
+    ),
+    _edit(
+        "a grant does not lock its group",
+        "store/limits.py",
+        "    locked = found.order_by(limits.c.limit_group).with_for_update(key_share=True)\n",
+        "    locked = found.order_by(limits.c.limit_group)\n",
+        "tests/system/concurrency/test_limits.py::test_grants_at_once_never_give_more_places_than_there_are",
+    ),
+    _edit(
+        "a retry keeps the place of its attempt before",
+        "core/change_builder.py",
+        '"granted_at": None, "passed_at": None}',
+        '"passed_at": None}',
+        _LIMITS + "test_retrying_run_holds_no_place_and_comes_back_where_it_was_in_line[sqlite]",
+    ),
+    _edit(
+        "a retry goes to the end of the line",
+        "core/change_builder.py",
+        '"limit_at": run.limit_at or self.now, ',
+        '"limit_at": self.now, ',
+        _LIMITS + "test_retrying_run_holds_no_place_and_comes_back_where_it_was_in_line[sqlite]",
+    ),
+    _edit(
+        "a blocked run keeps its place",
+        "core/blocked.py",
+        "        granted_at=None,\n",
+        "",
+        _LIMITS + "test_blocked_run_holds_no_place[sqlite]",
+    ),
+    _edit(
+        "no pass gives places",
+        "chain/reconcile/passes.py",
+        "        _unless_held(runtime, attempts.give_places(runtime)),\n",
+        "",
+        _LIMITS + "test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place[sqlite]",
+    ),
+    _edit(
+        "a pass delivers nothing that was passed over",
+        "store/tables.py",
+        "HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)\n",
+        "HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)\n",
+        _LIMITS + "test_run_that_was_passed_over_is_delivered_again_when_its_job_is_lost",
     ),
     _edit(
         "no pass ends what nobody started in time",

@@ -1,6 +1,6 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
 ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
-namespaces; until when runs may start; calendars.
+namespaces; until when runs may start; calendars; limits across schedules.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -23,7 +23,8 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, and calendars.
+    pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, calendars, and limits
+    across schedules.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -47,6 +48,7 @@ def upgrade() -> None:
     may_expire = _where("start_by IS NOT NULL AND status = 'pending'")
     op.create_index("ix_rqsched_runs_start_by", "rqsched_runs", ["start_by", "uid"], **may_expire)
     _create_calendars()
+    _create_limits()
 
 
 def downgrade() -> None:
@@ -57,6 +59,7 @@ def downgrade() -> None:
     op.drop_index("ix_rqsched_schedules_calendars", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "calendars")
     op.drop_table("rqsched_calendars")
+    _drop_limits()
     op.drop_table("rqsched_namespace_facts")
     for table in _TRACED:
         op.drop_column(table, "traceparent")
@@ -149,6 +152,41 @@ def _create_calendars() -> None:
     op.add_column("rqsched_schedules", sa.Column("calendars", sa.Text))
     names = _where("calendars IS NOT NULL")
     op.create_index("ix_rqsched_schedules_calendars", "rqsched_schedules", ["uid"], **names)
+
+
+def _create_limits() -> None:
+    # Groups of runs of which only so many run at once: their numbers, who is in line, and who has a place.
+    op.create_table(
+        "rqsched_limits",
+        sa.Column("limit_group", sa.String(511), nullable=False),
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("limit_group", name=op.f("pk_rqsched_limits")),
+    )
+    op.add_column("rqsched_schedules", sa.Column("limit_group", sa.String(511)))
+    is_of_group = _where("limit_group IS NOT NULL")
+    op.create_index("ix_rqsched_schedules_limit", "rqsched_schedules", ["limit_group", "status"], **is_of_group)
+    op.add_column("rqsched_runs", sa.Column("limit_group", sa.String(511)))
+    for name in ("limit_at", "granted_at", "passed_at"):
+        op.add_column("rqsched_runs", sa.Column(name, INSTANT))
+    is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
+    is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
+    key = ["limit_group", "status", "granted_at", "uid"]
+    op.create_index("ix_rqsched_runs_limit", "rqsched_runs", key, **is_open)
+    place = ["limit_group", "limit_at", "number", "uid"]
+    op.create_index("ix_rqsched_runs_line", "rqsched_runs", place, **is_in_line)
+
+
+def _drop_limits() -> None:
+    for name in ("line", "limit"):
+        op.drop_index(f"ix_rqsched_runs_{name}", "rqsched_runs")
+    for name in ("passed_at", "granted_at", "limit_at", "limit_group"):
+        op.drop_column("rqsched_runs", name)
+    op.drop_index("ix_rqsched_schedules_limit", "rqsched_schedules")
+    op.drop_column("rqsched_schedules", "limit_group")
+    op.drop_table("rqsched_limits")
 
 
 def _where(condition: str) -> dict[str, Any]:

@@ -1,0 +1,194 @@
+"""Limits: who of a group gets a place is decided and written, and its job put on its queue.
+
+After each commit that frees a place or lets a run wait for one; by the worker that holds a run which was passed over;
+and by each pass of reconcile, which finds what a process that died has left undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from rqsched.chain.hold import HoldGate
+from rqsched.core.limit import split_key
+from rqsched.core.model import Change, Run
+from rqsched.core.policy import Policies
+from rqsched.core.results import LimitDescription
+from rqsched.errors import BackendUnavailableError, LimitConflictError, LimitNotFoundError
+from rqsched.store import limits as store
+from rqsched.store import reconcile_queries
+from rqsched.store.database import Connection, Database
+from rqsched.transport.transport import Transport
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 100
+"""Groups of which places are given in one transaction."""
+
+
+class Parts(Protocol):
+    """What limits use of their process's runtime."""
+
+    database: Database
+    """Where groups and runs are."""
+    transport: Transport
+    """Where the jobs of granted runs go."""
+    hold: HoldGate
+    """Whether anything may begin."""
+
+    def now(self) -> datetime:
+        """Return the time."""
+        ...
+
+
+class Limits:
+    """What one process does about places of groups."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def follow(self, changes: Iterable[Change]) -> None:
+        """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it."""
+        joined, left = set[str](), set[str]()
+        for change in changes:
+            for before, after in (*((run, run) for run in change.new_runs), *change.changed_runs):
+                if after.limit_group is None:
+                    continue
+                if after.is_in_line:
+                    joined.add(after.limit_group)
+                elif before.takes_place and not after.takes_place:
+                    left.add(after.limit_group)
+        if not joined and not left:
+            return
+        try:
+            wanting = {one for one in left - joined if self._parts.database.read(partial(store.wants, group=one))}
+            self.grant(joined | wanting)
+        except (BackendUnavailableError, RedisError) as error:
+            _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
+
+    def grant(self, groups: Iterable[str]) -> int:
+        """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
+
+        While everything is held, or their namespace is frozen, none is given. Raises RedisError when those that got
+        one cannot be delivered: reconcile does so then.
+        """
+        frozen = self._parts.hold.frozen
+        free = sorted(group for group in groups if split_key(group)[0] not in frozen)
+        if self._parts.hold.is_on or not free:
+            return 0
+        given = 0
+        for start in range(0, len(free), _AT_ONCE):
+            some = free[start : start + _AT_ONCE]
+            given += self._deliver(self._parts.database.transact(partial(self._grant, groups=some)))
+        return given
+
+    def _grant(
+        self, connection: Connection, groups: Sequence[str], asked: str | None = None
+    ) -> tuple[list[Run], Mapping[str, tuple[str, str]]]:
+        runs = store.grant(connection, groups, self._parts.now(), asked)
+        uids = [run.schedule_uid for run in runs]
+        return runs, reconcile_queries.names_of(connection, uids) if runs else {}
+
+    def _deliver(self, granted: tuple[list[Run], Mapping[str, tuple[str, str]]]) -> int:
+        runs, names = granted
+        ready = [run for run in runs if run.executor == "rq"]
+        if ready:
+            self._parts.transport.deliver(ready, names, now=self._parts.now())
+        return len(runs)
+
+    def ask(self, uid: str, group: str) -> bool:
+        """Ask for a place for a run that a worker holds; without one it waits in line, and comes with another delivery.
+
+        Others that get a place meanwhile are delivered.
+        """
+
+        def work(connection: Connection) -> tuple[list[Run], Mapping[str, tuple[str, str]], bool]:
+            runs, names = self._grant(connection, [group], asked=uid)
+            # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
+            return runs, names, store.has_place(connection, uid)
+
+        runs, names, has_place = self._parts.database.transact(work)
+        with suppress(RedisError):  # reconcile delivers them
+            self._deliver(([one for one in runs if one.uid != uid], names))
+        return has_place
+
+    def set_number(self, group: str, number: int) -> LimitDescription:
+        """Change how many of a group run at once, and return it; what runs goes on. Raises LimitNotFoundError."""
+
+        def work(connection: Connection) -> tuple[list[Run], Mapping[str, tuple[str, str]], LimitDescription]:
+            if group not in store.lock(connection, [group]):
+                raise LimitNotFoundError(*split_key(group))
+            store.set_number(connection, group, number)
+            granted = self._grant(connection, [group])
+            return *granted, store.describe(connection, [group])[0]
+
+        runs, names, found = self._parts.database.transact(work)
+        with suppress(RedisError):  # reconcile delivers them
+            self._deliver((runs, names))
+        return found
+
+    def repair(self) -> Iterator[tuple[int, int]]:
+        """Give the places that are free, make groups whose row is gone, remove empty ones.
+
+        Yields how many groups were looked at, and how many runs got a place.
+        """
+        lost = self._parts.database.read(partial(store.lost, limit=_AT_ONCE))
+        if lost:
+            self._parts.database.transact(partial(self._make_lost, lost=lost))
+        work = store.with_line
+        after: str | None = None
+        while True:
+            groups, after = self._parts.database.read(partial(work, after=after, limit=_AT_ONCE))
+            yield len(groups), self.grant(groups)
+            if after is None:
+                break
+        empty, _ = self._parts.database.read(partial(store.empty, after=None, limit=_AT_ONCE))
+        if empty:
+            self._parts.database.transact(partial(store.remove_empty, groups=empty))
+
+    def _make_lost(self, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
+        for group, policies in lost:
+            number = Policies.loads(policies).limit_running or 1
+            _log.error("group %s has no row and gets the number %d", group, number, extra={"action": "limit_lost"})
+            store.make(connection, group, number, self._parts.now())
+
+
+def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
+    """Make the groups that Changes are the first to name, in the transaction that will write these.
+
+    Raises LimitConflictError where a group has another number, or is new and none is given.
+    """
+    wanted = dict[str, list[tuple[str, int | None]]]()
+    for change in changes:
+        if changes_group(change):
+            after = change.after
+            told = after.schedule_id, after.policies.limit_running
+            wanted.setdefault(after.limit_group or "", []).append(told)
+    if not wanted:
+        return
+    for group, given_by in sorted(wanted.items()):
+        number = next((given for _, given in given_by if given is not None), None)
+        if number is not None:
+            store.make(connection, group, number, now)
+    known = store.lock(connection, wanted)
+    for group, given_by in sorted(wanted.items()):
+        for schedule_id, given in given_by:
+            if group not in known or given not in {None, known[group]}:
+                raise LimitConflictError(schedule_id, *split_key(group), number=known.get(group), given=given)
+
+
+def changes_group(change: Change) -> bool:
+    """Return whether a Change declares another group of a schedule, or gives its number anew."""
+    before, after = change.before, change.after
+    if after.limit_group is None:
+        return False
+    if before is None or before.limit_group != after.limit_group:
+        return True
+    is_declared = before.definition is not after.definition
+    return is_declared and before.policies.limit_running != after.policies.limit_running

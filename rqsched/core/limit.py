@@ -1,0 +1,164 @@
+"""Limits: how many runs of a group run at once, whichever schedules they are of. Pure.
+
+A group has a name, a number, and a line. A run that becomes pending joins the line; a grant gives it a place of its
+group, and only a granted run can be claimed. Its place is free again when it neither runs nor waits for its claim:
+nobody counts that down, the rows say it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+from rqsched.errors import InvalidPolicyError
+
+GRANT_LIFE = timedelta(seconds=30)
+"""How long a grant that nobody claims is kept from those who wait."""
+MAX_NUMBER = 10_000
+"""The most runs of a group that may run at once."""
+MAX_NAME = 255
+"""Characters of the name of a group."""
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_LABEL = "labels."
+
+
+def require_limit(name: str, value: object) -> str | None:
+    """Check the template of a group's name; raises InvalidPolicyError."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_name(value):
+        raise InvalidPolicyError(name, f"must be 1 to {MAX_NAME} printable characters without spaces, or None")
+    for placeholder in _PLACEHOLDER.findall(value):
+        is_label = placeholder.startswith(_LABEL) and placeholder != _LABEL
+        if placeholder != "namespace" and not is_label:
+            raise InvalidPolicyError(name, f"{{{placeholder}}} is neither {{labels.NAME}} nor {{namespace}}")
+    if set("{}") & set(_PLACEHOLDER.sub("", value)):
+        raise InvalidPolicyError(name, "has a brace that belongs to no {labels.NAME} and no {namespace}")
+    return value
+
+
+def is_name(text: object) -> bool:
+    """Return whether a value may be the name of a group."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME:
+        return False
+    return text.isprintable() and not any(one.isspace() for one in text)
+
+
+@lru_cache(maxsize=4096)
+def name_of(template: str, namespace: str, labels: str) -> str:
+    """Return the name of the group that a schedule's runs belong to; `labels` is the JSON of its labels.
+
+    Raises InvalidPolicyError when it lacks a label that the template names, or the label's text fits no name.
+
+    >>> name_of("tenant:{labels.tenant}", "default", '{"tenant":"42"}')
+    'tenant:42'
+    """
+    known: dict[str, str] = json.loads(labels)
+
+    def text_of(found: re.Match[str]) -> str:
+        placeholder = found[1]
+        if not placeholder.startswith(_LABEL):
+            return namespace
+        label = placeholder.removeprefix(_LABEL)
+        if label not in known:
+            raise InvalidPolicyError("limit", f"{template!r} names the label {label!r}; give the schedule that label")
+        return known[label]
+
+    name = _PLACEHOLDER.sub(text_of, template)
+    if not is_name(name):
+        reason = f"is no name of 1 to {MAX_NAME} printable characters without spaces; change the label"
+        raise InvalidPolicyError("limit", f"{template!r} becomes {name[:300]!r}, which {reason}")
+    return name
+
+
+def key_of(namespace: str, name: str) -> str:
+    """Return what a group is known by over all namespaces, whose names have no slash."""
+    return f"{namespace}/{name}"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the namespace and the name of a group."""
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+class Waiting(NamedTuple):
+    """A pending run of a group."""
+
+    uid: str
+    """Its uid."""
+    limit_at: datetime
+    """Since when it is in line."""
+    number: int = 0
+    """Its number in its schedule: what joins the line at one instant keeps its order."""
+    granted_at: datetime | None = None
+    """When it got a place that it has not claimed yet; None while it is in line."""
+
+
+_place = attrgetter("limit_at", "number", "uid")
+
+
+class Grants(NamedTuple):
+    """What one look at a group decides."""
+
+    given: tuple[str, ...] = ()
+    """The uids of the runs that get a place."""
+    passed: tuple[str, ...] = ()
+    """The uids of the runs whose grant nobody has claimed, and which are passed over until a worker asks for them."""
+
+
+def wants_grants(number: int, running: int, unclaimed: int) -> bool:
+    """Return whether it is time to look at the line after an end: for one free place at a time, each end would.
+
+    While granted runs wait to be claimed, workers have something to do: then a quarter of the places is given at once.
+    """
+    free = number - running - unclaimed
+    return free > 0 and (not unclaimed or free * 4 >= number)
+
+
+def decide_grants(
+    number: int,
+    *,
+    running: int,
+    unclaimed: Sequence[Waiting],
+    line: Iterable[Waiting],
+    now: datetime,
+    asked: Waiting | None = None,
+) -> Grants:
+    """Decide who of a group gets a place; never are more of it given than `number`.
+
+    `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: as many as
+    there are places. The first in line come first. Grants that are too old go to others where somebody waits. `asked`
+    is a run that a worker holds: it has its place in the line, and goes before grants of later runs that nobody has
+    claimed. Where the number was lowered, the latest grants that nobody has claimed are taken back.
+    """
+    held = {one.uid: one for one in unclaimed}
+    waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
+    candidates = sorted((one for one in waiting.values() if one.uid not in held), key=_place)
+    passed: list[str] = []
+
+    def free() -> int:
+        return number - running - len(held)
+
+    def pass_over(uid: str) -> None:
+        del held[uid]
+        passed.append(uid)
+
+    for one in sorted(unclaimed, key=_place, reverse=True)[: max(-free(), 0)]:
+        pass_over(one.uid)
+    old = [one for one in held.values() if one.granted_at is not None and now - one.granted_at >= GRANT_LIFE]
+    for one in sorted(old, key=_place):
+        if len(candidates) > free():
+            pass_over(one.uid)
+    given = candidates[: max(free(), 0)]
+    if asked is not None and asked in candidates and asked not in given:
+        later = [one for one in held.values() if _place(one) > _place(asked)]
+        if later and free() >= len(given):
+            pass_over(max(later, key=_place).uid)
+            given.append(asked)
+    return Grants(tuple(one.uid for one in given), tuple(passed))

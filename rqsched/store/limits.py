@@ -1,0 +1,271 @@
+"""Groups of runs of which only so many run at once: their numbers, and who gets a place.
+
+A grant is a transaction of its own, which locks the group's row and then, of the runs, only those that nobody else
+holds. The places that are taken are no number that is kept: the runs that are granted or run are counted under that
+lock, in this order. So one that is claimed meanwhile counts twice rather than never, and only a grant makes them more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.limit import Waiting, decide_grants, key_of, split_key, wants_grants
+from rqsched.core.model import Run, RunStatus
+from rqsched.core.results import LimitDescription, Page
+from rqsched.store.dialect import Dialect, dialect_of
+from rqsched.store.rows import RUN_COLUMNS, to_run
+from rqsched.store.tables import (
+    IS_IN_LINE,
+    IS_LIMITED,
+    IS_LIVE,
+    IS_OF_GROUP,
+    constant,
+    is_late,
+    limits,
+    runs,
+    schedules,
+)
+
+_PLACE = (runs.c.uid, runs.c.limit_at, runs.c.number, runs.c.granted_at)
+_NEEDS_GRANT = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_(None)
+_IS_UNCLAIMED = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
+_IS_RUNNING = IS_LIMITED & (runs.c.status == constant(RunStatus.RUNNING))
+
+
+def lock(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
+    """Lock the rows of groups, in one order for all; returns the numbers of those that there are."""
+    found = sa.select(limits.c.limit_group, limits.c.number)
+    found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))
+    locked = found.order_by(limits.c.limit_group).with_for_update(key_share=True)
+    return {row.limit_group: row.number for row in connection.execute(locked)}
+
+
+def make(connection: Connection, group: str, number: int, now: datetime) -> None:
+    """Make a group unless there is one."""
+    namespace, name = split_key(group)
+    values = {"limit_group": group, "namespace": namespace, "name": name, "number": number, "created_at": now}
+    connection.execute(dialect_of(connection).insert(limits).values(values).on_conflict_do_nothing())
+
+
+def set_number(connection: Connection, group: str, number: int) -> None:
+    """Set the number of a locked group."""
+    connection.execute(sa.update(limits).where(limits.c.limit_group == group).values(number=number))
+
+
+def grant(connection: Connection, groups: Iterable[str], now: datetime, asked: str | None = None) -> list[Run]:
+    """Give the free places of these groups to the first in their lines; returns the runs that got one.
+
+    `asked` is a run that a worker holds (`core.limit.decide_grants`). Without a place it is in line from here on, and
+    another delivery will carry it.
+    """
+    numbers = lock(connection, groups)
+    if not numbers:
+        return []
+    group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, asked)
+    unclaimed = _unclaimed(connection, numbers)
+    running = _running(connection, numbers)
+    given = list[str]()
+    for group, number in numbers.items():
+        grants = decide_grants(
+            number,
+            running=running.get(group, 0),
+            unclaimed=unclaimed[group],
+            line=first_in_line(connection, group, number + 1, now),
+            asked=waiting if group == group_of_asked else None,
+            now=now,
+        )
+        kept = len(grants.passed) - len(_pass_over(connection, grants.passed, now))
+        given += grants.given[: max(len(grants.given) - kept, 0)]
+    got = _give(connection, given, now)
+    if waiting is not None and waiting.uid not in {run.uid for run in got}:
+        again = sa.update(runs).where(runs.c.uid == waiting.uid)
+        connection.execute(again.values(passed_at=None, delivery=runs.c.delivery + 1))
+    return got
+
+
+def _lock_asked(connection: Connection, uid: str) -> tuple[str | None, Waiting | None]:
+    found = sa.select(runs.c.limit_group, *_PLACE).where(runs.c.uid == uid, _NEEDS_GRANT)
+    row = connection.execute(found.with_for_update(key_share=True, skip_locked=True)).first()
+    return (None, None) if row is None else (row[0], Waiting(*row[1:]))
+
+
+def _unclaimed(connection: Connection, groups: Iterable[str]) -> dict[str, list[Waiting]]:
+    dialect, found = dialect_of(connection), defaultdict[str, list[Waiting]](list)
+    for group, *place in connection.execute(_find_unclaimed(dialect), {"among": dialect.listed(groups)}):
+        found[group].append(Waiting(*place))
+    return found
+
+
+@lru_cache(maxsize=2)
+def _find_unclaimed(dialect: Dialect) -> sa.Select[Any]:
+    return dialect.of_each(sa.select(runs.c.limit_group, *_PLACE).where(_IS_UNCLAIMED), runs.c.limit_group)
+
+
+def _running(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
+    dialect = dialect_of(connection)
+    return _by_group(connection, _count(dialect, _IS_RUNNING), {"among": dialect.listed(groups)})
+
+
+def _by_group(connection: Connection, statement: sa.Select[Any], given: dict[str, Any]) -> dict[str, Any]:
+    return {row[0]: row[1] for row in connection.execute(statement, given)}
+
+
+@lru_cache(maxsize=8)
+def _count(dialect: Dialect, condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    counted = sa.select(runs.c.limit_group, sa.func.count().label("count")).where(condition)
+    return dialect.of_each(counted.group_by(runs.c.limit_group), runs.c.limit_group)
+
+
+def first_in_line(connection: Connection, group: str, most: int, now: datetime) -> list[Waiting]:
+    """Read the first of a line who could start now."""
+    given = {"group": group, "most": most, "now": now}
+    return [Waiting(*row) for row in connection.execute(_FIRST_IN_LINE, given)]
+
+
+_NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
+_FIRST_IN_LINE = (
+    sa.select(*_PLACE)
+    .where(IS_IN_LINE, runs.c.limit_group == sa.bindparam("group", type_=runs.c.limit_group.type))
+    # A blocked run is offered again later.
+    .where(runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
+    .order_by(runs.c.limit_at, runs.c.number, runs.c.uid)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+
+
+def _pass_over(connection: Connection, uids: Sequence[str], now: datetime) -> list[str]:
+    """Take back grants that nobody has claimed; returns of which runs: not of one that is claimed just now."""
+    if not uids:
+        return []
+    free = sa.select(runs.c.uid).where(dialect_of(connection).one_of(runs.c.uid, uids), _IS_UNCLAIMED)
+    locked = list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
+    taken = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
+    connection.execute(taken.values(granted_at=None, passed_at=now))
+    return locked
+
+
+def _give(connection: Connection, uids: Sequence[str], now: datetime) -> list[Run]:
+    """Grant these runs their places, but for those that another transaction holds; returns them in line."""
+    if not uids:
+        return []
+    free = sa.select(runs.c.uid).where(dialect_of(connection).one_of(runs.c.uid, uids), _NEEDS_GRANT)
+    locked = list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
+    grants = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
+    granted = connection.execute(grants.values(granted_at=now, passed_at=None).returning(*RUN_COLUMNS))
+    return sorted((to_run(row) for row in granted), key=lambda run: (run.limit_at or now, run.number, run.uid))
+
+
+def has_place(connection: Connection, uid: str) -> bool:
+    """Return whether a pending run has a place in its group."""
+    return connection.execute(sa.select(runs.c.uid).where(runs.c.uid == uid, _IS_UNCLAIMED)).first() is not None
+
+
+def wants(connection: Connection, group: str) -> bool:
+    """Return whether somebody of a group waits, and it is time to look at its line (`core.limit.wants_grants`)."""
+    row = connection.execute(_STATE, {"group": group}).first()
+    return row is not None and wants_grants(*row)
+
+
+_OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
+_IN_LINE = sa.exists().where(IS_IN_LINE, runs.c.limit_group == limits.c.limit_group)
+_STATE = sa.select(
+    limits.c.number,
+    *(
+        sa.select(sa.func.count())
+        .select_from(runs)
+        .where(condition, runs.c.limit_group == limits.c.limit_group)
+        .correlate(limits)
+        .scalar_subquery()
+        for condition in (_IS_RUNNING, _IS_UNCLAIMED)
+    ),
+).where(limits.c.limit_group == _OF_GROUP, _IN_LINE)
+
+
+def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read groups in which somebody waits."""
+    return _page(connection, sa.select(limits.c.limit_group).where(_IN_LINE), after, limit)
+
+
+def empty(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read groups that no schedule names and no open run belongs to."""
+    return _page(connection, sa.select(limits.c.limit_group).where(_IS_EMPTY), after, limit)
+
+
+def _page(connection: Connection, found: sa.Select[Any], after: str | None, limit: int) -> tuple[list[str], str | None]:
+    if after is not None:
+        found = found.where(limits.c.limit_group > after)
+    groups = list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
+    return groups, groups[-1] if len(groups) == limit else None
+
+
+_NAMED = sa.exists().where(schedules.c.limit_group == limits.c.limit_group, IS_OF_GROUP, IS_LIVE)
+_IS_EMPTY = ~_NAMED & ~sa.exists().where(runs.c.limit_group == limits.c.limit_group, IS_LIMITED)
+
+
+def remove_empty(connection: Connection, groups: Sequence[str]) -> int:
+    """Remove groups that are empty still, once nobody holds their rows; returns how many."""
+    locked = sorted(lock(connection, groups))
+    is_one = dialect_of(connection).one_of(limits.c.limit_group, locked)
+    return connection.execute(sa.delete(limits).where(is_one, _IS_EMPTY)).rowcount
+
+
+def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
+    """Return groups in which runs wait and whose row is gone, each with the policies of a schedule that names it."""
+    is_there = sa.exists().where(limits.c.limit_group == runs.c.limit_group)
+    found = sa.select(runs.c.limit_group, schedules.c.policies).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    found = found.where(_NEEDS_GRANT, ~is_there).order_by(runs.c.limit_group, schedules.c.uid).limit(limit)
+    return [(group, policies) for group, policies in connection.execute(found)]
+
+
+def describe(connection: Connection, groups: Iterable[str]) -> list[LimitDescription]:
+    """Read groups by name, with how many of their runs run and wait."""
+    is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
+    return _describe(connection, connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all())
+
+
+def page(connection: Connection, namespace: str, cursor: str | None, limit: int) -> Page[LimitDescription]:
+    """Read a page of the groups of a namespace, by name; the cursor is the name of the last one before it."""
+    after = limits.c.limit_group > key_of(namespace, cursor or "")
+    found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
+    rows = connection.execute(found.limit(limit)).all()
+    return Page(_describe(connection, rows), rows[-1].name if len(rows) == limit else None)
+
+
+_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.number)
+
+
+def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescription]:
+    dialect = dialect_of(connection)
+    given = {"among": dialect.listed(row.limit_group for row in rows)}
+    running, starting, waiting = (
+        _by_group(connection, _count(dialect, condition), given)
+        for condition in (_IS_RUNNING, _IS_UNCLAIMED, _NEEDS_GRANT)
+    )
+    since = _by_group(connection, _first_waiting(dialect), given)
+    return [
+        LimitDescription(
+            namespace=row.namespace,
+            name=row.name,
+            number=row.number,
+            running=running.get(row.limit_group, 0),
+            starting=starting.get(row.limit_group, 0),
+            waiting=waiting.get(row.limit_group, 0),
+            waiting_since=since.get(row.limit_group),
+        )
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=2)
+def _first_waiting(dialect: Dialect) -> sa.Select[Any]:
+    first = sa.func.min(runs.c.limit_at, type_=runs.c.limit_at.type).label("since")
+    return dialect.of_each(
+        sa.select(runs.c.limit_group, first).where(_NEEDS_GRANT).group_by(runs.c.limit_group), runs.c.limit_group
+    )

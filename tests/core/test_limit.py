@@ -1,0 +1,105 @@
+"""Who of a group gets a place: pure, for every line, every grant and every number."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rqsched.core.limit import GRANT_LIFE, Grants, Waiting, decide_grants, key_of, name_of, split_key, wants_grants
+from rqsched.errors import InvalidPolicyError
+
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def place(waiting: Waiting) -> tuple[datetime, int, str]:
+    return waiting.limit_at, waiting.number, waiting.uid
+
+
+def waiting(uid: str, since: int, granted: int | None = None) -> Waiting:
+    granted_at = None if granted is None else NOW - granted * SECOND
+    return Waiting(uid, NOW - since * SECOND, 1, granted_at)
+
+
+AGES = st.integers(0, 60)
+UNCLAIMED = st.lists(st.tuples(AGES, AGES), max_size=6).map(
+    lambda ages: [waiting(f"g{at}", *pair) for at, pair in enumerate(ages)]
+)
+LINES = st.lists(AGES, max_size=8).map(lambda ages: [waiting(f"w{at}", age) for at, age in enumerate(ages)])
+ASKED = st.none() | AGES.map(lambda age: waiting("asked", age))
+
+
+@given(st.integers(1, 6), st.integers(0, 8), UNCLAIMED, LINES, ASKED)
+def test_never_more_than_the_number_and_the_first_in_line_come_first(
+    number: int, running: int, unclaimed: list[Waiting], line: list[Waiting], asked: Waiting | None
+) -> None:
+    grants = decide_grants(number, running=running, unclaimed=unclaimed, line=line, asked=asked, now=NOW)
+
+    kept = [one for one in unclaimed if one.uid not in grants.passed]
+    taken = running + len(kept) + len(grants.given)
+    assert taken <= max(number, running), "only what runs may be more: the number was lowered"
+    assert set(grants.passed) <= {one.uid for one in unclaimed}
+    candidates = sorted([*line, *([] if asked is None else [asked])], key=place)
+    assert set(grants.given) <= {one.uid for one in candidates}
+    by_uid = {one.uid: one for one in candidates}
+    given = [by_uid[uid] for uid in grants.given]
+    left = [one for one in candidates if one.uid not in grants.given]
+    if taken < number:
+        assert not left, "a place is free and somebody waits"
+    others = [one for one in given if one is not asked]
+    ahead = [one for one in left if one is not asked]
+    assert all(place(one) < place(other) for one in others for other in ahead), "a newcomer has passed the line"
+    if asked is not None and asked in left:
+        assert all(place(one) < place(asked) for one in kept), "a later run keeps a grant that it does not use"
+    for one in unclaimed:
+        is_old = one.granted_at is not None and NOW - one.granted_at >= GRANT_LIFE
+        if is_old and one in kept:
+            assert not [other for other in left if other is not asked], "an old grant keeps somebody waiting"
+        if one.uid in grants.passed and not is_old and running + len(unclaimed) <= number:
+            assert asked is not None, "a young grant was taken back, and nobody asked"
+
+
+def test_grant_that_is_not_claimed_goes_to_the_next_after_its_time() -> None:
+    first, second = waiting("a", 50, granted=29), waiting("b", 40)
+    assert decide_grants(1, running=0, unclaimed=[first], line=[second], now=NOW) == Grants()
+    first = waiting("a", 50, granted=30)
+    assert decide_grants(1, running=0, unclaimed=[first], line=[second], now=NOW) == Grants(("b",), ("a",))
+    assert decide_grants(1, running=0, unclaimed=[first], line=[], now=NOW) == Grants()
+
+
+def test_run_that_a_worker_holds_goes_before_a_later_one_that_nobody_has_claimed() -> None:
+    later, asked = waiting("b", 40, granted=1), waiting("a", 50)
+    assert decide_grants(1, running=0, unclaimed=[later], line=[], now=NOW, asked=asked) == Grants(("a",), ("b",))
+    assert decide_grants(1, running=1, unclaimed=[], line=[], now=NOW, asked=asked) == Grants()
+    earlier = waiting("c", 60, granted=1)
+    assert decide_grants(1, running=0, unclaimed=[earlier], line=[], now=NOW, asked=asked) == Grants()
+
+
+def test_lowered_number_takes_back_what_is_not_claimed_and_leaves_what_runs() -> None:
+    unclaimed = [waiting("a", 50, granted=1), waiting("b", 40, granted=1)]
+    assert decide_grants(2, running=1, unclaimed=unclaimed, line=[], now=NOW) == Grants((), ("b",))
+    assert decide_grants(1, running=5, unclaimed=[], line=[waiting("c", 1)], now=NOW) == Grants()
+
+
+@pytest.mark.parametrize(
+    ("number", "running", "unclaimed", "wanted"),
+    [(1, 0, 0, True), (1, 1, 0, False), (100, 99, 0, True), (100, 75, 1, False), (100, 74, 1, True), (4, 1, 2, True)],
+)
+def test_an_end_looks_at_the_line_when_a_quarter_is_free_or_nobody_is_about_to_start(
+    number: int, running: int, unclaimed: int, wanted: bool
+) -> None:
+    assert wants_grants(number, running, unclaimed) is wanted
+
+
+def test_name_is_made_of_labels_and_namespace() -> None:
+    assert name_of("{namespace}:{labels.a}:{labels.b c}", "ns", '{"a":"1","b c":"2"}') == "ns:1:2"
+    assert split_key(key_of("ns", "a/b")) == ("ns", "a/b")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "x" * 256, "\u202e"])
+def test_label_that_makes_no_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPolicyError, match="limit"):
+        name_of("{labels.a}", "ns", f'{{"a":"{text}"}}')
