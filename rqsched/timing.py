@@ -30,8 +30,8 @@ class Timing:
 
     The steps on the left of the list below say which times of day, the others narrow them down:
     `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,
-    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter`, `sentry_monitor` and `option` are
-    options; `on_one_server` and `run_in_background` say what is always so.
+    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter`, `spread`, `sentry_monitor` and
+    `option` are options; `on_one_server` and `run_in_background` say what is always so.
 
     Subclass it, or add a step with `Timing.extend`.
     """
@@ -139,6 +139,10 @@ class Timing:
     def jitter(self: _Self, most: SpanLike) -> _Self:
         """Delay each fire by up to so long."""
         return self.option(jitter=most)
+
+    def spread(self: _Self, over: SpanLike) -> _Self:
+        """Delay each fire by the same part of so long, which the schedule's namespace and id give."""
+        return self.option(spread=over)
 
     def sentry_monitor(self: _Self, slug: str) -> _Self:
         """Send check-ins to Sentry's monitor of this slug, beside what the option `notifications` says already."""

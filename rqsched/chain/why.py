@@ -5,7 +5,7 @@ Only reads. What has been pruned is said to be pruned: nothing is concluded from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -22,6 +22,7 @@ from rqsched.core.policy import CatchUp
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import NewerReleaseError, error_line
+from rqsched.spec.cron import Gap
 from rqsched.spec.spec import Spec
 from rqsched.store import calendars, event_queries, metadata, pruning, run_queries, schedule_queries
 from rqsched.store.database import Connection
@@ -105,8 +106,8 @@ class _Question:
         if occurrence is None or spec.newer or spec.dst_gap != "shift" or occurrence <= self.schedule.timing_changed_at:
             return ""
         gaps = [gap for gap in spec.gaps_between(occurrence - TICK, occurrence) if gap.occurrence_at == occurrence]
-        readings = " and ".join(f"{gap.reading:%H:%M}" for gap in gaps)
-        return f" The clock left out {readings} that day: it is shifted to this time (dst_gap=shift)." if gaps else ""
+        text = f" The clock left out {_readings(gaps)} that day: it is shifted to this time (dst_gap=shift)."
+        return text if gaps else ""
 
     def after_pause(self) -> Why | None:
         """Answer for an instant ahead at which the schedule's pause has ended by itself; None for every other one."""
@@ -418,6 +419,10 @@ class _Question:
         if spec.end_at is not None and self.at >= spec.end_at:
             word = "ends" if spec.end_at > self.now else "ended"
             return self.say(Answer.OUTSIDE_WINDOW, f"Its window {word} on {self.clock(spec.end_at)}.")
+        if spec.dst_gap != "shift" and (gaps := spec.gaps_between(self.at - TICK, self.end - TICK)):
+            verb = "left" if self.at < self.now else "leaves"
+            text = f"The clock {verb} out {_readings(gaps)} that day, and it does not fire then (dst_gap=skip)."
+            return self.say(Answer.SKIPPED, text, occurrence_at=gaps[0].occurrence_at, reason="dst_skip")
         if (excluded := _excluded_in(spec, self.at, self.end)) is not None:
             return self.excluded(spec, excluded)
         today = self.schedule.spec
@@ -514,6 +519,10 @@ def _first_in(spec: Spec, start: datetime, end: datetime) -> datetime | None:
 def _excluded_in(spec: Spec, start: datetime, end: datetime) -> datetime | None:
     found = None if spec.is_from_completion else spec.excluded_between(start - TICK, end - TICK)
     return None if found is None else found.first
+
+
+def _readings(gaps: Iterable[Gap]) -> str:
+    return " and ".join(f"{gap.reading:%H:%M}" for gap in gaps)
 
 
 def _last_before(spec: Spec, at: datetime) -> datetime | None:

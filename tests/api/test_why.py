@@ -289,8 +289,13 @@ def test_occurrence_that_the_clocks_left_out_was_skipped_for_that(env: Env) -> N
     env.advance(gap - NOON - DAY)
     schedule = env.create(spec=Cron("30 2 * * *", "Europe/Berlin"), dst_gap="skip")
     shifted = env.create("shifted", spec=Cron("30 2 * * *", "Europe/Berlin"))
-    ahead = shifted.why(gap)
-    env.tick(2 * DAY)
+    ahead, left_out = shifted.why(gap), schedule.why(gap)
+    said = "The clock leaves out 02:30 that day, and it does not fire then (dst_gap=skip)."
+    assert (left_out.answer, left_out.reason, left_out.occurrence_at) == (Answer.SKIPPED, "dst_skip", gap)
+    assert left_out.text == said
+    env.advance(DAY + HOUR)
+    assert schedule.why(gap).text == said.replace("leaves", "left"), "until the next fire records it"
+    env.tick(DAY - HOUR)
     told = schedule.why(gap)
     assert (told.answer, told.reason, told.occurrence_at) == (Answer.SKIPPED, "dst_skip", gap)
     said = "The clock left out 02:30 that day: it is shifted to this time (dst_gap=shift)."

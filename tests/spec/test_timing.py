@@ -50,6 +50,7 @@ OPTIONS: dict[str, tuple[Build, dict[str, Any]]] = {
     "without_overlapping": (lambda t: t.without_overlapping(), {"overlap": OverlapPolicy.SKIP}),
     "what is always so": (lambda t: t.on_one_server().run_in_background(), {}),
     "jitter": (lambda t: t.jitter("30s"), {"jitter": "30s"}),
+    "spread": (lambda t: t.spread("2h"), {"spread": "2h"}),
     "sentry_monitor": (lambda t: t.sentry_monitor("expire"), {"notifications": {"sentry": "expire"}}),
     "sentry_monitor and a heartbeat": (
         lambda t: t.option(notifications={"heartbeat": "https://a.example"}).sentry_monitor("expire"),
