@@ -15,7 +15,7 @@ from statistics import quantiles
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rqsched.core.model import FAILURES, OPEN, RunStatus
+from rqsched.core.model import EXPIRED, FAILURES, OPEN, RunStatus, tone_of
 from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
 from rqsched.store import run_queries
@@ -64,7 +64,7 @@ class Slot:
     x: float
     """Its left edge."""
     counts: Counter[str]
-    """How many runs had each outcome: `succeeded`, `failed` (or lost), `stopped` or `open`."""
+    """How many runs had each outcome: `succeeded`, `failed` (or lost), `expired`, `stopped` or `open`."""
     p50: float | None
     """Seconds from due to started at the median; None without a run that started."""
     p95: float | None
@@ -105,10 +105,16 @@ class Recent:
         return WIDTH / SLOTS
 
 
-_KINDS = ("succeeded", "open", "stopped", "failed")
+_KINDS = ("succeeded", "open", "stopped", "expired", "failed")
 """From the top of a bar to its foot: what failed is seen without a search."""
-_SAID = {"succeeded": "succeeded", "failed": "failed or lost", "stopped": "stopped", "open": "not ended"}
-_TONES = {"succeeded": "ok", "failed": "bad", "stopped": "idle", "open": "info"}
+_SAID = {
+    "succeeded": "succeeded",
+    "failed": "failed or lost",
+    "expired": "expired",
+    "stopped": "stopped",
+    "open": "not ended",
+}
+_TONES = {"succeeded": "ok", "failed": "bad", "expired": tone_of(EXPIRED), "stopped": "idle", "open": "info"}
 
 
 def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent:
@@ -155,8 +161,8 @@ def _start(span: timedelta, now: datetime) -> datetime:
 
 
 def _kind(status: str) -> str:
-    if status == RunStatus.SUCCEEDED:
-        return "succeeded"
+    if status in {RunStatus.SUCCEEDED, EXPIRED}:
+        return status
     return "failed" if status in FAILURES else "open" if status in OPEN else "stopped"
 
 

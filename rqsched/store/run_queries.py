@@ -37,6 +37,7 @@ from rqsched.store.tables import (
     IS_OPEN,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
+    SHOWN_STATUS,
     WAITS_FOR_CODE,
     constant,
     is_outside,
@@ -341,7 +342,7 @@ class Outcome(NamedTuple):
     is_backfilled: bool
     """Whether a backfill asked for them."""
     status: str
-    """How they ended, or where they are."""
+    """How they ended, `expired` of those that were not started in time, or where they are."""
     runs: int
     """How many."""
     late: list[int]
@@ -365,7 +366,7 @@ def outcomes(
     late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
     is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
     listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
-    by = key, is_backfilled, runs.c.status
+    by = key, is_backfilled, SHOWN_STATUS
     statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed)
     names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would be another one
     rows = connection.execute(statement.where(is_among, *_of_namespace(connection, namespace)).group_by(*names))

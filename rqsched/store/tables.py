@@ -17,6 +17,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from rqsched.core.model import (
+    EXPIRED,
     OPEN,
     OPEN_TARGETS,
     REPEATEDLY,
@@ -379,6 +380,8 @@ def is_late(now: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool
 
 
 IS_EXPIRED = runs.c.expired_at.is_not(None)
+SHOWN_STATUS = sa.case((IS_EXPIRED, sa.literal_column(f"'{EXPIRED}'", sa.String)), else_=runs.c.status)
+"""The status of a run, or that it expired: a run that was cancelled because it was not started in time."""
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
 WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
 """A blocked run as everybody shows it: it begins with the condition of its index."""

@@ -18,7 +18,7 @@ from rqsched.core.model import RunKind
 from rqsched.core.run_hours import A_DAY
 from rqsched.store import run_hours
 from rqsched.store.dialect import Dialect, dialect_of
-from rqsched.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, constant, hours, runs
+from rqsched.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
 """Runs of all schedules together that are read one by one; where there are more, hours are read."""
@@ -152,6 +152,8 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
+_SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
+"""As they are read one by one; hours do not tell what expired from what was cancelled."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -175,7 +177,7 @@ def _of_runs(
 @lru_cache(maxsize=2)
 def _ended_lots(dialect: Dialect) -> sa.Select[Any]:
     within = ~IS_BACKFILLED, runs.c.created_at < _END_AT, runs.c.ended_at >= _START_AT
-    found = sa.select(*(runs.c[name] for name in _NAMES)).where(*within)
+    found = sa.select(*_SHOWN).where(*within)
     return _lots_of_live(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
 
 
@@ -195,7 +197,7 @@ def _lots_of_live(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
 @lru_cache(maxsize=2)
 def _backfilled_lots(dialect: Dialect) -> sa.Select[Any]:
     within = IS_OCCURRENCE, IS_BACKFILLED, runs.c.occurrence_at >= _START_AT, runs.c.occurrence_at < _END_AT
-    found = sa.select(*(runs.c[name] for name in _NAMES)).where(*within)
+    found = sa.select(*_SHOWN).where(*within)
     one = dialect.of_each(found, runs.c.schedule_uid).subquery().c
     at = dialect.seconds(one.occurrence_at)
     return _lots(one, at, at, at)
@@ -204,7 +206,7 @@ def _backfilled_lots(dialect: Dialect) -> sa.Select[Any]:
 def of_backfill(connection: Connection, backfill_uid: str, columns: Columns, now: datetime, most: int) -> list[Lot]:
     """Read the runs of a backfill, its first `most`, where their occurrences are."""
     dialect = dialect_of(connection)
-    first = sa.select(*(runs.c[name] for name in _NAMES)).where(runs.c.backfill_uid == backfill_uid)
+    first = sa.select(*_SHOWN).where(runs.c.backfill_uid == backfill_uid)
     one = first.order_by(runs.c.number).limit(most).subquery().c
     at = dialect.seconds(one.occurrence_at)
     return [Lot(*row) for row in connection.execute(_lots(one, at, at, at), _given(columns, now))]

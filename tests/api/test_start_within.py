@@ -30,6 +30,7 @@ from tests.support.env import (
     types,
 )
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 
 WITHIN = timedelta(minutes=10)
 LATE = WITHIN
@@ -222,6 +223,26 @@ def test_hold_counts(env: Env) -> None:
     env.scheduler.release()
 
     assert run.refresh().state.shown_status == "expired"
+
+
+@pytest.mark.every_database
+def test_run_that_waits_in_a_frozen_namespace_expires_and_a_thaw_starts_it_no_more(any_env: Env) -> None:
+    schedule = create(any_env)
+    run, other = any_env.fire_next(schedule, HOUR), any_env.create("other", namespace="tenant", start_within=WITHIN)
+    waits = present(other.trigger().run)
+    any_env.scheduler.freeze("it moves")
+    any_env.advance(LATE - SECOND)
+    assert any_env.recover().expired == 0
+    any_env.advance(SECOND)
+
+    assert any_env.recover().expired == 2, "the one of the namespace that is not frozen, too"
+    any_env.scheduler.thaw()
+    any_env.work()
+
+    assert (run.refresh().state.shown_status, waits.refresh().state.shown_status) == ("expired", "expired")
+    assert run.expired_at == any_env.clock.now()
+    assert any_env.seen == []
+    check_invariants(any_env.runtime)
 
 
 def test_blocked_run_expires_however_late_it_is_offered_again(env: Env) -> None:

@@ -53,6 +53,7 @@ FIRE = {
 ELSEWHERE = {
     "RqschedMetricsMissing": "nobody answers",
     "RqschedBackendAway": "Redis is killed",
+    "RqschedRunsExpire": "one run after another expires",
     "RqschedRedisFull": "Redis is filled to 0.95 of `maxmemory`",
     "RqschedHeld": "everything is held",
     "RqschedFrozen": "a namespace is frozen",
@@ -100,6 +101,24 @@ def test_an_alert_fires_in_the_world_of_its_fault_and_no_other_does(name: str, p
     series = series_of(scraped(pages.web))
 
     assert refuted(RULES, series, FIRE.get(name, set()), tmp_path) == ""
+
+
+@needs_promtool
+def test_an_alert_fires_while_one_run_after_another_expires(pages: Pages, tmp_path: Path) -> None:
+    env = pages.env
+    env.advance(datetime.now(UTC) - env.clock.now())
+    scraped(pages.web)
+    agreement.heartbeat(env).send()
+    env.create("nobody", Every("30d"), start_within=MINUTE).trigger()
+    env.advance(2 * MINUTE)
+    assert env.recover().expired == 1
+    env.advance(datetime.now(UTC) - env.clock.now())
+    series = series_of(scraped(pages.web))
+    assert series['rqsched_runs_expired_total{namespace="default"}'] == 1
+
+    assert refuted(RULES, series, set(), tmp_path) == "", "a counter says nothing of the time before it was seen"
+    grows = {'rqsched_runs_expired_total{namespace="default"}': 1}
+    assert refuted(RULES, series, {"RqschedRunsExpire"}, tmp_path, grows) == ""
 
 
 @needs_promtool

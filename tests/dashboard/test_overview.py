@@ -49,14 +49,17 @@ def test_outcomes_of_the_day_are_counted_by_the_hour_and_each_bar_leads_to_its_r
     fail(any_pages, "crm", "no customer")
     present(env.create("waits").trigger().run)
     present(env.create("stopped").trigger().run).cancel()
+    env.create("expires", start_within=MINUTE).trigger()
+    env.advance(MINUTE)
+    assert env.recover().expired == 1
     page = any_pages.get("/")
     assert "Outcomes of the last 24 hours" in page
-    assert legend(page) == {"succeeded": 1, "failed or lost": 1, "stopped": 1, "not ended": 1}
+    assert legend(page) == {"succeeded": 1, "failed or lost": 1, "expired": 1, "stopped": 1, "not ended": 1}
     bars = re.findall(r'<a href="(/runs\?since[^"]*)"[^>]*><title>([^<]*)</title>', page)
     assert [label.partition(": ")[2] for _, label in bars] == [
-        "1 succeeded", "1 not ended, 1 stopped, 1 failed or lost",
+        "1 succeeded", "1 not ended, 1 stopped, 1 expired, 1 failed or lost",
     ]  # fmt: skip
-    assert sorted(listed(any_pages.get(html.unescape(bars[1][0])))) == ["crm", "stopped", "waits"]
+    assert sorted(listed(any_pages.get(html.unescape(bars[1][0])))) == ["crm", "expires", "stopped", "waits"]
     assert listed(any_pages.get(html.unescape(bars[0][0]))) == ["sound"]
 
 

@@ -32,6 +32,8 @@ def some_run(schedule: Schedule, number: int, chance: random.Random) -> Run:
     ended = None if status in OPEN else (started or at) + timedelta(seconds=3)
     kind = chance.choice([RunKind.SCHEDULED, RunKind.SCHEDULED, RunKind.MANUAL, RunKind.BACKFILL])
     times = {"due_at": chance.choice([at, at, None]), "started_at": started, "ended_at": ended}
+    if status is RunStatus.CANCELLED:
+        times["expired_at"] = chance.choice([None, ended])
     run = run_of(schedule, number, status, kind=kind, attempt=chance.choice([1, 1, 2]), **times)
     return replace(run, uid=derived_uid(at, schedule.uid, number), created_at=at)
 
@@ -52,7 +54,9 @@ def test_outcomes_and_latenesses_are_those_of_each_run_whatever_slot_it_lies_in(
         write(database, Change(schedule, replace(schedule, run_number=len(some)), new_runs=some))
     read = [run for run in made if (is_alone or run.schedule_uid == mine.uid) and run.created_at >= START]
     counted, late = look(database, lambda connection: run_queries.slot_of_creation(connection, START, WIDTH))
-    assert counted == Counter(((run.created_at - START) // WIDTH, run.kind == "backfill", run.status) for run in read)
+    assert counted == Counter(
+        ((run.created_at - START) // WIDTH, run.kind == "backfill", run.shown_status) for run in read
+    )
     expected = defaultdict[int, list[int]](list)
     for run in read:
         if run.attempt == 1 and run.kind is not RunKind.BACKFILL and run.started_at and run.due_at:

@@ -19,7 +19,7 @@ from tests.store.samples import NOW, add_schedule, run_of, write
 
 HOUR = 3_600
 START = int(NOW.timestamp()) // HOUR * HOUR - 100 * HOUR
-STATUSES = [RunStatus.SUCCEEDED] * 3 + [RunStatus.FAILED, RunStatus.RUNNING, RunStatus.PENDING]
+STATUSES = [RunStatus.SUCCEEDED] * 3 + [RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.RUNNING, RunStatus.PENDING]
 Cells = dict[tuple[str, bool, int], Counter[str]]
 
 
@@ -39,7 +39,8 @@ def runs_of(schedule: Schedule, count: int, seed: int) -> list[Run]:
             occurrence_at=of_backfill if kind is RunKind.BACKFILL else made,
             ended_at=None if is_open or started is None else started + took,
         )  # fmt: skip
-        found.append(replace(run, created_at=made))
+        is_late = run.status is RunStatus.CANCELLED and number % 2 == 0
+        found.append(replace(run, created_at=made, expired_at=run.ended_at if is_late else None))
     return found
 
 
@@ -89,7 +90,9 @@ def looked_at(found: dict[Schedule, list[Run]], columns: Columns, *, by_hours: b
                 begin = end
             if begin < columns.end and end >= columns.start:
                 for at in range(place(columns, begin), place(columns, end) + 1):
-                    cells[schedule.uid, run.kind is RunKind.BACKFILL, at][run.status.value] += 1
+                    # Hours do not tell what expired from what was cancelled.
+                    status = run.status.value if by_hours else run.shown_status
+                    cells[schedule.uid, run.kind is RunKind.BACKFILL, at][status] += 1
     return dict(cells)
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,15 +65,18 @@ def _is_ready(server: Prometheus) -> bool:
         return False
 
 
-def refuted(rules: Path, series: dict[str, float], firing: set[str], folder: Path) -> str:
+def refuted(
+    rules: Path, series: dict[str, float], firing: set[str], folder: Path, grows: Mapping[str, float] | None = None
+) -> str:
     """Let promtool evaluate rules while series stay what they are; say what else fires after two hours than these.
 
-    Empty when exactly these fire.
+    Those of `grows` become more by so much each minute. Empty when exactly these fire.
     """
     assert PROMTOOL is not None
     expected: list[dict[str, Any]] = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(firing)]
     asked = {"expr": 'group by (alertname) (ALERTS{alertstate="firing"})', "eval_time": "2h", "exp_samples": expected}
-    values = [{"series": name, "values": f"{value:f}+0x120"} for name, value in series.items()]
+    steps = grows or {}
+    values = [{"series": name, "values": f"{value:f}+{steps.get(name, 0)}x120"} for name, value in series.items()]
     test = {"interval": "1m", "input_series": values, "promql_expr_test": [asked]}
     whole = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}
     (folder / "test.yml").write_text(json.dumps(whole))
