@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from rqsched.spec.duration import SpanLike
     from rqsched.spec.exclusion import ExcludeLike
     from rqsched.spec.members import MemberLike
-    from rqsched.spec.spec import Cron, Every, Once, Spec, SpecLike
+    from rqsched.spec.spec import After, Cron, Every, Once, Spec, SpecLike
     from rqsched.spec.timeline import Count, Excluded
     from rqsched.store.caller_transaction import ConnectionLike, SessionLike, WritingOptions
     from rqsched.timing import Timing, When
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "After",
     "Answer",
     "AuditRecord",
     "BackfillProgress",
@@ -149,6 +150,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "After": "spec.spec",
     "Answer": "core.results",
     "AuditRecord": "core.audit",
     "BackfillProgress": "api.description",

@@ -127,6 +127,16 @@ class InvalidSpecError(InvalidInputError):
     remedy = "Correct that part: the message says what to write, docs/concepts.md what a spec is."
 
 
+class UpstreamError(InvalidSpecError):
+    """A schedule comes after one that is not there, or after itself."""
+
+    code = "invalid_upstream"
+    remedy = "Create the schedule that it comes after first; `rqsched list` shows those that there are."
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("after", reason)
+
+
 class InvalidCronError(InvalidSpecError):
     """A cron expression outside the dialect, or one that never fires."""
 

@@ -32,9 +32,17 @@ _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "r
 """The fields of a run that are kept as JSON text."""
 
 
-def describe(schedule: Schedule, latest: Run | LatestRun | None = None) -> Description:
-    """Describe a schedule; `latest` is its newest run, if it has one."""
-    return Description(**_fields(schedule, latest))
+def describe(
+    schedule: Schedule, latest: Run | LatestRun | None = None, *, is_upstream_gone: bool = False
+) -> Description:
+    """Describe a schedule; `latest` is its newest run, if it has one.
+
+    `is_upstream_gone` says that the schedule it comes after is not there any more.
+    """
+    described = Description(**_fields(schedule, latest))
+    if is_upstream_gone:
+        described.warnings.append(f"it comes after {schedule.upstream_id}, which is not there any more")
+    return described
 
 
 def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:

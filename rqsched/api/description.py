@@ -296,6 +296,8 @@ class RunDescription:
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
     """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+    upstream_run_uid: str | None = None
+    """The run of another schedule whose end started it; None unless its kind is `after`."""
     traceparent: str | None = None
     """The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."""
 
@@ -387,6 +389,9 @@ class RunFields:
     )
     blocked_reason = Shown[str | None](
         "Which worker was the last of them, and what it lacked; None unless it is blocked."
+    )
+    upstream_run_uid = Shown[str | None](
+        "The run of another schedule whose end started it; None unless its kind is `after`."
     )
     traceparent = Shown[str | None](
         "The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."

@@ -119,7 +119,15 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         latest = self._schedule.latest_run_uid
         run = self._runtime.database.read(lambda connection: latest and changes.find_run(connection, latest))
-        return describe(self._schedule, run or None)
+        return describe(self._schedule, run or None, is_upstream_gone=self._is_upstream_gone())
+
+    def _is_upstream_gone(self) -> bool:
+        """Return whether it comes after a schedule that is not there any more."""
+        upstream = self._schedule.upstream_id
+        if upstream is None or self.status == ScheduleStatus.DELETED:
+            return False
+        read = self._runtime.database.read
+        return read(lambda connection: changes.find_named(connection, self.namespace, upstream)) is None
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
@@ -195,9 +203,11 @@ class ScheduleHandle(ScheduleView):
         within: CallerTransaction | None,
         *,
         stops: bool = False,
+        upstream: str | None = None,
     ) -> ScheduleHandle:
+        after = None if upstream is None else (self.namespace, self.schedule_id, upstream)
         self._schedule = operations.operate(
-            self._runtime, self.uid, decide, version=version, stops=stops, within=within
+            self._runtime, self.uid, decide, version=version, stops=stops, within=within, after=after
         )
         return self
 
@@ -376,7 +386,8 @@ class ScheduleHandle(ScheduleView):
                 operation=operation,
             )
 
-        return self._operate(decide, if_version, within)
+        after = None if timing is None else wanted.parsed_spec.after
+        return self._operate(decide, if_version, within, upstream=None if after is None else after.schedule_id)
 
     def _named_workflow(
         self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]

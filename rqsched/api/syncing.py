@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rqsched.api.declarations import SYNC, Declaration, require_distinct
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import creating, quotas
+from rqsched.chain import creating, quotas, upstreams
 from rqsched.chain.creating import ScheduleRequest
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
@@ -18,7 +18,7 @@ from rqsched.core.option_table import require_note
 from rqsched.core.results import Synced
 from rqsched.core.schedule_options import with_arguments
 from rqsched.errors import InvalidInputError
-from rqsched.spec.spec import Cron, Every, Once, Spec
+from rqsched.spec.spec import After, Cron, Every, Once, Spec
 
 T = TypeVar("T")
 SYNC_BATCH = 500
@@ -113,6 +113,11 @@ class Syncing:
         require_distinct(given)
         known: dict[object, Definition] = {}
         requests = [self._request(declared, namespace, context, known) for declared in given]
+        wanted = {one.named.schedule_id: one.upstream_id for one in requests}
+        if any(wanted.values()):
+            upstreams.require_all(self.runtime, self._namespace(namespace), wanted)
+            places = {schedule_id: place for place, schedule_id in enumerate(upstreams.in_order(wanted))}
+            requests.sort(key=lambda one: places[one.named.schedule_id])
         sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in batches(requests)]
         quotas.require_room_for_batches(self.runtime, self._namespace(namespace), sizes)
         return requests
@@ -160,7 +165,7 @@ class Syncing:
 
 
 _ARGUMENTS = frozenset({"args", "kwargs"})
-_SPECS = (str, Cron, Every, Once, Spec)
+_SPECS = (str, After, Cron, Every, Once, Spec)
 _PLAIN = (str, int, float, timedelta, type(None))
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from rqsched.chain.firing import restate
+from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import Event
 from rqsched.core.model import OPEN, Change, Run, Schedule, changed
@@ -60,6 +61,7 @@ class AfterCommit:
             runtime.follow([replace(change, events=()) for change in found])
             runtime.notifier.dispatch(runtime.notifier.owed(touched), runtime.now())
             runtime.tell(found)
+            follow_ends(runtime, [one for one in found if one.after.followed_at is not None])
         except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
             _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 

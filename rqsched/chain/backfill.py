@@ -124,6 +124,8 @@ def _require_range(wanted: BackfillRange, now: datetime) -> tuple[datetime, date
 def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bound: int) -> None:
     if schedule.spec.is_from_completion:
         raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
+    if schedule.spec.after is not None:
+        raise InvalidInputError("spec", "has no past occurrences where it comes after another; trigger it instead")
     count = schedule.spec.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
     if count > bound:
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from rqsched.chain.after_commit import AfterCommit
+from rqsched.chain.following import follow_ends
 from rqsched.chain.limits import changes_group, require_groups
 from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
@@ -72,6 +73,9 @@ def change(
     if within is None:
         decided = commit(runtime, decide, alone=alone, creates=creates)
         runtime.publish(decided.changes)
+        for one in decided.changes:
+            if one.after.followed_at is not None:
+                follow_ends(runtime, [one])
         return decided.result
     with within.connection() as connection:
         attempts = _Attempts(runtime, decide, alone)

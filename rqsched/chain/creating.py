@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from rqsched.chain import upstreams
 from rqsched.chain.calendars import require_named
 from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
@@ -74,6 +75,12 @@ class ScheduleRequest(NamedTuple):
     shared: Definition | None = None
     """The definition without its arguments, where many requests share that very object; None when it is its own."""
 
+    @property
+    def upstream_id(self) -> str | None:
+        """The id of the schedule that it is to come after; None for one with times of its own."""
+        after = self.definition.parsed_spec.after
+        return None if after is None else after.schedule_id
+
 
 def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransaction | None = None) -> Schedule:
     """Write a new schedule; raises ScheduleExistsError when its id is taken.
@@ -92,7 +99,9 @@ def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransact
 def _create_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransaction | None) -> Schedule:
     runtime.ownership.require_own_redis()
     uid = new_uid(runtime.now())
-    is_alone = request.key is None and quota_of(runtime, request.named.namespace).is_unlimited
+    is_alone = (
+        request.key is None and request.upstream_id is None and quota_of(runtime, request.named.namespace).is_unlimited
+    )
     return change(
         runtime,
         partial(_create, runtime, request, uid, _key_of(request)),
@@ -112,7 +121,9 @@ def _create(
 ) -> Decided[Schedule]:
     namespace, schedule_id = request.named
     # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
-    known = changes.lock_named(connection, namespace, [schedule_id]).get(schedule_id)
+    wanted = {schedule_id: request.upstream_id}
+    locked = upstreams.lock(connection, namespace, wanted)
+    known = locked.get(schedule_id)
     if tried is not None and tried.is_written(known):
         return tried
     made = key and idempotency.made_by(connection, key, runtime.now())
@@ -123,14 +134,21 @@ def _create(
     if known is not None:
         raise ScheduleExistsError(schedule_id, namespace)
     now = runtime.now()
-    new = created(
-        request, uid, now, _calendars_of(connection, request.named.namespace)(request.definition.parsed_spec.calendars)
-    )
+    upstreams.require(connection, namespace, wanted, locked)
+    calendars = _calendars_of(connection, namespace)(request.definition.parsed_spec.calendars)
+    new = created(request, uid, now, calendars)
+    tell = upstreams.telling(namespace, wanted, [new])
     if key is None:
-        return Decided([new], new.after)
+        return Decided([new], new.after, also=tell)
     answer = request.answer and request.answer(new.after)
     hold = partial(idempotency.hold, key=key, schedule_uid=uid, now=now, answer=answer)
-    return Decided([new], new.after, also=hold)
+    return Decided([new], new.after, also=partial(_each, [hold, tell]))
+
+
+def _each(steps: Iterable[Callable[[Connection], object] | None], connection: Connection) -> None:
+    for step in steps:
+        if step is not None:
+            step(connection)
 
 
 def _create_alone(
@@ -269,18 +287,22 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
     uids = new_uids(runtime.now(), len(requests))
 
     def decide(connection: Connection, tried: Decided[_Outcomes] | None) -> Decided[_Outcomes]:
-        known = changes.lock_named(connection, *_names_of(requests))
+        namespace, wanted = requests[0].named.namespace, _wanted(requests)
+        known = upstreams.lock(connection, namespace, wanted)
         if tried is not None and any(tried.is_written(schedule) for schedule in known.values()):
             return tried
+        upstreams.require(connection, namespace, wanted, known)
         done = _decide_each(
             known,
             requests,
             uids,
             now=runtime.now(),
             runs_of=partial(open_runs, connection),
-            calendars_of=_calendars_of(connection, requests[0].named.namespace),
+            calendars_of=_calendars_of(connection, namespace),
         )
-        return Decided([one for one, _ in done], [(one.after, outcome) for one, outcome in done])
+        decided = upstreams.told([one for one, _ in done], wanted)
+        outcomes = [(one.after, outcome) for one, (_, outcome) in zip(decided, done, strict=True)]
+        return Decided(decided, outcomes, also=upstreams.telling(namespace, wanted, decided))
 
     return decide
 
@@ -301,6 +323,10 @@ def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> li
         )
 
     return runtime.database.read(work)
+
+
+def _wanted(requests: Sequence[ScheduleRequest]) -> dict[str, str | None]:
+    return {request.named.schedule_id: request.upstream_id for request in requests}
 
 
 def _names_of(requests: Sequence[ScheduleRequest]) -> tuple[str, list[str]]:

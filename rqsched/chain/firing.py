@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from redis.exceptions import RedisError
 
 from rqsched.chain.fan_out import promote
+from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.delays import offer_delay
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
@@ -131,6 +132,9 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
     finally:
         if runtime.tracing is not None:
             runtime.tracing.end_fires((one.span, one.change) for one in fired)
+    for one in fired:
+        if one.change is not None and one.change.after.followed_at is not None:
+            follow_ends(runtime, [one.change], skip_locked=skip_locked)
     return [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
 
 

@@ -41,7 +41,15 @@ from rqsched.core.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError, in_words
-from rqsched.store import deliveries, metadata, reconcile_queries, run_queries, schedule_queries, schema_version
+from rqsched.store import (
+    deliveries,
+    metadata,
+    reconcile_queries,
+    run_queries,
+    schedule_queries,
+    schema_version,
+    upstream_ends,
+)
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.migrations import HEAD
 from rqsched.store.run_queries import Waiting
@@ -68,6 +76,8 @@ _NEARLY_FULL = 0.9
 _GOES_ON = timedelta(minutes=5)
 """Two databases that both write are noticed by each pass: what was noticed longer ago is over."""
 _MIB = 1024 * 1024
+_FOLLOWED_WITHIN = timedelta(minutes=1)
+"""What comes after a run and has not started so long after its end is a problem."""
 _SKEW = 1.0
 """Clocks that differ by more seconds are a warning."""
 BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
@@ -594,6 +604,21 @@ def _counted(count: int) -> str:
 
 def _when(at: datetime | None) -> str:
     return "" if at is None else iso_utc(at.replace(microsecond=0))
+
+
+@_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
+def _after(scope: _Scope) -> Finding:
+    """Look for schedules whose upstream is gone, and for ends of runs that could not be followed so far."""
+    before, hold = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.hold
+    owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
+    late = {} if hold.is_on else {one: error for one, error in owed if one.namespace not in hold.frozen}
+    if late:
+        errors = [f"{_path(one)} ({error or 'no process has tried'})" for one, error in late.items()]
+        told = f"what they come after has ended, and they have not started: {_listed(errors)}"
+        advice = "It is tried again for ever; correct what the error says. `rqsched why ID` says when."
+        return Finding(Level.PROBLEM, told, [*late], advice=advice, count=len(late))
+    found = scope.read(lambda connection: upstream_ends.gone(connection, scope.namespace, _MOST))
+    return _of(found, len(found), "what schedules come after is there", "what they come after is gone")
 
 
 @_check(

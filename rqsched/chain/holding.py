@@ -16,9 +16,11 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from rqsched.chain.changing import Decided, change
+from rqsched.chain.following import UNFOLLOWED, follow_frozen
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.clock import SystemClock
+from rqsched.core.after import Thaw
 from rqsched.core.audit import CommandContext
 from rqsched.core.fire_decision import FROZEN, HELD, FireContext, decide_fire, decide_miss_due
 from rqsched.core.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
@@ -27,7 +29,7 @@ from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.policy import MissedPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RedisUnavailableError
-from rqsched.store import changes, run_queries, schedule_queries
+from rqsched.store import changes, run_queries, schedule_queries, upstream_ends
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
@@ -142,7 +144,9 @@ def release(
     since = _require_range(since, is_missed=is_missed)
     runtime.hold.look(is_fresh=True)  # what is frozen stays so
     cancelled = _cancel_waiting(runtime, None, context) if cancels_waiting else 0
-    settled = _settle_due(runtime, context, _Due(None, is_missed, since)) if is_missed else []
+    wanted = _Due(None, is_missed, since)
+    settled = _settle_due(runtime, context, wanted) if is_missed else []
+    settled += _settle_owed(runtime, context, wanted)
     try:
         ended = runtime.hold.drop(context.principal, context.reason)
         runtime.transport.ask_for_pass()
@@ -179,6 +183,7 @@ def thaw(
         return Released(None, 0, 0, 0)
     cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
     settled = [] if missed is None else _settle_due(runtime, context, wanted)
+    settled += _settle_owed(runtime, context, wanted)
     ended = runtime.hold.thaw(namespace, context.principal, context.reason)
     try:
         runtime.transport.ask_for_pass()
@@ -305,6 +310,32 @@ def _settle_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandCo
         return Decided([decided], _Settled(missed, sum(run.occurrence_at is not None for run in decided.new_runs)))
 
     return change(runtime, decide)
+
+
+def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
+    """Let what is owed to each schedule that comes after others be one, as its policy or the end of the hold says."""
+    thaw = Thaw(HELD if wanted.namespace is None else FROZEN, wanted.missed, wanted.is_missed)
+    settled, cursor = list[_Settled](), None
+    while True:
+        read = partial(upstream_ends.owing, namespace=wanted.namespace, frozen=[*runtime.hold.frozen])
+        uids, cursor = runtime.database.read(partial(read, after=cursor, limit=PREVIEWED))
+        for uid in uids:
+            settled.append(_settle_owed_to(runtime, uid, context, thaw))
+        if cursor is None:
+            return [one for one in settled if any(one)]
+
+
+def _settle_owed_to(runtime: Runtime, uid: str, context: CommandContext, thaw: Thaw) -> _Settled:
+    try:
+        change = follow_frozen(runtime, uid, thaw, context)
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - as what is due and cannot fire
+        _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+        return _Settled()
+    if change is None or change.before is None:
+        return _Settled()
+    return _Settled(change.after.missed_count - change.before.missed_count, len(change.new_runs))
 
 
 def _cancel_waiting(runtime: Runtime, namespace: str | None, context: CommandContext) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from rqsched.chain import upstreams
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
@@ -32,18 +33,23 @@ def operate(
     version: int | None = None,
     stops: bool = False,
     within: CallerTransaction | None = None,
+    after: tuple[str, str, str] | None = None,
 ) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
     Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. What
     only `stops` something is done even when Redis belongs to another database; anything else raises
-    WrongDatabaseError then.
+    WrongDatabaseError then. `after` are a namespace, the id of this schedule in it and that of the one that it
+    is to come after: raises UpstreamError where it cannot.
     """
     if not stops:
         runtime.ownership.require_own_redis()
     operation = new_uid(runtime.now())
 
     def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:
+        namespace, schedule_id, upstream = after or ("", "", None)
+        wanted = {schedule_id: upstream} if after is not None else {}
+        locked = upstreams.lock(connection, namespace, wanted) if after is not None else {}
         schedule = changes.lock_one(connection, uid)
         if tried is not None and tried.is_written(schedule):
             return tried
@@ -52,8 +58,9 @@ def operate(
             raise ScheduleNotFoundError(*named)
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
+        upstreams.require(connection, namespace, wanted, locked)
         decided = planned_first(schedule, lambda one: decide(connection, one, operation), now=runtime.now())
-        return Decided([decided], decided.after)
+        return Decided([decided], decided.after, also=upstreams.telling(namespace, wanted, [decided]))
 
     return change(runtime, decide_one, within=within)
 

@@ -15,7 +15,7 @@ from rqsched.core.payload import loads
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
-from rqsched.spec.spec import Cron, Spec, SpecLike
+from rqsched.spec.spec import After, Cron, Spec, SpecLike
 from rqsched.store import registered_workflows
 from rqsched.workflows import ROUTING
 
@@ -92,8 +92,10 @@ def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, 
 
 def _names_timezone(spec: SpecLike | None) -> bool:
     if isinstance(spec, Mapping):
-        return bool(spec.get("timezone"))
-    return spec.names_timezone if isinstance(spec, Spec) else isinstance(spec, Cron) and spec.timezone is not None
+        return bool(spec.get("timezone") or spec.get("after"))
+    if isinstance(spec, Spec):
+        return spec.names_timezone or spec.after is not None
+    return isinstance(spec, After) or (isinstance(spec, Cron) and spec.timezone is not None)
 
 
 def _filled_retry(given: Any, default: RetryPolicy, *, is_new: bool) -> Any:

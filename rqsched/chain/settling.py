@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rqsched.chain.claim import Claim
 from rqsched.chain.firing import restate
+from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
@@ -80,6 +81,8 @@ def publish_end(runtime: Runtime, written: tuple[Change | None, bool]) -> Change
     change, is_ours = written
     if change is not None:
         runtime.publish([change])
+        if change.after.followed_at is not None:
+            follow_ends(runtime, [change])
     return change if is_ours else None
 
 
@@ -161,8 +164,11 @@ def _write_change(
             runtime.notifier.write(connection, [decided])
             return decided, True
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-        if decided is None or run in [after for _, after in decided.changed_runs]:
-            return decided, decided is not None
+        # Or a worker wrote it for this process, and died before it said so: what comes after may not have started.
+        if decided is None and schedule.followed_at is None:
+            return None, False
+        if decided is not None and run in [after for _, after in decided.changed_runs]:
+            return decided, True
         return _standing(connection, schedule, run), False
 
     return runtime.database.transact(work, patience=patience)

@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rqsched.core import audit
+from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord, instant_of
 from rqsched.core.hold import Hold
 from rqsched.core.lifecycle import decide_end_pause, reanchored
@@ -23,8 +24,18 @@ from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import NewerReleaseError, error_line
 from rqsched.spec.cron import Gap
-from rqsched.spec.spec import Spec
-from rqsched.store import calendars, event_queries, metadata, pruning, run_queries, schedule_queries
+from rqsched.spec.spec import After, Spec
+from rqsched.spec.words import after_in_words
+from rqsched.store import (
+    calendars,
+    changes,
+    event_queries,
+    metadata,
+    pruning,
+    run_queries,
+    schedule_queries,
+    upstream_ends,
+)
 from rqsched.store.database import Connection
 
 LOOKED_AT = 5_000
@@ -71,6 +82,9 @@ def _found(asked: _Question, schedule: Schedule, at: datetime | None, now: datet
         return asked.after_pause() or asked.answer()
     if not schedule.is_active:
         return asked.because_of_status(schedule.status, asked.newest_status)
+    if schedule.spec.after is not None:
+        end = upstream_ends.read_one(asked.connection, schedule.uid)
+        return asked.about_the_next() if end is None else replace(asked, at=end.ended_at).answer()
     since = max(schedule.created_at, schedule.timing_changed_at)
     newest = [] if schedule.spec.is_from_completion else schedule.spec.last_between(since, now, 1)
     if newest:
@@ -88,9 +102,13 @@ class _Question:
     def answer(self) -> Why:
         """Find the first of what can be true that is."""
         run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.end)
+        if run is None and (end := self.upstream_end) is not None:
+            run = upstream_ends.run_after(self.connection, end)
         if run is None:
             return self.without_run()
         told = self.about_run(run)
+        if run.upstream_run_uid is not None and (end := self.upstream_end) is not None:
+            told = replace(told, text=f"{told.text} It came after {self.ended(end)}.")
         is_live = run.kind is not RunKind.BACKFILL
         hold = self.hold_at(self.now if told.answer == Answer.WAITS else None, run.due_at if is_live else None)
         if hold is not None and (run.started_at is None or not hold.covers(run.started_at)):
@@ -124,6 +142,28 @@ class _Question:
         """Answer for an instant whose occurrence has no run of its own."""
         return self.under_hold(next(found for found in self._answers() if found is not None))
 
+    @cached_property
+    def upstream_end(self) -> UpstreamEnd | None:
+        """The first end of a run that was owed to the schedule at the instant; None where none was."""
+        return upstream_ends.read_one(self.connection, self.schedule.uid, self.at, self.end)
+
+    def ended(self, end: UpstreamEnd) -> str:
+        """Say which run has ended, and how."""
+        upstream = changes.find(self.connection, end.upstream_uid)
+        name = "a schedule that was purged" if upstream is None else upstream.schedule_id
+        run = None if upstream is None else run_queries.find_run_of(self.connection, upstream.uid, end.run_uid)
+        which = f"run #{run.number}" if run is not None else "a run"
+        return f"{which} of {name}, which ended on {self.clock(end.ended_at)}: {end.outcome}"
+
+    def owed(self, end: UpstreamEnd) -> Why | None:
+        """Answer for an end that nothing has come after yet; None when something has, or was decided not to."""
+        if end.due_at is None:
+            return None
+        text = f"It comes after {self.ended(end)}. Its run has not started yet"
+        if end.error is not None:
+            text += f": {end.error}. That is tried again on {self.clock(end.due_at)}, and is never given up"
+        return self.say(Answer.LATE, _ended(text), occurrence_at=end.ended_at, since=end.ended_at)
+
     def _answers(self) -> Iterator[Why | None]:
         spec, occurrence = self.timing_then
         if occurrence is None and self.at < self.schedule.created_at:
@@ -131,6 +171,9 @@ class _Question:
         status, event = self.status_at(occurrence or self.at)
         if status in _ANSWERS:
             yield self.because_of_status(status, event)
+        if (end := self.upstream_end) is not None:
+            yield self.owed(end)
+            yield self.recorded(None)
         if spec is None:
             yield self.not_kept()
         elif occurrence is None:
@@ -431,6 +474,9 @@ class _Question:
             changed = self.clock(self.schedule.timing_changed_at)
             text = f"Its timing was changed on {changed}; the one before had no occurrence then: {spec.describe()}."
             return self.say(Answer.CHANGED, text, event)
+        if spec.after is not None:
+            when = "none of these was then" if self.at < self.now else "when that will be is not known yet"
+            return self.say(Answer.NO_OCCURRENCE, f"{self.comes_after(spec.after)}; {when}.")
         if spec.is_from_completion:
             told = "it was not due then" if self.at < self.now else "when that will be is not known yet"
             if (upcoming := self.schedule.next_run_at) is not None and upcoming > self.now:
@@ -443,6 +489,14 @@ class _Question:
             f"{word} it on {self.clock(at)}" for word, at in (("before", before), ("after", after)) if at is not None
         )
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
+
+    def comes_after(self, after: After) -> str:
+        """Say what it comes after, and that this is not there or does not fire where that is so."""
+        text = f"It comes {after_in_words(after)}"
+        upstream = changes.find_named(self.connection, self.schedule.namespace, after.schedule_id)
+        if upstream is None:
+            return f"{text}, which is not there any more"
+        return text if upstream.is_active else f"{text}, which is {upstream.status.value}"
 
     def excluded(self, spec: Spec, occurrence: datetime) -> Why:
         """Answer for an instant that the timing names and excludes."""
@@ -470,6 +524,8 @@ class _Question:
         schedule = self.schedule
         if schedule.next_run_at is not None:
             return replace(self, at=schedule.next_run_at).answer()
+        if schedule.spec.after is not None:
+            return self.say(Answer.FIRES, f"{self.comes_after(schedule.spec.after)}; none has ended yet.")
         if schedule.awaiting_run_uid is None and schedule.spec.is_all_excluded_after(self.now):
             return self.say(Answer.EXCLUDED, "All its occurrences of the next ten years are excluded.")
         if schedule.skips is not None:

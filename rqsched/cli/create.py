@@ -16,7 +16,8 @@ from rqsched.cli.output import notice
 from rqsched.core.notifications import TARGETS, Notifications
 from rqsched.core.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.spec.spec import Cron, Every, Once, Spec
+from rqsched.spec.members import ENDS
+from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,20 @@ class TimingFlags:
     once: Annotated[
         Texts, typer.Option("--once", help="One instant, ISO 8601; may be repeated.", rich_help_panel=WHEN)
     ] = None
+    after: Annotated[
+        str | None,
+        typer.Option("--after", help="Come after the runs of this schedule; nothing beside it.", rich_help_panel=WHEN),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="|".join(ENDS),
+            help="Which ends of its runs count; default success.",
+            rich_help_panel=WHEN,
+            autocompletion=lambda: [*ENDS],
+        ),
+    ] = None
     timezone: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +85,7 @@ class TimingFlags:
         """Return the declared spec; raises InvalidInputError when there is no timing option."""
         members = self._members()
         if not members:
-            raise InvalidInputError("spec", "is missing; give --cron, --interval or --once")
+            raise InvalidInputError("spec", "is missing; give --cron, --interval, --once or --after")
         return Spec(members, self.timezone or None, *self._window())
 
     def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
@@ -80,6 +95,8 @@ class TimingFlags:
         if not (members or any(said) or {"start-at", "end-at"} & set(unset)):
             return None
         start_at, end_at = self._window()
+        if self.after is not None:
+            return Spec(members, self.timezone or None, start_at, end_at)
         return Spec(
             members or current.members,
             self.timezone or current.timezone,
@@ -87,7 +104,11 @@ class TimingFlags:
             None if "end-at" in unset else end_at or current.end_at,
         )
 
-    def _members(self) -> list[Cron | Every | Once]:
+    def _members(self) -> list[Member]:
+        if self.on is not None and self.after is None:
+            raise InvalidInputError(
+                "--after", "is missing; --on says which ends of the runs of that schedule count, so name it"
+            )
         offset = None if self.offset is None else arguments.span("--offset", self.offset)
         if not self.interval and (offset is not None or self.from_completion):
             raise InvalidInputError("--interval", "is missing; --offset and --from-completion need it")
@@ -100,7 +121,8 @@ class TimingFlags:
             Every(arguments.span("--interval", text), offset=offset, from_completion=self.from_completion)
             for text in self.interval or ()
         ]
-        return [*crons, *every, *(Once(arguments.instant("--once", text)) for text in self.once or ())]
+        after = [] if self.after is None else [After(self.after, self.on or "success")]
+        return [*crons, *every, *(Once(arguments.instant("--once", text)) for text in self.once or ()), *after]
 
     def _window(self) -> tuple[Any, Any]:
         start_at = None if self.start_at is None else arguments.instant("--start-at", self.start_at)

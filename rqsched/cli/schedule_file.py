@@ -33,14 +33,14 @@ from rqsched.core.policy import Policies, RetryPolicy, no_retry
 from rqsched.core.schedule_options import value_of
 from rqsched.errors import ConfigError, InvalidInputError, did_you_mean
 from rqsched.spec.duration import in_one_unit, to_span
-from rqsched.spec.spec import Cron, Every, Once, Spec
+from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 
 _log = logging.getLogger(__name__)
 
 _CALLED_ELSEWHERE = {"every": "interval"}
 """What Python and flags call a key."""
 _INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
-_WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "spec", "timezone", "start_at", "end_at")
+_WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "after", "on", "spec", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
 _KEYS = tuple(dict.fromkeys([*_OWN[:-1], *OPTIONS, "note"]))
 """The keys of an entry in the order in which they are written."""
@@ -164,7 +164,8 @@ def _numbered(index: int, entry: object) -> Declaration:
     if not isinstance(entry, Mapping):
         raise InvalidInputError(f"schedules[{index}]", f"is a {type(entry).__name__}; write an object")
     try:
-        return declaration_of({str(name): value for name, value in entry.items()})
+        # YAML 1.1 reads the key `on` as true.
+        return declaration_of({"on" if name is True else str(name): value for name, value in entry.items()})
     except InvalidInputError as error:
         error.add_note(f"in schedules[{index}] {entry.get('schedule_id', '')}".rstrip())
         raise
@@ -202,9 +203,11 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
         if extra := [name for name in _WHEN if name in fields and name not in {"spec", "timezone"}]:
             raise InvalidInputError(extra[0], "cannot be given beside spec; put it inside spec, or leave spec out")
         return Spec.coerce(fields["spec"], timezone)
-    members: list[Cron | Every | Once] = [
-        Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")
-    ]
+    if "on" in fields and "after" not in fields:
+        raise InvalidInputError(
+            "after", "is missing; on says which ends of the runs of that schedule count, so name it"
+        )
+    members: list[Member] = [Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")]
     offset = None if "offset" not in fields else arguments.span("offset", fields["offset"])
     start_at, end_at, anchor = (
         arguments.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at", "anchor")
@@ -217,8 +220,9 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
         for value in _several(fields, "interval")
     ]
     members += [Once(arguments.instant("once", value)) for value in _several(fields, "once")]
+    members += [After(fields["after"], fields.get("on", "success"))] if "after" in fields else []
     if not members:
-        raise InvalidInputError("spec", "is missing; give cron, interval, once or spec")
+        raise InvalidInputError("spec", "is missing; give cron, interval, once, after or spec")
     return Spec(members, timezone or None, start_at, end_at)
 
 
@@ -276,6 +280,8 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
         "anchor": None if anchor == declared_at else anchor,
         "from_completion": from_completion or None,
         "once": [one.instant for one in spec.members if isinstance(one, Once)],
+        "after": spec.after and spec.after.schedule_id,
+        "on": spec.after and spec.after.on,
         "timezone": spec.timezone,
         "start_at": spec.start_at,
         "end_at": spec.end_at,

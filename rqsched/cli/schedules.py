@@ -28,7 +28,7 @@ from rqsched.core.policy import CatchUp, Policies
 from rqsched.core.results import MAX_PAGE
 from rqsched.errors import error_line
 from rqsched.spec.duration import format_short
-from rqsched.spec.words import in_words
+from rqsched.spec.words import after_in_words, in_words
 from rqsched.store import schedule_queries
 
 app = typer.Typer(add_completion=False)
@@ -182,7 +182,8 @@ def upcoming(
     if writer.for_programs(rows, {"now": now, "upcoming": rows, "left_out": gaps}):
         return
     if not fires:
-        writer.say("Nothing will fire.")
+        after = schedules[0].spec.after if schedule_id is not None else None
+        writer.say("Nothing will fire." if after is None else f"It fires {after_in_words(after)}: no times ahead.")
         return
     writer.table(FIRES, [(at, until(now, at), name, workflow) for at, name, workflow in fires])
     for line in draw(fires, now):

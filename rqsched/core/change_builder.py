@@ -23,6 +23,7 @@ _NAMING = {
     "workflow_instance_id": "instance_id",
     "workflow_run_id": "uid",
     "occurrence_time": "occurrence_at",
+    "upstream_run_id": "upstream_run_uid",
     "attempt": "attempt",
 }
 """The keys by which an event names a run, and the run's fields."""

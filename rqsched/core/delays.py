@@ -14,7 +14,7 @@ import tenacity
 
 from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidDurationError
-from rqsched.spec.spec import Once, Spec
+from rqsched.spec.spec import After, Once, Spec
 
 MAX_BASE = timedelta(hours=1)
 """An interval longer than this does not stretch the first retry (Pipelit document)."""
@@ -97,7 +97,7 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
 
 def base_of(spec: Spec) -> timedelta:
     """Return the interval that a schedule's retries start from: its smallest, 60 s for crons and instants."""
-    bases = (CRON_BASE if isinstance(m, Once) else m.every or CRON_BASE for m in spec.members)
+    bases = (CRON_BASE if isinstance(m, Once | After) else m.every or CRON_BASE for m in spec.members)
     return min(bases, default=CRON_BASE)
 
 

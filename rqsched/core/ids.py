@@ -217,6 +217,11 @@ def backfill_instance_id(schedule_id: str, occurrence_at: datetime) -> str:
     return f"schedule:{schedule_id}:backfill:{iso_utc(occurrence_at)}"
 
 
+def after_instance_id(schedule_id: str, upstream_run_uid: str) -> str:
+    """Name the run that the end of another schedule's run starts."""
+    return f"schedule:{schedule_id}:after:{upstream_run_uid.lower()}"
+
+
 def manual_instance_id(schedule_id: str, run_uid: str) -> str:
     """Name the run of one manual trigger."""
     return f"schedule:{schedule_id}:manual:{run_uid.lower()}"

@@ -14,6 +14,7 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
+from rqsched.core.after import settle_missed
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
 from rqsched.core.ids import iso_utc
@@ -52,7 +53,7 @@ from rqsched.core.policy import CatchUp
 from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
 from rqsched.spec.calendars import Calendar, holding_since
-from rqsched.spec.spec import Member, Once, Spec
+from rqsched.spec.spec import After, Member, Once, Spec
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
@@ -78,6 +79,8 @@ def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | N
     Anchored as in `like` when that is the same timing registered before, else at `now`. What it does not say of changes
     of the clocks is as in `like`.
     """
+    if spec.after is not None:  # it has no times of its own
+        return spec
     placed = with_clocks(spec, like).placed_for(*named)
     return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
 
@@ -87,7 +90,7 @@ def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
 
     A new one that does not say it fires what the clock leaves out, and once what it shows twice.
     """
-    gap, fold = ("shift", None) if stored is None else (stored.dst_gap, stored.dst_fold)
+    gap, fold = ("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)
     if spec.dst_gap not in {None, gap or "skip"}:
         gap = spec.dst_gap
     if spec.dst_fold not in {None, fold or "first"}:
@@ -133,6 +136,7 @@ def decide_create(
         tzdata=tzdata,
         traceparent=None if context is None else context.traceparent,
         contents=calendars,
+        upstream_id=_upstream_of(spec),
     )
     builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
     builder.plan(next_occurrence(schedule, now))
@@ -143,6 +147,10 @@ def decide_create(
         apply_overlap(builder, StartRequest(RunKind.MANUAL, now, due_at=now))
     complete_if_over(builder)
     return builder.build(operation)
+
+
+def _upstream_of(spec: Spec) -> str | None:
+    return None if spec.after is None else spec.after.schedule_id
 
 
 def is_shared(definition: Definition) -> bool:
@@ -177,7 +185,7 @@ def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars:
     """Refuse a spec that has no occurrence after `now` for the schedule of that name; raises InvalidSpecError."""
     future = registered(spec, named, now).with_calendars(calendars)
     _refuse_all_excluded(future, now)
-    if future.next_after(now) is None:
+    if future.next_after(now) is None and future.after is None:
         raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
 
 
@@ -236,6 +244,7 @@ def decide_update(
     declared: dict[str, Any] = {"definition": definition, "version": schedule.version + 1, "note": note}
     if "spec" in changed:
         _refuse_all_excluded(spec.with_calendars(calendars), now)
+        declared["upstream_id"] = _upstream_of(spec)
         _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, contents=calendars, **declared)
     else:
         builder.set(**declared)
@@ -427,10 +436,9 @@ def decide_skip_next(
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
         raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
-    if schedule.spec.is_from_completion:
-        raise InvalidInputError(
-            "count", "skips nothing of a from_completion interval, which has no times ahead; use pause(until=...)"
-        )
+    if schedule.spec.is_from_completion or schedule.spec.after is not None:
+        what = "a schedule that comes after another" if schedule.spec.after else "a from_completion interval"
+        raise InvalidInputError("count", f"skips nothing of {what}, which has no times ahead; use pause(until=...)")
     is_over = partial(_is_due, schedule, now)
     *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
     skipped = tuple(at for at in ahead if at is not None)
@@ -494,12 +502,14 @@ def decide_resume(
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
     _activate(builder, note, at)
     mode = catch_up or schedule.policies.catch_up
+    if schedule.missed_run_uid is not None and schedule.paused_next_run_at is not None:
+        settle_missed(builder, schedule.missed_run_uid, schedule.paused_next_run_at, mode)
     if mode is CatchUp.FROM_NOW:
         spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))
         builder.set(definition=definition, timing_changed_at=planned_from(schedule, at))
         drop_skips(builder, at, "timing_changed")
-    upcoming = schedule.paused_next_run_at
+    upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     if keep_next and upcoming is not None and upcoming > now:
         builder.plan(Occurrence(upcoming, due_of(schedule, upcoming)))
     else:
@@ -529,6 +539,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
         status_reason=None,
         paused_at=None,
         paused_next_run_at=None,
+        missed_run_uid=None,
         resume_at=None,
         resume_catch_up=None,
         evaluated_to=planned_from(builder.schedule, at),
@@ -540,7 +551,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
-    upcoming = schedule.paused_next_run_at
+    upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
     newest = [] if schedule.spec.is_from_completion else schedule.timeline.last_between(since, now, 1)
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
@@ -562,7 +573,7 @@ def reanchored(spec: Spec, now: datetime) -> Spec:
     """Move the anchors of a spec to the instant from which a resume counts its intervals anew."""
 
     def move(member: Member) -> Member:
-        return member if isinstance(member, Once) or member.anchor is None else replace(member, anchor=now)
+        return member if isinstance(member, Once | After) or member.anchor is None else replace(member, anchor=now)
 
     return replace(spec, members=tuple(move(member) for member in spec.members))
 
@@ -578,7 +589,7 @@ def decide_restart(
 ) -> Change:
     """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
     _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
-    if next_occurrence(schedule, planned_from(schedule, now)) is None:
+    if not _has_more(schedule, now):
         raise ScheduleStateError(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
@@ -640,8 +651,13 @@ def can_continue(schedule: Schedule, now: datetime) -> bool:
         schedule.status is ScheduleStatus.DONE
         and schedule.remaining != 0
         and (enough is None or schedule.success_count < enough)
-        and next_occurrence(schedule, planned_from(schedule, now)) is not None
+        and _has_more(schedule, now)
     )
+
+
+def _has_more(schedule: Schedule, now: datetime) -> bool:
+    """Return whether an occurrence, or a run of the schedule that it comes after, may be ahead."""
+    return schedule.upstream_id is not None or next_occurrence(schedule, planned_from(schedule, now)) is not None
 
 
 def decide_continue(

@@ -177,6 +177,8 @@ class RunKind(StrEnum):
     """A trigger."""
     BACKFILL = "backfill"
     """A past occurrence, on request."""
+    AFTER = "after"
+    """The end of a run of the schedule that its own comes after."""
 
 
 @dataclass(frozen=True)
@@ -406,13 +408,19 @@ class Schedule:
     paused_at: datetime | None = None
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
-    """The next time it had when it was paused, for `catch_up="once"`."""
+    """The next time it had when it was paused, for `catch_up="once"`; when `missed_run_uid` ended."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None for one that ends by hand, and unless paused."""
     resume_catch_up: str | None = None
     """Where it continues then, a CatchUp; None without `resume_at`."""
     traceparent: str | None = None
     """What created it, as W3C Trace Context names a span; None when that was not traced."""
+    upstream_id: str | None = None
+    """The id of the schedule that it comes after; None for one with times of its own. Its spec says so, too."""
+    followed_at: datetime | None = None
+    """Since when others may come after it; None when none does."""
+    missed_run_uid: str | None = None
+    """The newest run of its upstream that ended while it is paused, at `paused_next_run_at`; None for none."""
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
@@ -620,6 +628,8 @@ class Run:
     """When its current attempt got a place in its group; None while it is in line."""
     passed_at: datetime | None = None
     """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
+    upstream_run_uid: str | None = None
+    """The run whose end started it; None for every other kind."""
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""

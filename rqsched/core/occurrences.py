@@ -179,8 +179,13 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
     return window is None or now - stored_due_of(schedule, nominal) <= window
 
 
-def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str) -> None:
-    """Count occurrences that passed without a fire, in one event; `fired` are those that fire in their place."""
+def record_missed(
+    builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: str | None = None
+) -> None:
+    """Count occurrences that passed without a fire, in one event; `fired` are those that fire in their place.
+
+    Or ends of runs that it comes after, which started nothing; `upstream` is the newest of those runs.
+    """
     builder.set(missed_count=builder.schedule.missed_count + missed.count)
     builder.record(
         audit.MISSED,
@@ -190,6 +195,7 @@ def record_missed(builder: ChangeBuilder, missed: Missed, *, fired: Iterable[dat
         last=missed.last,
         fired=[iso_utc(nominal) for nominal in fired] or None,
         policy=policy,
+        upstream_run_id=upstream,
     )
 
 
@@ -251,8 +257,9 @@ def skip(
     *,
     blocking: str | None = None,
     asked: Skips | None = None,
+    upstream: str | None = None,
 ) -> None:
-    """Record that an occurrence or trigger starts nothing.
+    """Record that an occurrence, a trigger or the end of an `upstream` run starts nothing.
 
     `blocking` is the uid of the run that is the reason, `asked` says who is.
     """
@@ -265,6 +272,7 @@ def skip(
         last_skipped_at=builder.now,
         occurrence_time=occurrence_at,
         blocking_run_id=blocking,
+        upstream_run_id=upstream,
         asked_at=asked and asked.asked_at,
         asked_by=asked and asked.by,
         asked_reason=asked and asked.reason,

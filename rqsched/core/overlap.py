@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.ids import backfill_instance_id, derived_uid, iso_utc, live_instance_id, manual_instance_id
+from rqsched.core.ids import (
+    after_instance_id,
+    backfill_instance_id,
+    derived_uid,
+    iso_utc,
+    live_instance_id,
+    manual_instance_id,
+)
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
 from rqsched.core.occurrences import skip
 from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
@@ -35,6 +42,8 @@ class StartRequest(NamedTuple):
     """The backfill that asks; None for every other kind."""
     due_at: datetime | None = None
     """When it was to start, for its lateness."""
+    upstream_run_uid: str | None = None
+    """The run whose end asks; None for every other kind."""
 
 
 class StartResult(NamedTuple):
@@ -63,22 +72,31 @@ class OverlapDecision(NamedTuple):
     """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
 
 
-def refuse(builder: ChangeBuilder, occurrence_at: datetime, reason: str, *, blocking: str | None = None) -> StartResult:
-    """Skip an occurrence or trigger and return that."""
-    skip(builder, occurrence_at, reason, blocking=blocking)
+def refuse(
+    builder: ChangeBuilder,
+    occurrence_at: datetime,
+    reason: str,
+    *,
+    blocking: str | None = None,
+    upstream: str | None = None,
+) -> StartResult:
+    """Skip an occurrence, a trigger or the end of an `upstream` run and return that."""
+    skip(builder, occurrence_at, reason, blocking=blocking, upstream=upstream)
     return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
+    upstream = request.upstream_run_uid
     if builder.schedule.remaining == 0:
-        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
+        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED, upstream=upstream)
     policies = builder.schedule.policies
     policy = request.overlap or policies.overlap
     unfinished, buffered = [run.uid for run in builder.unfinished(request.kind)], builder.schedule.buffer_depth
     decision = judge_overlap(policy, unfinished=unfinished, buffered=buffered, buffer_limit=policies.buffer_limit)
     if decision.act == "skip":
-        return refuse(builder, request.occurrence_at, decision.reason or "", blocking=decision.blocking)
+        reason, blocking = decision.reason or "", decision.blocking
+        return refuse(builder, request.occurrence_at, reason, blocking=blocking, upstream=upstream)
     ended = []
     if decision.ends is not None:
         ended, status = unfinished, RunStatus(decision.ends)
@@ -246,6 +264,7 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
         idempotency_key=request.idempotency_key,
         backfill_uid=request.backfill_uid,
         limit_group=schedule.limit_group,
+        upstream_run_uid=request.upstream_run_uid,
         traceparent=None if builder.context is None else builder.context.traceparent,
     )
     builder.add_run(run)
@@ -255,6 +274,8 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
 def _instance_id(schedule_id: str, request: StartRequest, uid: str) -> str:
     if request.kind is RunKind.MANUAL:
         return manual_instance_id(schedule_id, uid)
+    if request.upstream_run_uid is not None:
+        return after_instance_id(schedule_id, request.upstream_run_uid)
     if request.kind is RunKind.BACKFILL:
         return backfill_instance_id(schedule_id, request.occurrence_at)
     return live_instance_id(schedule_id, request.occurrence_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rqsched.core import audit
+from rqsched.core.after import MISSED_WHILE_PAUSED
 from rqsched.core.fire_decision import FROZEN, HELD
 from rqsched.core.occurrences import ON_REQUEST
 from rqsched.core.policy import MissedPolicy
@@ -43,6 +44,7 @@ _SKIPS = {
     "deleted": "it was deleted",
     HELD: "everything was held, and the release counted it as missed",
     FROZEN: "the namespace was frozen, and the thaw counted it as missed",
+    MISSED_WHILE_PAUSED: "it was paused, and a later one came meanwhile",
 }
 NOTHING_FIRED = "nothing fired in time"
 """Why occurrences were missed, unless more is known."""

@@ -21,7 +21,8 @@ from rqsched.errors import error_line
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
     """Plan an active schedule that has no next time, unless it waits for the unfinished run `awaited`."""
     is_waiting = awaited is not None and awaited.is_unfinished
-    if not schedule.is_active or schedule.next_run_at is not None or is_waiting or schedule.spec.newer:
+    has_times = schedule.upstream_id is None and not schedule.spec.newer
+    if not schedule.is_active or schedule.next_run_at is not None or is_waiting or not has_times:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     counts_from = [schedule.evaluated_to, schedule.timing_changed_at]

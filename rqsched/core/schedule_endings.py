@@ -8,7 +8,7 @@ from __future__ import annotations
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Run, ScheduleStatus
-from rqsched.core.occurrences import write_off
+from rqsched.core.occurrences import Missed, record_missed, write_off
 
 EXHAUSTED = "max_runs_exhausted"
 """The reason of a schedule whose `max_runs` are used up."""
@@ -28,11 +28,18 @@ def complete_if_over(builder: ChangeBuilder) -> None:
     """Set an active schedule done whose spec has no further occurrence and for which nothing waits.
 
     One whose further occurrences are all excluded, or skipped on request, stays active: passes of reconcile look again.
-    So does one of a newer release, whose processes know.
+    So does one that comes after another, and one of a newer release, whose processes know.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
-    if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting or schedule.spec.newer:
+    if (
+        not schedule.is_active
+        or has_next
+        or schedule.upstream_id is not None
+        or schedule.buffer_depth
+        or schedule.backfill_waiting
+        or schedule.spec.newer
+    ):
         return
     if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return
@@ -87,5 +94,8 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
 
 
 def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
+    uid, at = builder.schedule.missed_run_uid, builder.schedule.paused_next_run_at
+    if uid is not None and at is not None:
+        record_missed(builder, Missed(1, False, at, at), fired=(), policy=status.value, upstream=uid)
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
-    builder.set(resume_at=None, resume_catch_up=None, skips=None)
+    builder.set(resume_at=None, resume_catch_up=None, skips=None, missed_run_uid=None)

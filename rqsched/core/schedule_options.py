@@ -23,7 +23,7 @@ from rqsched.errors import (
     InvalidTypeError,
     did_you_mean,
 )
-from rqsched.spec.spec import Cron, Every, Member, Once, Spec, SpecLike
+from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec, SpecLike
 
 _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {
     "managed_by": None,
@@ -93,7 +93,7 @@ def define(
         base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
         # A known schedule's zone is kept for a new spec that names none; a whole Spec is taken as it is.
-        zone = None if isinstance(spec, Spec | Mapping) else base.parsed_spec.timezone
+        zone = None if isinstance(spec, Spec | Mapping | After) else base.parsed_spec.timezone
         base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or zone)))
     elif timezone is not None:
         base = replace(base, spec=dump_spec(replace(base.parsed_spec, timezone=timezone)))
@@ -113,8 +113,8 @@ def define(
 def _spec_text(spec: SpecLike | None, timezone: str | None) -> str:
     """Return the canonical text of a spec; that of a member alone, which many schedules share, is remembered."""
     if spec is None:
-        raise InvalidInputError("spec", "is missing; give Cron, Every, Once or a Spec")
-    if isinstance(spec, Cron | Every | Once) and isinstance(timezone, str | None):
+        raise InvalidInputError("spec", "is missing; give Cron, Every, Once, After or a Spec")
+    if isinstance(spec, Cron | Every | Once | After) and isinstance(timezone, str | None):
         return _member_text(spec, timezone)
     return dump_spec(Spec.coerce(spec, timezone))
 
@@ -181,6 +181,8 @@ def value_of(name: str, definition: Definition) -> Any:
         return definition.parsed_spec.timezone
     if name == "exclude":
         return list(definition.parsed_spec.exclude)
+    if name in _CLOCKS and definition.parsed_spec.after is not None:  # it follows no clock
+        return option.default
     if name in _CLOCKS:  # in a row that does not say it, as every release before had it
         return getattr(definition.parsed_spec, name) or {"dst_gap": "skip", "dst_fold": "first"}[name]
     if name in _OF_ACTION:
@@ -243,3 +245,5 @@ def _require_consistent(definition: Definition) -> None:
     for name, delay in (("jitter", definition.jitter), ("spread", policies.spread)):
         if spec.is_from_completion and delay:
             raise InvalidPolicyError(name, "does not apply to a from_completion interval; remove it")
+        if spec.after is not None and delay:
+            raise InvalidPolicyError(name, "delays times, and a schedule that comes after another has none; remove it")

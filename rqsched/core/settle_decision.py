@@ -87,14 +87,15 @@ class AttemptResult(NamedTuple):
 
 
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
-    """Return whether the end of an attempt starts nothing that waits, as long as its schedule stays as it is.
+    """Return whether the end of an attempt starts nothing that waits or comes after, as long as its schedule stays so.
 
     Not for a failure, which has more to decide than a success; nor when the schedule has fired by now, for then it is
     not as it was.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now
-    return attempt_result.outcome is AttemptOutcome.SUCCEEDED and not has_waiting and not has_fired
+    is_success = attempt_result.outcome is AttemptOutcome.SUCCEEDED
+    return is_success and not has_waiting and not has_fired and schedule.followed_at is None
 
 
 def is_of_one_run(change: Change) -> bool:

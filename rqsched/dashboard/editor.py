@@ -29,12 +29,15 @@ from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
 from rqsched.spec.duration import in_one_unit
 from rqsched.spec.exclusion import require_exclusions
-from rqsched.spec.spec import Cron, Every, Once, Spec
-from rqsched.spec.words import clock_warnings, in_words
+from rqsched.spec.spec import After, Cron, Every, Once, Spec
+from rqsched.spec.words import after_in_words, clock_warnings, in_words
 from rqsched.spec.zones import FOLDS, GAPS, known_timezones
-from rqsched.store import registered_workflows
+from rqsched.store import changes, registered_workflows
 
-KINDS = {"cron": "Cron expression", "every": "Interval", "once": "Once", "keep": "As it is"}
+KINDS = {
+    "cron": "Cron expression", "every": "Interval", "once": "Once", "after-success": "After each success of",
+    "after-failure": "After each failure of", "after-end": "After each end of", "keep": "As it is",
+}  # fmt: skip
 """The kinds of timing, and what the form calls them."""
 _CLOCKS = ("dst_gap", "dst_fold")
 _FIRES = 5
@@ -120,8 +123,10 @@ def preview(visit: Visit) -> Response:
     given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "dst_gap", "dst_fold")}
     try:
         exclude, clocks = require_exclusions(_lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
-        said = replace(_spec(visit, given), exclude=exclude, dst_gap=clocks[0], dst_fold=clocks[1])
-        spec = with_clocks(said, None)
+        said = replace(_spec(visit, given), exclude=exclude)
+        if said.after is not None:
+            return _preview_after(visit, said.after)
+        spec = with_clocks(replace(said, dst_gap=clocks[0], dst_fold=clocks[1]), None)
         if spec.has_places:
             if not (named := visit.query("schedule_id")):
                 raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
@@ -135,6 +140,14 @@ def preview(visit: Visit) -> Response:
         "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone),
         is_excluded=not fires and spec.is_all_excluded_after(visit.now), warnings=clock_warnings(spec, visit.now),
     )  # fmt: skip
+
+
+def _preview_after(visit: Visit, after: After) -> Response:
+    is_there = visit.read(lambda connection: changes.find_named(connection, visit.namespace, after.schedule_id))
+    problem = "" if is_there else f"there is no schedule {after.schedule_id[:64]!r} here to come after"
+    return visit.page(
+        "preview.html", problem=problem, words=after_in_words(after), fires=[], zone=visit.zone, is_after=True
+    )
 
 
 def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:
@@ -217,6 +230,8 @@ def _timing(spec: Spec) -> dict[str, str]:
     member = spec.members[0]
     if isinstance(member, Cron) and member.timezone is None:
         return keep | {"kind": "cron", "timing": member.expression}
+    if isinstance(member, After):
+        return keep | {"kind": f"after-{member.on}", "timing": member.schedule_id}
     return keep
 
 
@@ -228,6 +243,8 @@ def _spec(visit: Visit, given: Mapping[str, str]) -> Spec:
         return Spec(Every(text), timezone or None)
     if kind == "once":
         return Spec(Once(_moment(visit, text, timezone)), timezone or None)
+    if kind.startswith("after-"):
+        return Spec(After(text, on=kind.removeprefix("after-")))
     raise InvalidInputError("kind", f"{kind[:32]!r} is not one of {', '.join(KINDS)}")
 
 

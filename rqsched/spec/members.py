@@ -1,4 +1,4 @@
-"""Members: the parts of a spec, as values: `Cron`, `Every` and `Once`.
+"""Members: the parts of a spec, as values: `Cron`, `Every` and `Once`, and `After`, which names no times.
 
 Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor`
 there; evaluated before that, it counts from the instant that is asked about.
@@ -199,7 +199,43 @@ class Once(Timeline):
         return f"once {iso_text(self.instant)}"
 
 
-Member: TypeAlias = Cron | Every | Once
+ENDS = ("success", "failure", "end")
+"""Which ends of a run may start another schedule's."""
+
+
+@dataclass(frozen=True)
+class After(Timeline):
+    """The ends of the runs of another schedule: `After("nightly")` starts a run after each success of `nightly`.
+
+    `on` says which ends count: `success`, `failure` (every other one) or `end` (each). It is alone in its spec, and has
+    no times ahead. The other schedule is named by its id, in the namespace of this one.
+    """
+
+    schedule_id: str
+    """The id of the schedule whose runs it comes after."""
+    on: str = "success"
+    """Which of their ends count: `success`, `failure` or `end`."""
+    is_anchored = True
+
+    def __post_init__(self) -> None:
+        """Refuse what names no schedule, or no end."""
+        if not isinstance(self.schedule_id, str) or not self.schedule_id:
+            raise InvalidSpecError("after", f"{self.schedule_id!r} is not the id of a schedule; write After('nightly')")
+        if self.on not in ENDS:  # a list, in a file
+            raise InvalidSpecError("on", f"{self.on!r} is not one of {', '.join(ENDS)}")
+
+    def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
+        """Return nothing: when the other's runs end is not known ahead."""
+        del anchor, timezone
+        return ()
+
+    def describe(self, timezone: str = "UTC") -> str:
+        """Return a short text for people."""
+        del timezone
+        return f"after each {self.on} of {self.schedule_id}"
+
+
+Member: TypeAlias = Cron | Every | Once | After
 """One part of a Spec."""
 MemberLike: TypeAlias = Member | str | timedelta | datetime
 """What stands for a member: a member, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
@@ -238,7 +274,7 @@ def has_one_time(member: Member) -> bool:
 
 def anchored(member: Member, anchor: datetime) -> Member:
     """Return the member with this anchor if it needs one, else the member itself."""
-    return member if isinstance(member, Once) or member.is_anchored else replace(member, anchor=anchor)
+    return member if isinstance(member, Once | After) or member.is_anchored else replace(member, anchor=anchor)
 
 
 def iso_text(at: datetime) -> str:
@@ -260,7 +296,7 @@ def parse_instant(value: object, field: str) -> datetime:
 
 def require_member(value: MemberLike) -> Member:
     """Return the member that `value` stands for; see MemberLike."""
-    if isinstance(value, (Cron, Every, Once)):
+    if isinstance(value, (Cron, Every, Once, After)):
         return value
     if isinstance(value, timedelta) or (isinstance(value, str) and is_duration(value)):
         return Every(value)
@@ -268,4 +304,4 @@ def require_member(value: MemberLike) -> Member:
         return Once(value)
     if isinstance(value, str):
         return Once(parse_instant(value, "spec")) if _DATE.match(value) else Cron(value)
-    raise InvalidSpecError("spec", f"{type(value).__name__} is not part of a spec; give Cron, Every or Once")
+    raise InvalidSpecError("spec", f"{type(value).__name__} is not part of a spec; give Cron, Every, Once or After")

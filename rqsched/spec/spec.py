@@ -20,6 +20,7 @@ from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.exclusion import ExcludeLike, exclusion_of, is_name, require_exclusions
 from rqsched.spec.members import (
+    After,
     Cron,
     Every,
     Member,
@@ -38,7 +39,7 @@ from rqsched.spec.places import placed
 from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
 from rqsched.spec.zones import require_choice, require_timezone
 
-__all__ = ["Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
+__all__ = ["After", "Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK, _LAST = timedelta(microseconds=1), datetime.max.replace(tzinfo=UTC)
@@ -116,6 +117,19 @@ class Spec(Timeline):
             raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
         if self.on_excluded != ON_EXCLUDED[0]:
             self._require_movable()
+        if any(isinstance(member, After) for member in self.members):
+            self._require_alone()
+
+    def _require_alone(self) -> None:
+        """Check that nothing is said beside what it comes after; raises InvalidSpecError."""
+        if len(self.members) > 1:
+            raise InvalidSpecError("after", "is alone in its spec; give the other times to a schedule of their own")
+        said: dict[str, object] = {"timezone": self.timezone != "UTC", "start_at": self.start_at, "end_at": self.end_at}
+        said |= {"exclude": self.exclude, "dst_gap": self.dst_gap, "dst_fold": self.dst_fold}
+        for name, value in said.items():
+            if value:
+                told = "says when, and a schedule that comes after another has no times of its own; leave it out"
+                raise InvalidSpecError(name, told)
 
     def _require_movable(self) -> None:
         """Check that all of it can be moved; raises InvalidSpecError, which names what can."""
@@ -329,13 +343,19 @@ class Spec(Timeline):
 
     def anchored_like(self, registered: Spec) -> Spec:
         """Return `registered` itself if this is the same timing declared again, else this spec unchanged."""
-        anchors = {member.anchor for member in registered.members if not isinstance(member, Once) and member.anchor}
+        anchors = {member.anchor for member in registered.members if isinstance(member, Cron | Every) and member.anchor}
         return registered if any(self.anchored_at(anchor) == registered for anchor in anchors) else self
 
     @cached_property
     def is_from_completion(self) -> bool:
         """Whether each occurrence counts from the end of the run before it."""
         return any(is_from_completion(member) for member in self.members)
+
+    @property
+    def after(self) -> After | None:
+        """Which runs of which other schedule it comes after; None for one with times of its own."""
+        first = self.members[0] if self.members else None
+        return first if isinstance(first, After) else None
 
     @property
     def primary_cron(self) -> str | None:
@@ -395,11 +415,13 @@ class Spec(Timeline):
     def to_json(self) -> dict[str, Any]:
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, the `anchor`
-        of an interval, null until the registration, and `calendars`: the names among what it excludes, under a key by
-        which an older process leaves it alone. Raises NewerReleaseError for one that is not all known.
+        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, `after`, the
+        `anchor` of an interval, null until the registration, and `calendars`: the names among what it excludes, under a
+        key by which an older process leaves it alone. Raises NewerReleaseError for one that is not all known.
         """
         self.require_known()
+        if self.after is not None:
+            return {"after": {"schedule": self.after.schedule_id, "on": self.after.on}}
         crons = [member for member in self.members if isinstance(member, Cron)]
         form: dict[str, Any] = {
             "cron_expressions": [cron.expression for cron in crons if is_plain(cron)],
@@ -428,6 +450,7 @@ class Spec(Timeline):
         members += [_cron_from_json(cron) for cron in _list(form, "crons")]
         members += [_interval_from_json(interval) for interval in _list(form, "intervals")]
         members += [Once(parse_instant(at, "instants")) for at in _list(form, "instants")]
+        members += [_after_from_json(form["after"])] if form.get("after") is not None else []
         start_at, end_at = (form.get(key) and parse_instant(form[key], key) for key in ("start_at", "end_at"))
         others = form.get("dst_gap"), form.get("dst_fold"), form.get("on_excluded")
         exclude = [*_list(form, "exclude"), *map(require_name, _list(form, "calendars"))]
@@ -443,6 +466,8 @@ class Spec(Timeline):
                 raise
             newer = str(error).partition(";")[0]
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
+        if "after" in form:  # of times of its own it has none, whatever else is said of it
+            return cls((), newer=newer)
         known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
         try:
             for name in lists.keys() & known.keys():
@@ -460,19 +485,22 @@ _CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
 _INTERVAL_KEYS = ("every", "offset", "anchor", "from_completion")
 _SPEC_KEYS = (
     "cron_expressions", "crons", "intervals", "instants", "timezone", "start_at", "end_at", "exclude", "calendars",
-    "dst_gap", "dst_fold", "on_excluded",
+    "dst_gap", "dst_fold", "on_excluded", "after",
 )  # fmt: skip
+_AFTER_KEYS = ("schedule", "on")
 
 
 def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:
     given = [members] if isinstance(members, (str, timedelta, datetime, Timeline)) else members
     if not isinstance(given, Iterable):
         raise InvalidSpecError(
-            "spec", f"{type(given).__name__} is not part of a spec; give Cron, Every, Once or a list of them"
+            "spec", f"{type(given).__name__} is not part of a spec; give Cron, Every, Once, After or a list of them"
         )
     distinct = dict.fromkeys(require_member(member) for member in given)
     if not distinct:
-        raise InvalidSpecError("spec", "is empty, so nothing would ever happen; give at least one Cron, Every or Once")
+        raise InvalidSpecError(
+            "spec", "is empty, so nothing would ever happen; give at least one Cron, Every, Once or After"
+        )
     return tuple(sorted(distinct, key=_rank))
 
 
@@ -480,7 +508,7 @@ def _rank(member: Member) -> int:
     """Return the place of a member in the JSON form; in this order a round trip changes nothing."""
     if isinstance(member, Cron):
         return 0 if is_plain(member) else 1
-    return 2 if isinstance(member, Every) else 3
+    return 2 if isinstance(member, Every) else 3 if isinstance(member, Once) else 4
 
 
 def require_no_place(spec: Spec) -> Spec:
@@ -532,6 +560,11 @@ def _cron_from_json(form: object) -> Cron:
     expression, written = given.get("expression", ""), given.get("written")
     numbers = None if written is None else expression
     return Cron(written or expression, given.get("timezone"), at, given.get("seconds") or "first", numbers)
+
+
+def _after_from_json(form: object) -> After:
+    given = _known(form, "after", _AFTER_KEYS)
+    return After(given.get("schedule", ""), given.get("on") or "success")
 
 
 def _interval_to_json(interval: Every) -> dict[str, Any]:

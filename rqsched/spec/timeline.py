@@ -187,7 +187,7 @@ class Timeline(ABC):
                 counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
         if len(counts) == 1:
             return Count(counts[0] - sum(low < at <= high for at in self.left_out), is_capped=False)
-        if max(counts) > cap:
+        if max(counts, default=0) > cap:
             return Count(cap, is_capped=True)
         return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from rqsched.spec.cron import ALIASES, Gap
 from rqsched.spec.exclusion import Dates, is_name, parse_exclusion
-from rqsched.spec.members import Cron, Every, Member
+from rqsched.spec.members import After, Cron, Every, Member
 from rqsched.spec.spec import Spec
 from rqsched.spec.timeline import ZonedCron
 
@@ -129,7 +129,15 @@ def _member(member: Member, timezone: str) -> str:
     if isinstance(member, Every):
         phase = f", {length_in_words(member.offset)} past" if member.offset else ""
         return f"every {length_in_words(member.every)}{phase}{' after the last run ended' * member.from_completion}"
+    if isinstance(member, After):
+        return after_in_words(member)
     return f"once, at {member.instant:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def after_in_words(after: After) -> str:
+    """Return what it comes after: `after each success of nightly`."""
+    which = "end of a run" if after.on == "end" else after.on
+    return f"after each {which} of {after.schedule_id}"
 
 
 def cron_in_words(expression: str, timezone: str) -> str:

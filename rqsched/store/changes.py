@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule
+from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.store import run_hours
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
@@ -437,7 +437,12 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
         write_whole = create_alone if changes[0].before is None else write_one
         if write_whole(connection, changes[0]):
             return
-    insert_rows(connection, schedules, schedule_columns([change.after for change in changes if change.before is None]))
+    new = [change.after for change in changes if change.before is None]
+    insert_rows(connection, schedules, schedule_columns(new))
+    if new:
+        is_new = dialect_of(connection).one_of(schedules.c.uid, [one.uid for one in new])
+        made = sa.update(schedules).where(is_new, schedules.c.followed_at.is_(None), is_followed())
+        connection.execute(made.values(followed_at=schedules.c.created_at))
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     for change in changes:
@@ -613,9 +618,24 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _LATER}
 
 
+def is_followed(
+    namespace: sa.ColumnElement[str] = schedules.c.namespace,
+    schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
+) -> sa.ColumnElement[bool]:
+    """Say that a schedule comes after that of an id, which may have been deleted and be created again."""
+    other = schedules.alias()
+    is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
+    is_live = other.c.status != constant(ScheduleStatus.DELETED)
+    return sa.exists().where(other.c.namespace == namespace, *is_after, is_live)
+
+
 @lru_cache(maxsize=64)
 def _create_alone(of_schedule: _Names, of_run: _Names, events: int, *, is_here: bool) -> sa.Insert:
-    values, make = _bound("s", schedules, of_schedule), POSTGRES.insert(schedules)
+    values: dict[str, sa.ColumnElement[Any]] = {**_bound("s", schedules, of_schedule)}
+    make = POSTGRES.insert(schedules)
+    if "followed_at" not in values:
+        named = {name: values[name] for name in ("namespace", "schedule_id")}
+        values["followed_at"] = sa.case((is_followed(**named), values["created_at"]))
     if is_here:
         found = sa.exists().where(
             database_metadata.c.name == sa.literal_column(f"'{DATABASE_ID}'"),

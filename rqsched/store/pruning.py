@@ -20,6 +20,7 @@ from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import (
     IS_OPEN_TARGET,
+    IS_OWED,
     audit_events,
     backfills,
     counted,
@@ -30,9 +31,12 @@ from rqsched.store.tables import (
     schedules,
     targets,
     uncounted,
+    upstream_ends,
 )
 
-_BELONGINGS = (counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys)
+_BELONGINGS = (
+    counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
+)  # fmt: skip
 """`counted` goes first: whoever counts the runs of the schedule has ended then, and nobody begins anew."""
 _LONGEST = timedelta(minutes=10)
 """How long one DELETE of a purge may take: a schedule may have any number of rows."""
@@ -43,6 +47,7 @@ def purge_schedule(connection: Connection, uid: str) -> None:
     with without_limits(connection, for_at_most=_LONGEST):
         for table in _BELONGINGS:
             connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.upstream_uid == uid, ~IS_OWED))
         connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 
 
@@ -161,6 +166,9 @@ def delete_targets(connection: Connection, run_uids: Sequence[str], limit: int) 
 def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], pruned_to: datetime | None) -> None:
     """Delete runs of a locked schedule, and remember with it up to which occurrence runs were deleted."""
     connection.execute(sa.delete(runs).where(dialect_of(connection).one_of(runs.c.uid, uids)))
+    # Such a run ends no more; what is owed for it still is.
+    is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
+    connection.execute(sa.delete(upstream_ends).where(is_one, ~IS_OWED))
     if pruned_to is None:  # none of them stood for an occurrence
         return
     is_behind = schedules.c.pruned_to.is_(None) | (schedules.c.pruned_to < pruned_to)

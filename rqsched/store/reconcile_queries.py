@@ -56,10 +56,14 @@ def due_links(
 
 
 def without_next_time(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read active schedules without a next time; those that wait for a run only when that run has ended."""
+    """Read active schedules without a next time; those that wait for a run only when that run has ended.
+
+    Those that come after others have none.
+    """
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
+    statement = statement.where(schedules.c.upstream_id.is_(None))
     # In the order of the index that has them: where many are paused, PostgreSQL expects many and would walk all by uid.
     return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -36,6 +37,8 @@ _ALL = (*DEFINITION, *_SCHEDULE)
 _STATUS_AT = _SCHEDULE.index("status")
 _RUN_STATUS_AT = _RUN.index("status")
 _RUN_KIND_AT = _RUN.index("kind")
+_RUN_UPSTREAM_AT = _RUN.index("upstream_run_uid")
+_MANUAL, _AFTER = RunKind.MANUAL.value, RunKind.AFTER.value
 SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
 """The columns `to_schedule` reads, in its order."""
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
@@ -89,7 +92,8 @@ def to_run(row: Sequence[Any]) -> Run:
     """Read a run from a row of RUN_COLUMNS."""
     values = list(row)
     values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
-    values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT])
+    # One that comes after another schedule's is stored as a word that an older release knows.
+    values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT] if values[_RUN_UPSTREAM_AT] is None else _AFTER)
     return _made(Run, zip(_RUN, values, strict=True))
 
 
@@ -130,7 +134,11 @@ def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     """Return the columns of a run, or the named ones."""
     values = zip(names, _reader(tuple(names))(run), strict=True)
-    return {name: value.value if name in _WORDS else value for name, value in values}
+    return {name: _stored(value) if name in _WORDS else value for name, value in values}
+
+
+def _stored(word: StrEnum) -> str:
+    return _MANUAL if word is RunKind.AFTER else word.value
 
 
 def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
@@ -143,7 +151,7 @@ def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Se
     if not found:
         return dict.fromkeys(names, ())
     columns = zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True)
-    return {name: [word.value for word in values] if name in _WORDS else values for name, values in columns}
+    return {name: [_stored(word) for word in values] if name in _WORDS else values for name, values in columns}
 
 
 @lru_cache(maxsize=1024)

@@ -152,9 +152,18 @@ def lock_quota(connection: Connection, namespace: str) -> None:
     It writes a row, so that a transaction whose snapshot is older than another's write fails instead of counting
     without it. On SQLite a transaction that writes is alone anyway.
     """
+    _lock_of("quota", connection, namespace)
+
+
+def lock_upstreams(connection: Connection, namespace: str) -> None:
+    """Let nobody else change which schedules of a namespace come after which, until the transaction ends."""
+    _lock_of("upstreams", connection, namespace)
+
+
+def _lock_of(what: str, connection: Connection, namespace: str) -> None:
     if not dialect_of(connection).has_one_writer:
         digest = hashlib.blake2b(namespace.encode(), digest_size=24).hexdigest()
-        set_value(connection, f"quota:{digest}", "")
+        set_value(connection, f"{what}:{digest}", "")
 
 
 def count_declared(connection: Connection, namespace: str, *, with_bytes: bool = True) -> tuple[int, int]:

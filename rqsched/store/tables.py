@@ -220,6 +220,9 @@ schedules = sa.Table(
     _text("skips"),
     _text("calendars"),
     sa.Column("limit_group", sa.String(511)),
+    sa.Column("upstream_id", Name),
+    sa.Column("followed_at", Instant),
+    sa.Column("missed_run_uid", Uid),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -244,6 +247,10 @@ RESUMES = schedules.c.resume_at.is_not(None)
 PartialIndex("ix_rqsched_schedules_resuming", schedules.c.resume_at, schedules.c.uid, where=RESUMES)
 IS_OF_GROUP = schedules.c.limit_group.is_not(None)
 PartialIndex("ix_rqsched_schedules_limit", schedules.c.limit_group, schedules.c.status, where=IS_OF_GROUP)
+COMES_AFTER = schedules.c.upstream_id.is_not(None) & IS_LIVE
+PartialIndex(
+    "ix_rqsched_schedules_upstream", schedules.c.namespace, schedules.c.upstream_id, schedules.c.uid, where=COMES_AFTER
+)
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
@@ -328,10 +335,12 @@ runs = sa.Table(
     # Written by grants, which lock the group's row and then that of the run, no schedule.
     sa.Column("granted_at", Instant),
     sa.Column("passed_at", Instant),
+    # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
+    sa.Column("upstream_run_uid", Uid),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),
-    _is_one_of("kind", RunKind),
+    _is_one_of("kind", [kind for kind in RunKind if kind is not RunKind.AFTER]),
     _is_one_of("status", RunStatus),
 )
 
@@ -367,6 +376,8 @@ PartialIndex(
     "ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, runs.c.granted_at, runs.c.uid, where=IS_LIMITED
 )
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
+IS_AFTER = runs.c.upstream_run_uid.is_not(None)
+PartialIndex("uq_rqsched_runs_upstream", runs.c.upstream_run_uid, runs.c.schedule_uid, unique=True, where=IS_AFTER)
 
 MAY_EXPIRE = runs.c.start_by.is_not(None) & (runs.c.status == constant(RunStatus.PENDING))
 PartialIndex("ix_rqsched_runs_start_by", runs.c.start_by, runs.c.uid, where=MAY_EXPIRE)
@@ -581,6 +592,27 @@ PartialIndex("ix_rqsched_deliveries_open", deliveries.c.due_at, deliveries.c.uid
 HAS_FAILED_DELIVERY = deliveries.c.status == sa.literal_column("'failed'")
 PartialIndex("ix_rqsched_deliveries_failed", deliveries.c.ended_at, deliveries.c.uid, where=HAS_FAILED_DELIVERY)
 sa.Index("ix_rqsched_deliveries_schedule_uid", deliveries.c.schedule_uid, deliveries.c.uid)
+
+upstream_ends = sa.Table(
+    "rqsched_upstream_ends",
+    metadata,
+    sa.Column("run_uid", Uid, primary_key=True),
+    sa.Column("schedule_uid", Uid, primary_key=True),
+    sa.Column("upstream_uid", Uid, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("ended_at", Instant, nullable=False),
+    sa.Column("due_at", Instant),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    _text("error"),
+    sa.Column("followed", sa.String(16)),
+    sa.Column("followed_at", Instant),
+    sqlite_with_rowid=False,
+)
+"""Ends of runs for the schedules that come after theirs: what is owed to those, and what became of it."""
+IS_OWED = upstream_ends.c.due_at.is_not(None)
+PartialIndex("ix_rqsched_upstream_ends_owed", upstream_ends.c.schedule_uid, upstream_ends.c.due_at, where=IS_OWED)
+sa.Index("ix_rqsched_upstream_ends_schedule_uid", upstream_ends.c.schedule_uid, upstream_ends.c.ended_at)
+sa.Index("ix_rqsched_upstream_ends_upstream_uid", upstream_ends.c.upstream_uid, upstream_ends.c.due_at)
 
 
 def is_outside(namespaces: Collection[str], of: sa.Column[Any] | None = None) -> list[sa.ColumnElement[bool]]:

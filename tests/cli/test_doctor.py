@@ -66,6 +66,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "environments",
             "workers",
             "foreign workers",
+            "after",
             "blocked",
             "excluded",
             "newer release",

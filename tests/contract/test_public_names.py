@@ -16,6 +16,7 @@ from rqsched.core.option_table import Options
 from tests.contract.sources import modules
 
 PUBLIC_NAMES = {
+    "After",
     "Answer",
     "AuditRecord",
     "BackfillProgress",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rqsched.core import audit, lifecycle
+from rqsched.core.after import UpstreamEnd, decide_after
 from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.fire_decision import decide_fire_failed
@@ -19,7 +20,7 @@ from rqsched.core.runs_on_request import Trigger, decide_retry_on_request, decid
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidPayloadError
 from rqsched.spec.calendars import Calendar
-from rqsched.spec.spec import Every, Once, Spec
+from rqsched.spec.spec import After, Every, Once, Spec
 from tests.support.decisions import IDENTITY, active, definition, fire, holding, overlapping, run
 from tests.support.env import HOUR, MINUTE, NOON
 
@@ -83,6 +84,11 @@ def every_event() -> list[Event]:
     patient = active(policies=Policies(start_within=HOUR))
     late = replace(run(1, "pending"), queued_at=NOON, start_by=NOON + HOUR)
     ann = CommandContext(principal="ann")
+    after = active(After("nightly"), policies=Policies(catch_up_window=HOUR))
+    ends = [
+        UpstreamEnd(uid, IDENTITY.uid, "U", "succeeded", at, at) for uid, at in (("A", NOON), ("B", NOON + 3 * HOUR))
+    ]
+    busy = active(After("nightly"), policies=Policies(overlap=OverlapPolicy.BUFFER_ALL))
     skipping = lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away", context=ann)
     done = replace(hourly, status=ScheduleStatus.DONE)
     calendar = Calendar("holidays", ("2026-01-15",), revision=2, edit="2", since=NOON, changed_by="ann")
@@ -126,6 +132,9 @@ def every_event() -> list[Event]:
         settle(hourly, AttemptResult(AttemptOutcome.TERMINATED, reason="it hangs")),
         settle(hourly, AttemptResult(AttemptOutcome.TARGETS_ENDED, target_counts='{"succeeded":1}')),
         decide_retry_on_request(hourly, [run(2)], run(1, "failed"), now=NOON, reason="repaired"),
+        decide_after(after, [], ends, now=NOON + 3 * HOUR)[0],
+        decide_after(holding(after, run(1)), [run(1)], ends, now=NOON)[0],
+        decide_after(holding(busy, run(1)), [run(1)], ends, now=NOON)[0],
         decide_drain(holding(hourly, asked), [asked], now=NOON),
         decide_stop_backfill(
             hourly, now=NOON, backfill_uid=run(9).uid, start_at=NOON, end_at=NOON + HOUR, attempted=1, reason="wrong"
@@ -147,13 +156,14 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
         "SchedulePaused": {"until", "catch_up"},
         "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
-        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids"},
+        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "upstream_run_id"},
         "ScheduleTriggerSkipped": {
             "occurrence_time",
             "blocking_run_id",
             "asked_at",
             "asked_by",
             "asked_reason",
+            "upstream_run_id",
         },
         "ScheduleDeleted": {"dropped_buffered"},
     }

@@ -7,22 +7,26 @@ at the very instant of an occurrence looks like that occurrence skipped. Tests t
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
+import sqlalchemy as sa
 from rq.job import Job
 
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
+from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
 from rqsched.core.results import LimitDescription
 from rqsched.store import deliveries, limits, metadata
+from rqsched.store.tables import upstream_ends
 from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
@@ -45,10 +49,79 @@ def check_invariants(runtime: Runtime, *, with_redis: bool = True, skew: timedel
         checks.append(lambda story: i7_live_deliveries(runtime, story))
     problems = {story.name: [problem for check in checks for problem in check(story)] for story in stories}
     problems["limits"] = list(limits_hold(runtime, is_idle=with_redis))
+    problems["ends"] = [*each_end_once(runtime, stories), *(nothing_owed(runtime, stories) if with_redis else ())]
     bad = {name: found for name, found in problems.items() if found}
     if bad:
         texts = [f"{name}:\n" + "\n".join(f"  * {problem}" for problem in found) for name, found in bad.items()]
-        raise AssertionError("\n".join(texts + [story.lines() for story in stories if story.name in bad]))
+        shown = [story for story in stories if story.name in bad or (bad.get("ends") and story.is_of_an_edge)]
+        raise AssertionError("\n".join(texts + [story.lines() for story in shown]))
+
+
+def each_end_once(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
+    """Each first end that counts, of a run that is not backfilled, has one outcome for each schedule after its own."""
+    ends = runtime.database.read(_read_ends)
+    owed = {(end.run_uid, end.schedule_uid): end for end in ends}
+    by_uid = {run.uid: run for story in stories for run in story.runs}
+    started = Counter((run.upstream_run_uid, run.schedule_uid) for run in by_uid.values() if run.kind is RunKind.AFTER)
+    yield from (f"I2: {uid} started {count} runs of {to}" for (uid, to), count in started.items() if count > 1)
+    yield from (
+        f"I1: a run of {to} came after {uid}, of which nothing is known" for uid, to in started if (uid, to) not in owed
+    )
+    stories_by_uid = {story.schedule.uid: story for story in stories}
+    for key, end in owed.items():
+        story = stories_by_uid.get(end.schedule_uid)
+        if story is None or not story.has_all_runs or not story.has_all_events:
+            continue
+        skips = sum(
+            event.event_type == audit.SKIPPED and event.payload.get("upstream_run_id") == end.run_uid
+            for event in story.events
+        )
+        if started[key] + skips > 1 or (end.followed in {"started", "skipped"} and started[key] + skips != 1):
+            found = f"{started[key]} runs of {story.name} and {skips} skips"
+            yield f"I1: the end of {end.run_uid} has {found}: {end.followed}"
+    for story in stories:
+        if story.schedule.upstream_id is None or story.schedule.status is ScheduleStatus.DELETED or story.skew:
+            continue
+        yield from _unrecorded(story, stories, owed)
+
+
+def nothing_owed(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
+    """After a reconcile pass, each end whose time has come has an outcome; not where nothing may begin."""
+    by_uid = {story.schedule.uid: story for story in stories}
+    for end in runtime.database.read(_read_ends):
+        story = by_uid.get(end.schedule_uid)
+        is_held = story is None or _is_frozen(runtime, story) or runtime.hold.is_on
+        if end.due_at is not None and end.due_at <= runtime.now() and not is_held:
+            yield f"I1: the end of {end.run_uid} is owed to {end.schedule_uid} since {end.ended_at}: {end.error}"
+
+
+def _unrecorded(story: Story, stories: Sequence[Story], owed: Mapping[tuple[str, str], UpstreamEnd]) -> Iterator[str]:
+    """Find ends that count and were never written; not where the schedule came after others before."""
+    after = story.schedule.spec.after
+    if after is None or any("spec" in event.payload.get("changed_fields", ()) for event in story.events):
+        return
+    for upstream in stories:
+        named = upstream.schedule.namespace, upstream.schedule.schedule_id
+        if named != (story.schedule.namespace, after.schedule_id):
+            continue
+        for run in upstream.runs:
+            counts = run.kind is not RunKind.BACKFILL and run.trigger_number is not None and run.ended_at is not None
+            is_later = counts and run.ended_at is not None and run.ended_at > story.schedule.created_at
+            has_counted = is_later and (
+                after.on == "end" or (run.status is RunStatus.SUCCEEDED) is (after.on == "success")
+            )
+            if has_counted and (run.uid, story.schedule.uid) not in owed and not _was_dropped(run):
+                yield f"I1: {run.uid} of {upstream.name} ended {run.status.value}, and nothing is owed to {story.name}"
+
+
+def _was_dropped(run: Run) -> bool:
+    """Say of a retry on request that it was dropped while it waited: it is no end anew."""
+    return run.status is RunStatus.CANCELLED and run.is_asked and run.queued_at is None
+
+
+def _read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
+    names = [*UpstreamEnd.__dataclass_fields__]
+    return [UpstreamEnd(*row) for row in connection.execute(sa.select(*(upstream_ends.c[name] for name in names)))]
 
 
 def i1_one_outcome(story: Story) -> Iterator[str]:
@@ -78,13 +151,14 @@ def i2_one_run(story: Story) -> Iterator[str]:
     for event in story.events:
         is_start = event.event_type in {audit.TRIGGERED, audit.BUFFERED}
         is_gone = is_start and event.workflow_run_id not in story.by_uid
-        is_occurrence = ":manual:" not in (event.workflow_instance_id or "")
+        is_occurrence = not {":manual:", ":after:"} & {*re.findall(":[a-z]+:", event.workflow_instance_id or "")}
         at = event.payload.get("occurrence_time")
         if is_gone and is_occurrence and at is not None:
             occurrence_at = datetime.fromisoformat(at)
             if story.pruned_to is None or occurrence_at > story.pruned_to:
                 yield f"I2: the run of {occurrence_at} is gone, and pruned_to is {story.pruned_to}"
-    counts = Counter(run.occurrence_at for run in story.runs if run.kind is not RunKind.MANUAL)
+    of_occurrences = (run for run in story.runs if run.kind not in {RunKind.MANUAL, RunKind.AFTER})
+    counts = Counter(run.occurrence_at for run in of_occurrences)
     yield from (f"I2: the occurrence {at} has {count} runs" for at, count in counts.items() if count > 1)
 
 
@@ -97,7 +171,7 @@ def i3_next_time(story: Story) -> Iterator[str]:
         return
     if schedule.remaining == 0:
         yield "I3: it is active with no run remaining"
-    if schedule.next_run_at is not None:
+    if schedule.next_run_at is not None or schedule.upstream_id is not None:
         return
     awaited = story.by_uid.get(schedule.awaiting_run_uid or "")
     is_draining = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0 or schedule.skips is not None
@@ -128,7 +202,8 @@ def _early(story: Story, event: AuditRecord, run: Run, status: ScheduleStatus) -
 
 def _status_after(event: AuditRecord, status: ScheduleStatus) -> ScheduleStatus:
     if event.event_type == audit.CREATED:
-        return ScheduleStatus.ACTIVE if event.payload.get("next_fire_at") else ScheduleStatus.PAUSED
+        fires = event.payload.get("next_fire_at") or "after" in event.payload["spec"]
+        return ScheduleStatus.ACTIVE if fires else ScheduleStatus.PAUSED
     if event.event_type == audit.RESUMED:
         return ScheduleStatus.ACTIVE
     has_ended = status in {ScheduleStatus.DEAD, ScheduleStatus.DELETED}

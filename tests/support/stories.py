@@ -20,7 +20,7 @@ from rqsched.core import audit
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import Run, RunKind, Schedule, ScheduleStatus
 from rqsched.spec.calendars import Calendar
-from rqsched.spec.members import Once
+from rqsched.spec.members import After, Once
 from rqsched.spec.spec import Spec
 from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
 from rqsched.store.tables import audit_events, calendars, runs, schedules
@@ -62,6 +62,11 @@ class Story:
     @property
     def name(self) -> str:
         return f"{self.schedule.namespace}/{self.schedule.schedule_id} ({self.schedule.uid})"
+
+    @property
+    def is_of_an_edge(self) -> bool:
+        """Whether it comes after another one, or another one after it."""
+        return self.schedule.upstream_id is not None or self.schedule.followed_at is not None
 
     @property
     def kept_from(self) -> datetime | None:
@@ -242,7 +247,7 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
             walk.timed_at = max(walk.timed_at, at)
         if event.event_type == audit.CREATED:
             walk.spec, walk.timed_at = story.spec_of(event), max(walk.timed_at, at)
-            if event.payload.get("next_fire_at") is not None:
+            if event.payload.get("next_fire_at") is not None or walk.spec.after is not None:
                 walk.open(at)
         elif event.event_type == audit.UPDATED and "spec" in event.payload["changed_fields"]:
             _respecify(walk, story, event)
@@ -301,7 +306,7 @@ def _reopen(walk: _Walk, event: AuditRecord) -> None:
 
 
 def _reanchored(spec: Spec, at: datetime) -> Spec:
-    members = [m if isinstance(m, Once) or m.anchor is None else replace(m, anchor=at) for m in spec.members]
+    members = [m if isinstance(m, Once | After) or m.anchor is None else replace(m, anchor=at) for m in spec.members]
     return replace(spec, members=tuple(members)).with_calendars(spec.contents)
 
 
@@ -335,6 +340,8 @@ def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime,
                 outcomes[run.occurrence_at].append(f"run {run.number} (event {event.sequence})")
             elif run is None and at is not None and datetime.fromisoformat(at) in required:
                 outcomes[datetime.fromisoformat(at)].append(f"a pruned run (event {event.sequence})")
+        elif event.payload.get("upstream_run_id") is not None:
+            continue  # the end of another schedule's run, see `each_end_once`
         elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
             instant = datetime.fromisoformat(at)
             if instant != event.recorded_at or instant in required:  # else a trigger was refused, maybe several at once

@@ -17,7 +17,7 @@ from rqsched.core.ids import DeliveryJobId
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes as store
-from rqsched.store import deliveries, registered_workflows
+from rqsched.store import deliveries, registered_workflows, upstream_ends
 from rqsched.store.database import Connection, Database
 from rqsched.transport.job_queue import JobSpec
 from rqsched.transport.transport import Transport
@@ -59,6 +59,10 @@ class Notifier:
 
     def write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write Changes and what they owe, in the caller's transaction."""
+        for change in changes:
+            if change.after.followed_at is not None:
+                upstream_ends.record(connection, changes)
+                break
         store.write(connection, changes)
         if owed := self._deliveries(changes):
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])

@@ -91,6 +91,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         _unless_held(runtime, attempts.fail_blocked(runtime)),
         _unless_held(runtime, schedules.drain(runtime)),
         attempts.repair_targets(runtime, everything=everything),
+        _unless_held(runtime, schedules.start_owed(runtime)),
         _unless_held(runtime, schedules.find_overdue(runtime)),
         _unless_held(runtime, attempts.find_long(runtime)),
         attempts.redeliver_notifications(runtime),

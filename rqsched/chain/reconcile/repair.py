@@ -62,6 +62,8 @@ class Recovered:
     """Notifications enqueued again, and attempts failed whose process vanished."""
     resumed: int = 0
     """Schedules that fire again because their pause was to end by itself."""
+    followed: int = 0
+    """Schedules that come after others to which something was owed."""
     failed: int = 0
     """Rows that could not be repaired now; the log says why."""
 

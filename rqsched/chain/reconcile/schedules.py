@@ -10,14 +10,15 @@ from functools import partial
 
 from rqsched.chain import backfill
 from rqsched.chain.calendars import plan_again
-from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_schedules
+from rqsched.chain.following import UNFOLLOWED, follow_one
+from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_each, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Change, Schedule
 from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
 from rqsched.errors import BackendUnavailableError, NewerReleaseError
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import backfills, calendars, changes, metadata, reconcile_queries
+from rqsched.store import backfills, calendars, changes, metadata, reconcile_queries, upstream_ends
 from rqsched.store.database import Connection
 from rqsched.transport.transport import Arm
 
@@ -47,6 +48,14 @@ def end_pauses(runtime: Runtime) -> Iterator[Recovered]:
 
 def _end_pause(connection: Connection, schedule: Schedule, now: datetime) -> Change:
     return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=now)
+
+
+def start_owed(runtime: Runtime) -> Iterator[Recovered]:
+    """Start what is owed to schedules that come after others, and due; nothing in a namespace that is frozen."""
+    for uids in pages_unfrozen(runtime, partial(upstream_ends.due, now=runtime.now())):
+        repairs = {uid: partial(follow_one, runtime, uid, skip_locked=True) for uid in uids}
+        followed, failed = repair_each(repairs, UNFOLLOWED)
+        yield Recovered(len(uids), followed=followed, failed=failed)
 
 
 def set_next_times(runtime: Runtime) -> Iterator[Recovered]:

@@ -19,7 +19,7 @@ from rqsched.http.native.requests import (
     RetryRequest,
     TimingRequest,
 )
-from rqsched.spec.spec import Cron, Every, Member, Once, Spec
+from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 
 _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
@@ -33,7 +33,7 @@ _ALIASES = {
     "owner": "user_profile_id",
     "workflow": "workflow_id",
 }
-_MEMBERS = ("spec", "cron", "interval", "interval_seconds", "once", "offset", "from_completion")
+_MEMBERS = ("spec", "cron", "interval", "interval_seconds", "once", "offset", "from_completion", "after", "on")
 _WINDOW = ("start_at", "end_at")
 _OF_SURFACE = ("name", "trigger_node_id", "user_profile_id")
 
@@ -133,9 +133,9 @@ def _spec(body: TimingRequest, current: Spec | None) -> Spec:
             raise InvalidInputError(others[0], "cannot be combined with spec, which is complete; send one of them")
         return Spec.coerce(body.spec, body.timezone)
     members = _members(body)
-    if current is None:
+    if current is None or body.after is not None:
         if not members:
-            raise InvalidSpecError("spec", "is missing; send cron, interval, interval_seconds, once or spec")
+            raise InvalidSpecError("spec", "is missing; send cron, interval, interval_seconds, once, after or spec")
         return Spec(members, body.timezone, body.start_at, body.end_at)
     return Spec(
         members or current.members,
@@ -149,11 +149,16 @@ def _members(body: TimingRequest) -> list[Member]:
     interval = _interval(body)
     if interval is None and (body.offset is not None or body.from_completion):
         raise InvalidInputError("interval", "is missing; offset and from_completion need an interval")
+    if body.on is not None and body.after is None:
+        raise InvalidInputError(
+            "after", "is missing; on says which ends of the runs of that schedule count, so name it"
+        )
     every = [Every(interval, offset=body.offset, from_completion=bool(body.from_completion))] if interval else []
     return [
         *(Cron(text, seconds="first") for text in body.cron or ()),
         *every,
         *(Once(instant) for instant in body.once or ()),
+        *([] if body.after is None else [After(body.after, body.on or "success")]),
     ]
 
 

@@ -31,6 +31,7 @@ from rqsched.core.results import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.spec.duration import parse_span
 from rqsched.spec.exclusion import MAX_EXCLUSIONS
+from rqsched.spec.members import ENDS
 
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_LABELS = 64
@@ -227,6 +228,11 @@ class TimingRequest(RequestBody):
     offset: Span | None = Field(default=None, description="Aligns the interval to the epoch plus this offset.")
     from_completion: bool | None = Field(default=None, description="Counts the interval from the end of each run.")
     once: Instants | None = Field(default=None, description="One instant, or several.")
+    after: Name | None = Field(
+        default=None,
+        description="The id of a schedule, of this namespace, whose runs it comes after; nothing beside it.",
+    )
+    on: Name | None = Field(default=None, description=f"Which of their ends count: {', '.join(ENDS)}.")
     timezone: Name | None = Field(default=None, description="IANA name, for crons that name no timezone.")
     start_at: Instant | None = Field(default=None, description="No occurrence before this instant.")
     end_at: Instant | None = Field(default=None, description="No occurrence at or after this instant.")

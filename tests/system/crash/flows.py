@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, Once, RetryPolicy
+from rqsched import After, Cron, Every, Once, RetryPolicy
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import creating, execution, firing, settling
@@ -22,9 +22,10 @@ from rqsched.chain import retrying as retrying_on_request
 from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.chain.reconcile import attempts, schedules
 from rqsched.core.ids import new_uid, parse_run_job_id
-from rqsched.core.model import TASK
+from rqsched.core.model import TASK, fence_of
 from rqsched.core.policy import FailurePolicy, OverlapPolicy
 from rqsched.core.schedule_options import define
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.work_horse import wait_for_end
 from rqsched.store import calendars, metadata
@@ -337,6 +338,61 @@ def first_run(env: CrashEnv) -> RunHandle:
 def backfill(overlap: str) -> Callable[[CrashEnv], None]:
     start, end = START - timedelta(minutes=31), START - timedelta(minutes=15)
     return of_report(lambda handle: handle.backfill(start, end, overlap=overlap))
+
+
+def come_after(env: CrashEnv, on: str = "success") -> None:
+    """Create a schedule that comes after the report."""
+    make(env, "later", spec=After("report", on=on))
+
+
+def followed(first: Callable[[CrashEnv], None], on: str = "success") -> Callable[[CrashEnv], None]:
+    """Another schedule comes after it."""
+
+    def prepare(env: CrashEnv) -> None:
+        first(env)
+        come_after(env, on)
+
+    return prepare
+
+
+def owed(env: CrashEnv) -> None:
+    """The process that ended the first run died before it started what comes after."""
+    followed(popped())(env)
+    claim = present(execution.claim_run(env.runtime, present(parse_run_job_id(env.job or ""))))
+    ended = AttemptResult(AttemptOutcome.SUCCEEDED)
+    assert settling.write_end(env.runtime, claim, ended, patience=env.runtime.end_patience)[1]
+    env.log.open("a").write(f"{claim.run.uid} {claim.run.attempt} {fence_of(present(claim.run.started_at))}\n")
+    env.clock.advance(HALF_A_SECOND)
+
+
+def start_owed(env: CrashEnv) -> None:
+    for _ in schedules.start_owed(env.runtime):
+        continue
+
+
+def make_two(env: CrashEnv) -> None:
+    make(env)
+    make(env, "other")
+
+
+def gone(env: CrashEnv) -> None:
+    """What another schedule comes after was deleted."""
+    make(env)
+    come_after(env)
+    report(env).delete()
+
+
+def sync_backwards(env: CrashEnv) -> None:
+    options: Any = {"kwargs": {"log": str(env.log), "fails": 0}}
+    two = [Declaration("later", WORK, After("first"), options), Declaration("first", WORK, Every("60s"), options)]
+    env.scheduler.sync(two)
+
+
+def missed_while_paused(env: CrashEnv) -> None:
+    """The schedule that comes after is paused, and a run ended meanwhile."""
+    followed(popped())(env)
+    env.scheduler.get("later").pause()
+    execute(env)
 
 
 def sync(env: CrashEnv) -> None:
@@ -710,4 +766,38 @@ RECOVER = [
     Flow("prune", old_history, prune, is_atomic=False),
     Flow("recover after a flush", flushed, lambda env: env.scheduler.recover(), False, False, True),
 ]
-FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *LIMITS, *RECOVER]
+AFTER = [
+    Flow("create one that comes after it", made(), come_after),
+    Flow("update to come after another", make_two, lambda env: env.scheduler.get("other").update(spec=After("report"))),
+    Flow("sync two in the wrong order", nothing, sync_backwards),
+    Flow("create again what another comes after", gone, made()),
+    Flow("a run succeeds and one comes after it", followed(popped()), execute, is_atomic=False),
+    Flow(
+        "a run fails for good and one comes after it",
+        followed(popped(fails=9, retry=ONCE), "failure"),
+        execute,
+        is_atomic=False,
+    ),
+    Flow(
+        "a run succeeds for whose horse its worker writes and one comes after it",
+        followed(popped()),
+        write_for_horse,
+        is_atomic=False,
+    ),
+    Flow("a pass starts what is owed", owed, start_owed),
+    Flow(
+        "fire under cancel_other ends what one comes after",
+        followed(running(SECOND + HALF_A_SECOND, overlap="cancel_other"), "end"),
+        dispatch,
+        is_atomic=False,
+        is_whole=False,
+    ),
+    Flow(
+        "delete with retries that one comes after",
+        followed(retrying, "failure"),
+        of_report(lambda h: h.delete()),
+        is_atomic=False,
+    ),
+    Flow("resume after an end", missed_while_paused, lambda env: env.scheduler.get("later").resume("once")),
+]  # fmt: skip
+FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *AFTER, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *LIMITS, *RECOVER]

@@ -68,6 +68,10 @@ BESIDE_POSTGRES = {
     "a run fails and somebody is told",
     "a notification is delivered",
     "an overdue schedule is found",
+    "create again what another comes after",
+    "a run succeeds and one comes after it",
+    "a pass starts what is owed",
+    "update to come after another",
 }
 """What `make test` crashes beside PostgreSQL too: one of each kind; `make proofs` crashes everything beside both."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
-from rqsched import Spec, jobs
+from rqsched import After, Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import execution, reconcile, settling
 from rqsched.chain.claim import Claim
@@ -20,10 +20,12 @@ from rqsched.chain.runtime import using
 from rqsched.core.ids import parse_run_job_id
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, RqschedError
+from rqsched.spec.members import ENDS
 from rqsched.store import metadata, tables
 from rqsched.store.database import Connection
-from tests.support.invariants import check_invariants, i8_executions
+from tests.support.invariants import check_invariants, i8_executions, nothing_owed
 from tests.support.narrow import present
+from tests.support.stories import read_stories
 from tests.system.worlds.declarations import declaration
 from tests.system.worlds.faults import Crash, Faults, swallowed_errors
 from tests.system.worlds.rest import check_rest, watched_links
@@ -81,8 +83,13 @@ class World:
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed
         self._has_calendars = seed % 300 >= 250 and not is_skewed
+        self._comes_after = seed % 300 >= 225 and not is_skewed
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
+        if self._comes_after:
+            self._weights = [
+                20 if act is World.come_after else one for act, one in zip(_ACTS, self._weights, strict=True)
+            ]
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
@@ -140,7 +147,9 @@ class World:
         """While a freeze lasts no attempt begins and nothing starts a live run."""
         if before.frozen and before.frozen == after.frozen and act is not World.thaw:
             assert after.running <= before.running, "an attempt has begun in a frozen namespace"
-            assert after.live <= before.live, "a run was made in a frozen namespace"
+            # A resume makes the run that it catches up with, which waits for the thaw.
+            most = before.live + (self._comes_after and act in {World.resume, World.upsert})
+            assert after.live <= most, "a run was made in a frozen namespace"
 
     def freeze(self, actor: Actor) -> str:
         return str(actor.scheduler.freeze())
@@ -167,6 +176,18 @@ class World:
             spec = Spec.coerce(options["spec"])
             options["spec"] = replace(spec, exclude=(*spec.exclude, *self.random.sample(CALENDARS, 1)))
         return options
+
+    def come_after(self, actor: Actor) -> str:
+        """One schedule comes after another from now on, or would: where that is not there, or makes a circle."""
+        name, upstream = self.random.choice(SCHEDULES), self.random.choice(SCHEDULES)
+        after = After(upstream, on=self.random.choice(ENDS))
+        if self.random.random() < 0.5:
+            actor.scheduler.get(name).update(spec=after, jitter=0, spread=0, exclude=[])
+            return f"{name} {after}"
+        options = {key: value for key, value in self._declared().items() if key not in {"spec", "jitter", "spread"}}
+        self._names.append(name)
+        _, outcome = actor.scheduler.upsert(name, WORKFLOW, after, **options)
+        return f"{name} {after} {options} -> {outcome}"
 
     def create(self, actor: Actor) -> str:
         name = self.random.choice(SCHEDULES)
@@ -397,6 +418,7 @@ class World:
         check_invariants(runtime, with_redis=False, skew=self.skew)
         i8_executions(runtime, self.executed.elements())
         check_rest(runtime, self.network)
+        assert [*nothing_owed(runtime, read_stories(runtime))] == []
 
 
 Act = Callable[[World, Actor], str | None]
@@ -429,6 +451,7 @@ _CHANCES: dict[Act, int] = {
     World.thaw: 0,
     World.set_calendar: 0,
     World.delete_calendar: 0,
+    World.come_after: 0,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())

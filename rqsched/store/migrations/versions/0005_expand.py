@@ -1,6 +1,7 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
 ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
-namespaces; until when runs may start; calendars; limits across schedules.
+namespaces; until when runs may start; calendars; limits across schedules; which schedules come after others, and what
+is owed to them.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -49,6 +50,7 @@ def upgrade() -> None:
     op.create_index("ix_rqsched_runs_start_by", "rqsched_runs", ["start_by", "uid"], **may_expire)
     _create_calendars()
     _create_limits()
+    _create_upstream_ends()
 
 
 def downgrade() -> None:
@@ -56,6 +58,7 @@ def downgrade() -> None:
 
     Calendars are lost: a release that does not know them leaves schedules that name them alone.
     """
+    _drop_upstream_ends()
     op.drop_index("ix_rqsched_schedules_calendars", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "calendars")
     op.drop_table("rqsched_calendars")
@@ -187,6 +190,46 @@ def _drop_limits() -> None:
     op.drop_index("ix_rqsched_schedules_limit", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "limit_group")
     op.drop_table("rqsched_limits")
+
+
+# Which schedules come after others.
+def _create_upstream_ends() -> None:
+    op.add_column("rqsched_schedules", sa.Column("upstream_id", sa.String(255)))
+    op.add_column("rqsched_schedules", sa.Column("followed_at", INSTANT))
+    op.add_column("rqsched_schedules", sa.Column("missed_run_uid", sa.String(26)))
+    comes_after, key = _where("upstream_id IS NOT NULL AND status != 'deleted'"), ["namespace", "upstream_id", "uid"]
+    op.create_index("ix_rqsched_schedules_upstream", "rqsched_schedules", key, **comes_after)
+    op.add_column("rqsched_runs", sa.Column("upstream_run_uid", sa.String(26)))
+    is_after, key = _where("upstream_run_uid IS NOT NULL"), ["upstream_run_uid", "schedule_uid"]
+    op.create_index("uq_rqsched_runs_upstream", "rqsched_runs", key, unique=True, **is_after)
+    op.create_table(
+        "rqsched_upstream_ends",
+        sa.Column("run_uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("upstream_uid", sa.String(26), nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("ended_at", INSTANT, nullable=False),
+        sa.Column("due_at", INSTANT),
+        sa.Column("tries", sa.Integer, server_default="0", nullable=False),
+        sa.Column("error", sa.Text),
+        sa.Column("followed", sa.String(16)),
+        sa.Column("followed_at", INSTANT),
+        sa.PrimaryKeyConstraint("run_uid", "schedule_uid", name=op.f("pk_rqsched_upstream_ends")),
+        sqlite_with_rowid=False,
+    )
+    is_owed, name = _where("due_at IS NOT NULL"), "rqsched_upstream_ends"
+    op.create_index("ix_rqsched_upstream_ends_owed", name, ["schedule_uid", "due_at"], **is_owed)
+    op.create_index("ix_rqsched_upstream_ends_schedule_uid", name, ["schedule_uid", "ended_at"])
+    op.create_index("ix_rqsched_upstream_ends_upstream_uid", name, ["upstream_uid", "due_at"])
+
+
+def _drop_upstream_ends() -> None:
+    op.drop_table("rqsched_upstream_ends")
+    op.drop_index("uq_rqsched_runs_upstream", "rqsched_runs")
+    op.drop_column("rqsched_runs", "upstream_run_uid")
+    op.drop_index("ix_rqsched_schedules_upstream", "rqsched_schedules")
+    for name in ("missed_run_uid", "followed_at", "upstream_id"):
+        op.drop_column("rqsched_schedules", name)
 
 
 def _where(condition: str) -> dict[str, Any]:

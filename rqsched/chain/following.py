@@ -1,0 +1,137 @@
+"""Following: the runs of schedules that come after others start, once for each end that is owed to them.
+
+What is owed was written with the end (`store/upstream_ends.py`). The process that wrote it starts what comes after at
+once; what it leaves, because it dies or cannot, the next pass of reconcile does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rqsched.chain.runtime import Runtime
+from rqsched.core.after import MAX_ERROR, Followed, Thaw, decide_after, ended_runs, next_try_at
+from rqsched.core.audit import CommandContext
+from rqsched.core.model import Change
+from rqsched.errors import BackendUnavailableError
+from rqsched.store import changes, upstream_ends
+from rqsched.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 100
+"""How many ends one transaction follows."""
+MOST_OF_A_FREEZE = 10_000
+"""How many ends of a freeze or a hold are one."""
+
+
+def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: bool = False) -> None:
+    """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass.
+
+    Nothing is raised: the runs have ended. With `skip_locked` a schedule that another process holds is left to a pass.
+    """
+    # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
+    ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
+    if not ended or runtime.hold.is_on:
+        return
+    try:
+        for uid in runtime.database.read(partial(upstream_ends.owed_to, upstream_uids=sorted(ended))):
+            _follow_now(runtime, uid, skip_locked=skip_locked)
+    except BackendUnavailableError as error:
+        told = "what comes after %d schedules starts later: %s"
+        _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
+
+
+def _follow_now(runtime: Runtime, uid: str, *, skip_locked: bool) -> None:
+    try:
+        follow_one(runtime, uid, skip_locked=skip_locked)
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - as above
+        _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+
+
+UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
+
+
+def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool:
+    """Give what is owed to a schedule and due its outcome; returns whether something was.
+
+    What cannot be decided is tried again later, for ever: its error is recorded, and raised.
+    """
+    done = 0
+    try:
+        while followed := _follow_some(runtime, uid, skip_locked=skip_locked):
+            done += followed
+            if followed < MOST_AT_ONCE:
+                break
+    except BackendUnavailableError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+        runtime.database.transact(partial(_put_off, runtime, uid, text))
+        raise
+    return done > 0
+
+
+def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> None:
+    now = runtime.now()
+    ends = upstream_ends.read_owed(connection, uid, now, MOST_AT_ONCE)
+    upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
+
+
+def _follow_some(runtime: Runtime, uid: str, *, skip_locked: bool) -> int:
+    """Follow the oldest of what is owed to a schedule and due; returns how many ends that were."""
+    done, _ = _follow(runtime, uid, partial(decide_after, env=runtime.settings.env), skip_locked=skip_locked)
+    return done
+
+
+def follow_frozen(runtime: Runtime, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
+    """Let all that is owed to a schedule at the end of a freeze or a hold be one; returns what was written, if any."""
+    _, written = _follow(
+        runtime, uid, partial(decide_after, env=runtime.settings.env, asked=asked, thaw=thaw), is_frozen=True
+    )
+    return written
+
+
+def _follow(
+    runtime: Runtime,
+    uid: str,
+    decide_ends: Callable[..., tuple[Change, dict[str, Followed]]],
+    *,
+    skip_locked: bool = False,
+    is_frozen: bool = False,
+) -> tuple[int, Change | None]:
+    """Decide about what is owed to a schedule under its lock; returns how many ends that were, and what was written.
+
+    Nothing of a namespace that is frozen, unless `is_frozen` says so, nor of a schedule that a newer release wrote.
+    """
+    tried: Change | None = None
+    now = runtime.now()
+
+    def work(connection: Connection) -> tuple[int, Change | None]:
+        nonlocal tried
+        locked, frozen = changes.lock_to_fire(connection, [uid], skip_locked=skip_locked)
+        schedule = locked.get(uid)
+        if tried is not None and schedule == tried.after:  # it was written, and the answer lost
+            return 1, tried
+        if schedule is None or (frozen and not is_frozen) or schedule.spec.newer:
+            return 0, None
+        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (now, MOST_AT_ONCE)
+        ends = upstream_ends.read_owed(connection, uid, until, most)
+        runs = changes.open_runs_for_start(connection, [schedule], skip_locked=skip_locked) if ends else {}
+        if uid not in runs:
+            return 0, None
+        tried, outcomes = decide_ends(schedule, runs[uid], ends, now=now)
+        upstream_ends.write_outcomes(connection, uid, outcomes, now)
+        if not tried.is_empty:
+            runtime.notifier.write(connection, [tried])
+        return len(ends), tried
+
+    followed, written = runtime.database.transact(work)
+    if written is not None:
+        runtime.publish([written])
+        if written.after.followed_at is not None:
+            follow_ends(runtime, [written], skip_locked=skip_locked)
+    return followed, written

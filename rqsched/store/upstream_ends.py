@@ -1,0 +1,209 @@
+"""Ends of runs that schedules come after: what is owed to those, and what came of it. Each works in its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.core.after import Followed, UpstreamEnd, counts_for, ended_runs, may_be_followed
+from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, changed, parse_spec
+from rqsched.store.changes import find_all_named
+from rqsched.store.dialect import dialect_of
+from rqsched.store.pages import page_by_uid
+from rqsched.store.rows import (
+    SELECT_RUNS,
+    SELECT_SLIM_RUNS,
+    SELECT_SLIM_SCHEDULES,
+    columns_of,
+    insert_rows,
+    to_run,
+    to_schedule,
+)
+from rqsched.store.tables import (
+    COMES_AFTER,
+    IS_OPEN,
+    IS_OWED,
+    constant,
+    is_outside,
+    runs,
+    schedules,
+    upstream_ends,
+)
+
+_NAMES = [*UpstreamEnd.__dataclass_fields__]
+_SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
+
+
+def record(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write what Changes of locked schedules owe to those that come after them, before the Changes are written.
+
+    An end that was written once, of a run that was tried again since, stays as it is.
+    """
+    for change in changes:
+        if change.after.followed_at is None:
+            continue
+        ended = ended_runs(change)
+        if change.drops_retries:
+            ended += _retrying(connection, change)
+        if ended:
+            _record(connection, change.after, ended)
+
+
+def _retrying(connection: Connection, change: Change) -> list[Run]:
+    """Read the runs that a Change cancels while they wait for their next attempt, as they are then."""
+    is_retrying = IS_OPEN, runs.c.status == constant(RunStatus.RETRYING), runs.c.schedule_uid == change.after.uid
+    found = map(to_run, connection.execute(SELECT_RUNS.where(*is_retrying)))
+    ended = {"status": RunStatus.CANCELLED, "ended_at": change.after.updated_at}
+    return [changed(run, **ended) for run in found if may_be_followed(run)]
+
+
+def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) -> None:
+    columns = schedules.c.uid, schedules.c.spec
+    mine = schedules.c.namespace == upstream.namespace, schedules.c.upstream_id == upstream.schedule_id
+    after = {
+        row.uid: parse_spec(row.spec).after for row in connection.execute(sa.select(*columns).where(*mine, COMES_AFTER))
+    }
+    if not after:  # the last of them was deleted, or comes after another one now
+        forgotten = sa.update(schedules).where(schedules.c.uid == upstream.uid)
+        connection.execute(forgotten.values(followed_at=None))
+    rows = [
+        asdict(UpstreamEnd(run.uid, uid, upstream.uid, run.shown_status, run.ended_at, run.ended_at))
+        for run in ended
+        for uid, one in after.items()
+        if run.ended_at is not None and one is not None and counts_for(one.on, run.status)
+    ]
+    insert_rows(connection, upstream_ends, columns_of(rows), or_ignore=True)
+
+
+def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
+    """Return the uids of the schedules to which ends of runs of these schedules are owed."""
+    is_one = dialect_of(connection).one_of(upstream_ends.c.upstream_uid, upstream_uids)
+    found = sa.select(upstream_ends.c.schedule_uid).where(is_one, IS_OWED).distinct()
+    return sorted(connection.execute(found).scalars())
+
+
+def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
+    """Read what is owed to a locked schedule and due by now, or (None) all, the oldest first."""
+    mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
+    if now is not None:
+        mine.append(upstream_ends.c.due_at <= now)
+    found = _SELECT.where(*mine).order_by(upstream_ends.c.ended_at, upstream_ends.c.run_uid).limit(limit)
+    return [UpstreamEnd(*row) for row in connection.execute(found)]
+
+
+def read_one(
+    connection: Connection, schedule_uid: str, start: datetime | None = None, end: datetime | None = None
+) -> UpstreamEnd | None:
+    """Read the first end in [start, end) that was owed to a schedule, or the newest of all; None when there is none."""
+    found, at = _SELECT.where(upstream_ends.c.schedule_uid == schedule_uid), upstream_ends.c.ended_at
+    if start is not None and end is not None:
+        found = found.where(at >= start, at < end).order_by(at)
+    else:
+        found = found.order_by(at.desc())
+    row = connection.execute(found.limit(1)).first()
+    return None if row is None else UpstreamEnd(*row)
+
+
+def of_run(connection: Connection, run_uid: str) -> list[UpstreamEnd]:
+    """Read to whom the end of a run was owed, and what came of it."""
+    found = _SELECT.where(upstream_ends.c.run_uid == run_uid).order_by(upstream_ends.c.schedule_uid)
+    return [UpstreamEnd(*row) for row in connection.execute(found)]
+
+
+def run_after(connection: Connection, end: UpstreamEnd) -> Run | None:
+    """Read the run that an end started; None when it started none, or that was pruned."""
+    is_it = runs.c.upstream_run_uid == end.run_uid, runs.c.schedule_uid == end.schedule_uid
+    row = connection.execute(SELECT_SLIM_RUNS.where(*is_it)).first()
+    return None if row is None else to_run(row)
+
+
+def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[str, Followed], now: datetime) -> None:
+    """Write what became of ends that were owed to a locked schedule, by the uids of the runs."""
+    for followed in {*outcomes.values()}:
+        uids = [uid for uid, one in outcomes.items() if one is followed]
+        is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
+        moved = sa.update(upstream_ends).where(upstream_ends.c.schedule_uid == schedule_uid, is_one, IS_OWED)
+        connection.execute(moved.values(followed=followed.value, followed_at=now, due_at=None, error=None))
+
+
+def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]], error: str) -> None:
+    """Write that ends could not be followed, why, and when each is tried again."""
+    for end, due_at in ends:
+        is_it = upstream_ends.c.run_uid == end.run_uid, upstream_ends.c.schedule_uid == end.schedule_uid
+        moved = sa.update(upstream_ends).where(*is_it, IS_OWED)
+        connection.execute(moved.values(tries=end.tries + 1, error=error, due_at=due_at))
+
+
+def due(
+    connection: Connection, now: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
+) -> tuple[list[str], str | None]:
+    """Read a page of the schedules to which something is owed and due by now."""
+    uid = upstream_ends.c.schedule_uid.label("uid")
+    is_due = IS_OWED, upstream_ends.c.due_at <= now, *is_outside(frozen, upstream_ends.c.schedule_uid)
+    rows, cursor = page_by_uid(
+        connection, sa.select(uid).where(*is_due).distinct(), upstream_ends.c.schedule_uid, after, limit
+    )
+    return [row.uid for row in rows], cursor
+
+
+def owing(
+    connection: Connection, namespace: str | None, frozen: Collection[str], after: str | None, limit: int
+) -> tuple[list[str], str | None]:
+    """Read a page of the schedules to which something is owed: in a namespace, or in all that are not `frozen`."""
+    uid = upstream_ends.c.schedule_uid
+    mine = sa.exists().where(schedules.c.uid == uid, schedules.c.namespace == namespace)
+    where = is_outside(frozen, uid) if namespace is None else [mine]
+    rows, cursor = page_by_uid(
+        connection, sa.select(uid.label("uid")).where(IS_OWED, *where).distinct(), uid, after, limit
+    )
+    return [row.uid for row in rows], cursor
+
+
+def gone(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read schedules of a namespace, or of all, that come after one that is not there any more."""
+    other = schedules.alias()
+    is_it = other.c.namespace == schedules.c.namespace, other.c.schedule_id == schedules.c.upstream_id
+    is_there = sa.exists().where(*is_it, other.c.status != constant(ScheduleStatus.DELETED))
+    mine = [] if namespace is None else [schedules.c.namespace == namespace]
+    found = SELECT_SLIM_SCHEDULES.where(COMES_AFTER, ~is_there, *mine).order_by(schedules.c.uid).limit(limit)
+    return [to_schedule(connection, row) for row in connection.execute(found)]
+
+
+def late(
+    connection: Connection, namespace: str | None, before: datetime, limit: int
+) -> list[tuple[Schedule, str | None]]:
+    """Read to which schedules something is owed of before an instant, the first of it, and why it failed last."""
+    mine = [] if namespace is None else [schedules.c.namespace == namespace]
+    columns = *SELECT_SLIM_SCHEDULES.selected_columns, upstream_ends.c.error
+    found = sa.select(*columns).join(upstream_ends, upstream_ends.c.schedule_uid == schedules.c.uid)
+    found = found.where(IS_OWED, upstream_ends.c.ended_at < before, *mine).order_by(upstream_ends.c.ended_at)
+    first = dict[str, tuple[Schedule, str | None]]()
+    for *row, error in connection.execute(found.limit(limit)):
+        schedule = to_schedule(connection, row)
+        first.setdefault(schedule.uid, (schedule, error))
+    return [*first.values()]
+
+
+def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[str]) -> dict[str, str]:
+    """Return the schedule that each of these comes after, and each of those, and so on, by their ids."""
+    found: dict[str, str] = {}
+    wanted = set(schedule_ids)
+    while wanted:
+        known = find_all_named(connection, namespace, sorted(wanted))
+        step = {id_: one.upstream_id for id_, one in known.items() if one.upstream_id is not None}
+        found |= step
+        wanted = {*step.values()} - found.keys()
+    return found
+
+
+def follow_from(connection: Connection, namespace: str, schedule_ids: Collection[str], now: datetime) -> None:
+    """Let locked schedules know that others come after them."""
+    is_one = dialect_of(connection).one_of(schedules.c.schedule_id, sorted(schedule_ids))
+    mine = schedules.c.namespace == namespace, is_one, schedules.c.followed_at.is_(None)
+    connection.execute(
+        sa.update(schedules).where(*mine, schedules.c.status != ScheduleStatus.DELETED.value).values(followed_at=now)
+    )
