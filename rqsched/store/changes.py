@@ -614,7 +614,7 @@ _LATER = {
 def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a new schedule has by default; psycopg reads a longer statement anew each time."""
     if any(values[name] != default for name, default in _LATER.items()):
-        return values
+        return {name: value for name, value in values.items() if name != "followed_at" or value is not None}
     return {name: value for name, value in values.items() if name not in _LATER}
 
 
