@@ -475,7 +475,9 @@ ORDER = (
                 "            runtime.notifier.write(connection, [decided])\n",
                 "            runtime.publish([decided])\n            runtime.notifier.write(connection, [decided])\n",
             ),
-            Edit("rqsched/chain/settling.py", "    if change is not None:\n        runtime.publish([change])\n", ""),
+            Edit(
+                "rqsched/chain/settling.py", "        runtime.publish([change])\n        if change", "        if change"
+            ),
         ),
         (_CRASH.format("a run fails and is retried"), _CRASH.format("a run ends and the next is drained")),
     ),
@@ -639,8 +641,8 @@ ANSWERS = (
     _edit(
         "a repeated end does not recognise its own commit",
         "chain/settling.py",
-        "            return decided, decided is not None\n",
-        "            return None, False\n",
+        "            return decided, True\n        return _standing",
+        "            return None, False\n        return _standing",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
         _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
@@ -1513,7 +1515,7 @@ CLOCKS = (
     _edit(
         "a declaration changes what is stored about changes of the clocks",
         "core/lifecycle.py",
-        '("shift", None) if stored is None else (stored.dst_gap, stored.dst_fold)',
+        '("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)',
         '("shift", None)',
         f"tests/core/test_{_CLOCKS}a_declaration_that_does_not_say_it_never_changes_what_is_stored[30 2 * * *]",
     ),
@@ -1629,7 +1631,123 @@ TRACES = (
     ),
 )
 
+_AFTER = _CHAIN + "after.py::test_"
+_PURE_AFTER = "tests/core/test_after.py::test_"
+_RING = "tests/system/concurrency/test_after.py::test_"
+AFTER = (
+    _edit(
+        "the end of a run is written without what it owes to the schedules after it",
+        "chain/notifications/notifier.py",
+        "                upstream_ends.record(connection, changes)\n",
+        "                pass\n",
+        _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
+        _AFTER + "the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass[postgres]",
+    ),
+    _edit(
+        "a success that others come after is written by the statement that owes nothing",
+        "core/settle_decision.py",
+        " and schedule.followed_at is None",
+        "",
+        _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[postgres]",
+    ),
+    _edit(
+        "what is owed is not written off with the run that it starts",
+        "chain/following.py",
+        "        upstream_ends.write_outcomes(connection, uid, outcomes, now)\n",
+        "",
+        _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
+    ),
+    _edit(
+        "a pass leaves what is owed",
+        "chain/reconcile/passes.py",
+        "        _unless_held(runtime, schedules.start_owed(runtime)),\n",
+        "",
+        _AFTER + "the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass[sqlite]",
+        _CRASH.format("a run succeeds and one comes after it"),
+    ),
+    _edit(
+        "what cannot be followed is given up",
+        "store/upstream_ends.py",
+        "values(tries=end.tries + 1, error=error, due_at=due_at)",
+        "values(tries=end.tries + 1, error=error, due_at=None)",
+        _AFTER + "what_cannot_be_decided_is_tried_for_ever[sqlite]",
+    ),
+    _edit(
+        "a backfilled run is come after",
+        "core/after.py",
+        "run.kind is not RunKind.BACKFILL and run.trigger_number",
+        "run.trigger_number",
+        _PURE_AFTER + "a_backfilled_run_and_one_that_never_began_are_not_come_after[True-backfill]",
+        _AFTER + "a_manual_run_and_a_retry_count_and_a_backfilled_run_does_not[sqlite]",
+    ),
+    _edit(
+        "what never began is come after",
+        "core/after.py",
+        " and run.trigger_number is not None",
+        "",
+        _AFTER + "what_waited_behind_another_run_and_never_began_is_no_end",
+    ),
+    _edit(
+        "the retries that a delete ends are come after by nothing",
+        "store/upstream_ends.py",
+        "        if change.drops_retries:\n",
+        "        if False:\n",
+        _AFTER + "a_deleted_schedule_ends_its_retries_and_each_is_a_failure[sqlite]",
+    ),
+    _edit(
+        "two change at once what comes after what",
+        "chain/upstreams.py",
+        "        system_queries.lock_upstreams(connection, namespace)\n",
+        "        pass\n",
+        _RING + "of_a_ring_that_many_close_at_once_one_edge_is_refused[postgres]",
+    ),
+    _edit(
+        "a circle that leads over three is not seen",
+        "core/after.py",
+        "            at = upstreams.get(at)\n",
+        "            at = None\n",
+        _AFTER + "a_circle_is_refused_and_named[sqlite]",
+        _PURE_AFTER + "a_circle_is_found_wherever_there_is_one",
+    ),
+    _edit(
+        "a schedule that is created again is come after by nobody",
+        "store/changes.py",
+        'values["followed_at"] = sa.case((is_followed(**named), values["created_at"]))',
+        "pass",
+        _AFTER + "a_schedule_that_is_created_again_is_still_come_after[postgres]",
+    ),
+    _edit(
+        "what comes after starts in a frozen namespace",
+        "chain/following.py",
+        "(frozen and not is_frozen)",
+        "False",
+        _AFTER + "what_came_during_a_freeze_is_one_at_the_thaw[sqlite-None-1]",
+    ),
+    _edit(
+        "each end of a pause is caught up",
+        "core/after.py",
+        "    if schedule.status is ScheduleStatus.PAUSED:\n",
+        "    if False:\n",
+        _PURE_AFTER + "a_pause_leaves_at_most_one_run_whatever_came_meanwhile",
+    ),
+    _edit(
+        "a schedule that comes after another is over when it has run",
+        "core/schedule_endings.py",
+        "    if schedule.upstream_id is not None:\n        return\n",
+        "",
+        _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
+    ),
+    _edit(
+        "a horse whose worker has written its end starts nothing after it",
+        "chain/settling.py",
+        "        if decided is None and schedule.followed_at is None:\n",
+        "        if decided is None:\n",
+        _CRASH.format("a run succeeds for whose horse its worker writes and one comes after it"),
+    ),
+)
+
 MUTATIONS = (
+    *AFTER,
     *FENCES,
     *ORDER,
     *FOLLOWING,
