@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -16,13 +16,15 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.lifecycle import decide_end_pause
-from rqsched.core.model import Run, Schedule, parse_spec
+from rqsched.core.model import Run, Schedule, ScheduleStatus, parse_spec
 from rqsched.core.occurrences import TICK, due_times
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.words import clock_warnings, in_words
+from rqsched.store import changes
 from rqsched.store.backfills import Backfill
+from rqsched.store.database import Connection
 from rqsched.store.run_queries import LatestRun
 
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -32,17 +34,20 @@ _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "r
 """The fields of a run that are kept as JSON text."""
 
 
-def describe(
-    schedule: Schedule, latest: Run | LatestRun | None = None, *, is_upstream_gone: bool = False
-) -> Description:
-    """Describe a schedule; `latest` is its newest run, if it has one.
-
-    `is_upstream_gone` says that the schedule it comes after is not there any more.
-    """
+def describe(schedule: Schedule, latest: Run | LatestRun | None = None, warnings: Sequence[str] = ()) -> Description:
+    """Describe a schedule; `latest` is its newest run, if it has one, and `warnings` are of `upstream_warnings`."""
     described = Description(**_fields(schedule, latest))
-    if is_upstream_gone:
-        described.warnings.append(f"it comes after {schedule.upstream_id}, which is not there any more")
+    described.warnings.extend(warnings)
     return described
+
+
+def upstream_warnings(connection: Connection, schedule: Schedule) -> list[str]:
+    """Say that the schedule which this one comes after is not there any more; nothing of every other one."""
+    upstream = schedule.upstream_id
+    if upstream is None or schedule.status is ScheduleStatus.DELETED:
+        return []
+    is_there = changes.find_named(connection, schedule.namespace, upstream) is not None
+    return [] if is_there else [f"it comes after {upstream}, which is not there any more"]
 
 
 def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:

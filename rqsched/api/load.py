@@ -273,7 +273,7 @@ class _Counting:
     def _assumed(self, most_schedules: int | None) -> Iterator[str]:
         yield (
             "Each fire counts as one run: what overlap, environments, max_runs or a hold will keep from starting is "
-            "counted, and triggers, backfills, retries and targets are not."
+            "counted, and triggers, backfills, retries, targets and what comes after other schedules are not."
         )
         if self._alone:
             yield (

@@ -14,7 +14,14 @@ from functools import partial
 from itertools import starmap
 from typing import Any, Unpack
 
-from rqsched.api.build_description import describe, describe_backfill, describe_delivery, describe_preview, upcoming
+from rqsched.api.build_description import (
+    describe,
+    describe_backfill,
+    describe_delivery,
+    describe_preview,
+    upcoming,
+    upstream_warnings,
+)
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
@@ -119,15 +126,10 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         latest = self._schedule.latest_run_uid
         run = self._runtime.database.read(lambda connection: latest and changes.find_run(connection, latest))
-        return describe(self._schedule, run or None, is_upstream_gone=self._is_upstream_gone())
-
-    def _is_upstream_gone(self) -> bool:
-        """Return whether it comes after a schedule that is not there any more."""
-        upstream = self._schedule.upstream_id
-        if upstream is None or self.status == ScheduleStatus.DELETED:
-            return False
-        read = self._runtime.database.read
-        return read(lambda connection: changes.find_named(connection, self.namespace, upstream)) is None
+        if self._schedule.upstream_id is None:
+            return describe(self._schedule, run or None)
+        warnings = self._runtime.database.read(lambda connection: upstream_warnings(connection, self._schedule))
+        return describe(self._schedule, run or None, warnings)
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""

@@ -137,7 +137,7 @@ def preview(visit: Visit) -> Response:
     spec = spec.anchored_at(visit.now)
     fires = list(islice(_fires(spec, visit.now), _FIRES))
     return visit.page(
-        "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone),
+        "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone), is_after=False,
         is_excluded=not fires and spec.is_all_excluded_after(visit.now), warnings=clock_warnings(spec, visit.now),
     )  # fmt: skip
 
@@ -146,8 +146,9 @@ def _preview_after(visit: Visit, after: After) -> Response:
     is_there = visit.read(lambda connection: changes.find_named(connection, visit.namespace, after.schedule_id))
     problem = "" if is_there else f"there is no schedule {after.schedule_id[:64]!r} here to come after"
     return visit.page(
-        "preview.html", problem=problem, words=after_in_words(after), fires=[], zone=visit.zone, is_after=True
-    )
+        "preview.html", problem=problem, words=after_in_words(after), fires=[], zone=visit.zone, is_after=True,
+        warnings=[],
+    )  # fmt: skip
 
 
 def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:

@@ -25,7 +25,7 @@ from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import Omission, gap_of, under_holds
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline
+from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline, upstream_ends
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import RunOutline
@@ -52,6 +52,7 @@ _ENOUGH = 10
 _RUNNING, _WAITING = ("running", "retrying"), ("pending", "buffered")
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
+_MOST_DOWNSTREAM = 20
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
 """What the page tells elsewhere, unless somebody asks."""
 
@@ -133,6 +134,9 @@ def show(visit: Visit) -> Response:
         days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
         cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
         one_day=timedelta(days=1), stacks_of=charts.stacks_of,
+        downstream=() if schedule.followed_at is None else visit.read(
+            lambda connection: upstream_ends.downstream_of(connection, schedule, _MOST_DOWNSTREAM)
+        ),
     )  # fmt: skip
 
 
@@ -246,5 +250,6 @@ def show_run(visit: Visit) -> Response:
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
     return visit.page(
         "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
-        later=later,
+        later=later, came_after=visit.read(lambda connection: upstream_ends.before(connection, run)),
+        come_after=visit.read(lambda connection: upstream_ends.after(connection, run)),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -108,17 +109,49 @@ def read_one(
     return None if row is None else UpstreamEnd(*row)
 
 
-def of_run(connection: Connection, run_uid: str) -> list[UpstreamEnd]:
-    """Read to whom the end of a run was owed, and what came of it."""
-    found = _SELECT.where(upstream_ends.c.run_uid == run_uid).order_by(upstream_ends.c.schedule_uid)
-    return [UpstreamEnd(*row) for row in connection.execute(found)]
-
-
 def run_after(connection: Connection, end: UpstreamEnd) -> Run | None:
     """Read the run that an end started; None when it started none, or that was pruned."""
     is_it = runs.c.upstream_run_uid == end.run_uid, runs.c.schedule_uid == end.schedule_uid
     row = connection.execute(SELECT_SLIM_RUNS.where(*is_it)).first()
     return None if row is None else to_run(row)
+
+
+class Linked(NamedTuple):
+    """A run, or the schedule that has none, before or after another schedule's run."""
+
+    schedule_id: str
+    """The schedule's id."""
+    run_uid: str | None
+    """Its run; None where the end started none, or has not yet."""
+    number: int | None
+    """The number of that run."""
+    said: str
+    """How that run ended, or what became of the end: a `Followed`, or `owed`."""
+
+
+def before(connection: Connection, run: Run) -> Linked | None:
+    """Read which run of which schedule a run came after; None for every other kind, and where that was pruned."""
+    columns = schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.status
+    found = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    row = connection.execute(found.where(runs.c.uid == run.upstream_run_uid)).first() if run.upstream_run_uid else None
+    return None if row is None else Linked(*row)
+
+
+def after(connection: Connection, run: Run) -> list[Linked]:
+    """Read what came after the end of a run."""
+    is_started = (runs.c.upstream_run_uid == upstream_ends.c.run_uid) & (runs.c.schedule_uid == schedules.c.uid)
+    said = sa.func.coalesce(upstream_ends.c.followed, "owed")
+    found = sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, sa.func.coalesce(runs.c.status, said))
+    found = found.select_from(upstream_ends).join(schedules, schedules.c.uid == upstream_ends.c.schedule_uid)
+    found = found.join(runs, is_started, isouter=True).where(upstream_ends.c.run_uid == run.uid)
+    return [Linked(*row) for row in connection.execute(found.order_by(schedules.c.schedule_id))]
+
+
+def downstream_of(connection: Connection, schedule: Schedule, limit: int) -> list[str]:
+    """Read the ids of the schedules that come after one."""
+    mine = schedules.c.namespace == schedule.namespace, schedules.c.upstream_id == schedule.schedule_id, COMES_AFTER
+    found = sa.select(schedules.c.schedule_id).where(*mine).order_by(schedules.c.schedule_id)
+    return list(connection.execute(found.limit(limit)).scalars())
 
 
 def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[str, Followed], now: datetime) -> None:

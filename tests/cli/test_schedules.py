@@ -436,3 +436,24 @@ def test_stored_text_cannot_control_the_terminal(cli: Cli) -> None:
     out = cli("describe", "a").out
     assert "\x1b" not in out
     assert "\N{REPLACEMENT CHARACTER}[31mred [bold]x[/bold]\N{REPLACEMENT CHARACTER}line" in out
+
+
+def test_a_schedule_comes_after_another_and_commands_say_so(cli: Cli, tmp_path: Path) -> None:
+    cli("create", "nightly", HELLO, "--every", "1h")
+    cli("create", "report", HELLO, "--after", "nightly", "--on", "failure")
+    assert cli("describe", "report", "-o", "json").json["spec"] == {"after": {"schedule": "nightly", "on": "failure"}}
+    assert "It fires after each failure of nightly: no times ahead." in cli("upcoming", "report").out
+    assert "none has ended yet" in cli("why", "report").out
+    cli("update", "report", "--after", "nightly")
+    file = tmp_path / "all.yaml"
+    cli("export", str(file))
+    assert "after: nightly\n  'on': success\n" in file.read_text()
+    file.write_text(file.read_text().replace("'on': success", "on: end"))  # which YAML 1.1 reads as true
+    cli("sync", str(file))
+    assert cli("describe", "report", "-o", "json").json["spec"]["after"]["on"] == "end"
+    file.write_text(file.read_text().replace("on: end", "start_at: 2026-01-01T00:00:00Z"))
+    assert "start_at: says when" in cli("sync", str(file), code=2).err
+    assert "after: is missing" in cli("create", "x", HELLO, "--on", "end", code=2).err
+    cli("delete", "nightly")
+    assert "which is not there any more" in cli("why", "report").out
+    assert cli.findings(1)["after"]["level"] == "warning"

@@ -93,7 +93,12 @@ def _waiting(run: Run) -> dict[str, Any]:
     }
 
 
-_OUTCOMES = {RunKind.SCHEDULED: "scheduled", RunKind.MANUAL: "triggered", RunKind.BACKFILL: "backfilled"}
+_OUTCOMES = {
+    RunKind.SCHEDULED: "scheduled",
+    RunKind.MANUAL: "triggered",
+    RunKind.AFTER: "triggered",  # it knows no word for what starts by itself at no time of its own
+    RunKind.BACKFILL: "backfilled",
+}
 
 
 def _outcome_of(run: Run) -> str:

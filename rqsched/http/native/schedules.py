@@ -16,6 +16,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from rqsched.api import declarations
+from rqsched.api.build_description import upstream_warnings
 from rqsched.api.list_filters import to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import creating, option_checks
@@ -216,7 +217,10 @@ def require_registered(call: Call, declaration: Declaration) -> None:
 def read(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     schedule, latest = call.schedule_and_run(schedule_id)
-    return Json(schedule_response(schedule, latest), headers=_tagged(schedule))
+    answer = schedule_response(schedule, latest)
+    if schedule.upstream_id is not None:
+        answer["warnings"] += call.read(lambda connection: upstream_warnings(connection, schedule))
+    return Json(answer, headers=_tagged(schedule))
 
 
 @router.put(
