@@ -43,6 +43,7 @@ from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError, in_words
 from rqsched.store import (
     deliveries,
+    limits,
     metadata,
     reconcile_queries,
     run_queries,
@@ -157,7 +158,9 @@ _OF_PROCESSES = frozenset(
         "foreign workers",
     }
 )
-_OF_WORK = frozenset({"frozen", "blocked", "late", "long", "dead", "failing", "quotas", "successes", "notifications"})
+_OF_WORK = frozenset(
+    {"frozen", "blocked", "limits", "late", "long", "dead", "failing", "quotas", "successes", "notifications"}
+)
 
 
 def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
@@ -523,8 +526,8 @@ def _workers(scope: _Scope) -> Finding:
 
 def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
     """Return whether what has waited on a queue since then waits longer than it may."""
-    limits = runtime.settings.longest_wait
-    return since is not None and runtime.now() - since > limits.get(queue, limits[EVERY])
+    longest = runtime.settings.longest_wait
+    return since is not None and runtime.now() - since > longest.get(queue, longest[EVERY])
 
 
 @_check(
@@ -565,6 +568,39 @@ def _blocked(scope: _Scope) -> Finding:
     schedules = {schedule.uid: schedule for schedule, _ in found}
     what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
     return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
+
+
+@_check(
+    "limits",
+    "schema",
+    "See who runs there: `rqsched limits`. Let more run at once (`rqsched limits NAME --set N`), or let fewer begin.",
+)
+def _limits(scope: _Scope) -> Finding:
+    """Look for groups in which somebody waits too long for a place, and for places that nobody came to claim."""
+    runtime, most = scope.runtime, scope.runtime.settings.longest_wait[EVERY]
+    passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
+    if passed and not runtime.hold.is_on:
+        queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
+        told = _listed(f"{count} run(s) on {queue!r}" for queue, count in queues.items())
+        advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
+        return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
+                       advice=advice)  # fmt: skip
+    groups = scope.read(lambda connection: limits.busiest(connection, _MOST, scope.namespace))
+    now, frozen = runtime.now(), runtime.hold.frozen
+    slow = [
+        one
+        for one in groups
+        if one.waiting_since is not None and now - one.waiting_since > most and one.namespace not in frozen
+    ]
+    if not slow or runtime.hold.is_on:
+        return Finding(Level.OK, "nobody waits too long for a place of a group")
+    numbers = {f"{one.namespace}/{one.name}": one.waiting for one in slow}
+    told = _listed(
+        f"{one.waiting} of {one.namespace}/{one.name} ({one.number} at once), the first since "
+        f"{_when(one.waiting_since)}"
+        for one in slow
+    )
+    return Finding(Level.WARNING, f"wait long for a place of their group: {told}", numbers=numbers)
 
 
 @_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")

@@ -192,3 +192,25 @@ def changes_group(change: Change) -> bool:
         return True
     is_declared = before.definition is not after.definition
     return is_declared and before.policies.limit_running != after.policies.limit_running
+
+
+_MOST_AHEAD = 1_000
+"""How many in line ahead of a run are counted."""
+
+
+def told_of_line(connection: Connection, run: Run) -> str | None:
+    """Say where a run waits for a place of its group; None when it needs none."""
+    if not run.needs_grant or run.limit_group is None:
+        return None
+    found = store.describe(connection, [run.limit_group])
+    _, name = split_key(run.limit_group)
+    if not found:
+        return f"in line of limit {name}, whose row is gone until the next pass of reconcile"
+    if run.passed_at is not None:
+        queue = "the default queue" if run.queue is None else f"queue {run.queue}"
+        return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
+    (group,) = found
+    starting = f" and {group.starting} about to start" if group.starting else ""
+    place = store.place_in_line(connection, run, _MOST_AHEAD)
+    where = f"more than {_MOST_AHEAD} are ahead of it" if place > _MOST_AHEAD else f"it is number {place} in line"
+    return f"in line of limit {name}: {group.running} of {group.number} running{starting}, {where}"

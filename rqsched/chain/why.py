@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from rqsched.chain.limits import told_of_line
 from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord, instant_of
@@ -364,13 +365,14 @@ class _Question:
         return replace(told, text=_ended(text), run_uid=run)
 
     def awaited_by(self, run: Run) -> str:
-        """Name what a pending run waits for."""
+        """Say what a pending run waits for, or where."""
         if run.is_blocked:
-            return f"its workflow: {run.blocked_reason}"
+            return f"for its workflow: {run.blocked_reason}"
         hold = self.hold_at(self.now)
         if hold is None:
-            return "a worker of its queue"
-        return "a release" if hold.namespace is None else "a thaw"
+            line = told_of_line(self.connection, run)
+            return "for a worker of its queue" if line is None else line if run.is_in_line else f"for {line}"
+        return "for a release" if hold.namespace is None else "for a thaw"
 
     def about_run(self, run: Run) -> Why:
         """Answer for an occurrence that has a run."""
@@ -379,11 +381,11 @@ class _Question:
         started = None if run.started_at is None else self.clock(run.started_at)
         waits = {
             RunStatus.BUFFERED: f"{name} waits for the run ahead of it",
-            RunStatus.PENDING: f"{name} waits for {self.awaited_by(run)}",
+            RunStatus.PENDING: f"{name} waits {self.awaited_by(run)}",
             RunStatus.RETRYING: f"Attempt {run.attempt} of its run #{run.number} failed: {error_line(run.error)}. "
             f"The next begins on {self.clock(run.retry_at or self.now)}",
         }
-        since = run.blocked_at or run.queued_at or run.created_at
+        since = run.blocked_at or (run.limit_at if run.needs_grant else None) or run.queued_at or run.created_at
         fields: dict[str, Any] = {
             "occurrence_at": run.occurrence_at,
             "run_uid": run.uid,

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _REPAIRS = {
     "links": "links armed", "next_times": "next times set", "retimed": "next times of a new timezone database",
     "deliveries": "runs enqueued again", "retries": "retry links armed", "lost": "lost runs settled",
-    "blocked": "blocked runs given up", "drained": "waiting runs started", "backfills": "backfills continued",
+    "blocked": "blocked runs given up", "drained": "waiting runs started", "granted": "places of limits given", "backfills": "backfills continued",
     "targets": "targets delivered again or failed", "overdue": "schedules found without a success in time",
     "long": "runs found to take longer than expected", "resumed": "pauses ended that were to end by then",
     "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",

@@ -269,3 +269,35 @@ def _first_waiting(dialect: Dialect) -> sa.Select[Any]:
     return dialect.of_each(
         sa.select(runs.c.limit_group, first).where(_NEEDS_GRANT).group_by(runs.c.limit_group), runs.c.limit_group
     )
+
+
+def place_in_line(connection: Connection, run: Run, most: int) -> int:
+    """Return the how manieth in its group's line a run is; `most` and one more where that many are ahead of it."""
+    place = (runs.c.limit_at, runs.c.number, runs.c.uid)
+    ahead = sa.select(runs.c.uid).where(
+        IS_IN_LINE,
+        runs.c.limit_group == run.limit_group,
+        sa.tuple_(*place) < sa.tuple_(*(sa.literal(getattr(run, one.name), one.type) for one in place)),
+    )
+    counted = sa.select(sa.func.count()).select_from(ahead.limit(most).subquery())
+    return 1 + connection.execute(counted).scalar_one()
+
+
+def busiest(connection: Connection, most: int, namespace: str | None = None) -> list[LimitDescription]:
+    """Read the groups with the most open runs, of a namespace or of all."""
+    counted = sa.func.count().label("count")
+    found = sa.select(runs.c.limit_group, counted).where(IS_LIMITED).group_by(runs.c.limit_group)
+    if namespace is not None:
+        first = key_of(namespace, "")
+        found = found.where(runs.c.limit_group > first, runs.c.limit_group < first[:-1] + chr(ord(first[-1]) + 1))
+    ordered = found.order_by(counted.desc(), runs.c.limit_group).limit(most)
+    return describe(connection, [row.limit_group for row in connection.execute(ordered)])
+
+
+def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
+    """Count, by queue, the runs whose grant nobody has claimed and that wait for a worker to come to them."""
+    found = sa.select(runs.c.queue, sa.func.count()).where(_NEEDS_GRANT, runs.c.passed_at.is_not(None))
+    if namespace is not None:
+        found = found.join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        found = found.where(schedules.c.namespace == namespace)
+    return [(queue, count) for queue, count in connection.execute(found.group_by(runs.c.queue))]

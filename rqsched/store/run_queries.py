@@ -29,6 +29,7 @@ from rqsched.store.rows import (
 )
 from rqsched.store.tables import (
     HAS_FAILED,
+    HAS_JOB,
     IS_BACKFILLED,
     IS_DEAD_LETTER,
     IS_EXPIRED,
@@ -457,7 +458,8 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
     return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
 
 
-_IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq")
+_IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq") & HAS_JOB
+"""On its queue: who is in line of a group waits for no worker yet."""
 _IS_PENDING_TARGET = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
 
 

@@ -68,6 +68,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "foreign workers",
             "after",
             "blocked",
+            "limits",
             "excluded",
             "newer release",
             "late",

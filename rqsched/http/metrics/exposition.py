@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from rqsched.core.marks import WentBack
 from rqsched.core.quota import RESOURCES, Usage
+from rqsched.core.results import LimitDescription
 from rqsched.http.metrics.counters import Counts, Histogram, Key
 from rqsched.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS, Memory
 
@@ -110,6 +111,8 @@ class DatabaseGauges(NamedTuple):
     """Schedules without a success for as long as they allow, by namespace."""
     frozen: list[tuple[str, int]]
     """The frozen namespaces, each with a 1."""
+    limits: list[LimitDescription]
+    """The groups with the most open runs."""
     failing: list[tuple[str, int]]
     """Active schedules whose newest runs all failed, by namespace."""
     waiting: list[tuple[str, int, float]]
@@ -141,9 +144,24 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
     yield _by_namespace("rqsched_frozen", text, found.frozen, label, sees, max)
     text = "Active schedules whose newest runs failed, three or more in a row."
     yield _by_namespace("rqsched_schedules_failing", text, found.failing, label, sees)
+    yield from _limits([one for one in found.limits if sees(one.namespace)], label)
     yield from _quotas([one for one in found.usages if sees(one.namespace)], label)
     text = "Notifications that wait, and those given up within a day, by status."
     yield _by_status("notifications", text, found.notifications, label, sees)
+
+
+def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric]:
+    """Return who runs and waits in groups, of the busiest alone: there may be one of each tenant."""
+    labels = ("namespace", "limit")
+    running = GaugeMetricFamily("rqsched_limit_running", "Runs of a group that run.", labels=labels)
+    waiting = GaugeMetricFamily("rqsched_limit_waiting", "Runs of a group that wait for a place.", labels=labels)
+    number = GaugeMetricFamily("rqsched_limit_number", "How many of a group may run at once.", labels=labels)
+    for one in groups:
+        if label(one.namespace) == one.namespace:
+            running.add_metric((one.namespace, one.name), one.running)
+            waiting.add_metric((one.namespace, one.name), one.waiting)
+            number.add_metric((one.namespace, one.name), one.number)
+    yield from (running, waiting, number)
 
 
 def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:

@@ -21,11 +21,13 @@ from rqsched.http.auth import Principal
 from rqsched.http.metrics import exposition
 from rqsched.http.metrics.counters import OTHER, Follower, OnSpan
 from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
-from rqsched.store import system_queries
+from rqsched.store import limits, system_queries
 from rqsched.store.database import Connection
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import Memory
 
+_MOST_LIMITS = 100
+"""Groups whose runs are told: those with the most of them."""
 _MAX_AGE = 5.0
 """Seconds for which the gauges are reused."""
 
@@ -86,6 +88,7 @@ class Meter:
             ],
             without_success=[one for one in overdue if one[0] not in frozen],
             frozen=[(namespace, 1) for namespace in frozen],
+            limits=limits.busiest(connection, _MOST_LIMITS),
             failing=system_queries.count_failing(connection),
             waiting=[
                 (name, one.number, 0.0 if one.since is None else (now - one.since).total_seconds())
