@@ -269,6 +269,17 @@ def freeze(visit: Visit) -> Response:
     return visit.done(f"The namespace {visit.namespace} is frozen.", "/system")
 
 
+def set_limit(visit: Visit) -> Response:
+    """Change how many runs of a group may run at once."""
+    name, number = visit.form.get("name", ""), visit.form.get("number", "").strip()
+    try:
+        is_number = number.isascii() and number.isdigit() and len(number) <= 9
+        changed = visit.scheduler.set_limit(name, int(number) if is_number else 0, namespace=visit.namespace)
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", "/system")
+    return visit.done(f"Of {changed.name} {changed.number} may run at once.", "/system")
+
+
 def confirm_thaw(visit: Visit) -> Response:
     """Ask whether to thaw the namespace, with what would fire and which runs wait."""
     return visit.page("thaw.html", found=visit.scheduler.preview_thaw(namespace=visit.namespace))

@@ -89,6 +89,7 @@ _WORDS: Mapping[str, _Words] = {
         "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
         list_of=_List("/runs", {"status": "blocked"}),
     ),
+    "limits": _Words("Runs wait for a place of their group", list_of=_List("/system")),
     "successes": _Words(
         "{count} without the success that was expected",
         "No run succeeded within `expect_success_within`.",

@@ -63,6 +63,7 @@ def routes() -> list[Route]:
         _form("/release", actions.release, Role.ADMIN),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
+        _form("/limits", actions.set_limit),
         _page("/thaw", actions.confirm_thaw, Role.ADMIN),
         _form("/thaw", actions.thaw, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
+from rqsched.chain.limits import told_of_line
 from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold
 from rqsched.core.ids import is_uid
@@ -245,11 +246,12 @@ def show_run(visit: Visit) -> Response:
     events = visit.read(lambda connection: event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS))
     earlier, later = visit.read(lambda connection: run_queries.neighbours(connection, schedule.uid, run.number))
     handle = RunHandle(visit.scheduler.runtime, run)
+    line = visit.read(lambda connection: told_of_line(connection, run))
     progress = handle.progress()
     statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
     return visit.page(
         "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
-        later=later, came_after=visit.read(lambda connection: upstream_ends.before(connection, run)),
+        later=later, line=line, came_after=visit.read(lambda connection: upstream_ends.before(connection, run)),
         come_after=visit.read(lambda connection: upstream_ends.after(connection, run)),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id
 from rqsched.core.model import FAILURES, OPEN
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
-from rqsched.store import fan_out_targets, run_queries
+from rqsched.store import fan_out_targets, limits, run_queries
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import Outcome
 from rqsched.transport import telemetry
@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 _REPAIRS = {
     "links": "links armed", "next_times": "next times set", "retimed": "next times of a new timezone database",
     "deliveries": "runs enqueued again", "retries": "retry links armed", "lost": "lost runs settled",
-    "blocked": "blocked runs given up", "drained": "waiting runs started", "granted": "places of limits given", "backfills": "backfills continued",
+    "blocked": "blocked runs given up", "drained": "waiting runs started", "backfills": "backfills continued",
+    "granted": "places of limits given",
     "targets": "targets delivered again or failed", "overdue": "schedules found without a success in time",
     "long": "runs found to take longer than expected", "resumed": "pauses ended that were to end by then",
     "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",
@@ -46,6 +47,8 @@ _REPAIRS = {
 _HOUR = timedelta(hours=1)
 _MOST_RUNS = 300
 """The newest runs that rates and latencies are taken from."""
+_MOST_LIMITS = 50
+"""The groups with the most open runs, which are shown."""
 _MOST_WORKERS = 200
 
 
@@ -162,7 +165,8 @@ def show(visit: Visit) -> Response:
     except (RedisError, OSError) as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         alive = _Alive(problem="Redis does not answer, so workers and queues cannot be shown.")
-    return visit.page("system.html", hour=hour, alive=alive)
+    groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.namespace))
+    return visit.page("system.html", hour=hour, alive=alive, groups=groups)
 
 
 def _alive(visit: Visit, hour: LastHour) -> _Alive:

@@ -227,6 +227,10 @@ def test_external_worker_gets_only_so_many(any_env: Env) -> None:
     env.advance(GRANT_LIFE)
     third = fire_all(env, create(env, "c"))[0]
     assert granted(second, third) == [False, True]  # nobody fetched it
+    held = env.claim(third)
+    assert fetch() == []
+    assert second.refresh().state.is_in_line
+    end(env, held)
     assert fetch() == [second.uid]
     check_invariants(env.runtime)
 

@@ -1,0 +1,27 @@
+"""Limits on the command line: groups are listed, and their numbers changed."""
+
+from __future__ import annotations
+
+from rqsched import Every
+from rqsched.errors import ConflictError
+from tests.support.cli import HELLO, Cli
+
+
+def test_groups_are_listed_and_their_numbers_changed(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "2")
+    assert "shop" in cli("limits").out
+    (group,) = cli("limits", "-o", "json").json
+    assert (group["name"], group["number"], group["waiting"], group["waiting_since"]) == ("shop", 2, 0, None)
+
+    assert cli("limits", "shop", "--set", "5").out == "Of shop 5 may run at once.\n"
+
+    assert cli("limits", "shop", "--set", "6", "-o", "json").json["number"] == 6
+    assert "belong together" in cli("limits", "shop", code=2).err
+    assert "no group 'other'" in cli("limits", "other", "--set", "5", code=3).err
+
+
+def test_another_number_is_refused(cli: Cli) -> None:
+    cli.scheduler.create("a", HELLO, Every("1h"), limit="shop", limit_running=2)
+    refused = cli("create", "b", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "3", code=4)
+    assert ConflictError.exit_code == 4
+    assert "rqsched limits NAME --set N" in refused.err

@@ -1,0 +1,129 @@
+"""Limits over HTTP, its client, the pages and the metrics; `why` and doctor say who waits for a place."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rqsched import Every
+from rqsched.chain.health import examine
+from rqsched.core.limit import GRANT_LIFE
+from rqsched.errors import LimitConflictError, LimitNotFoundError
+from tests.support.client import asynchronous, client_of
+from tests.support.env import HOUR, SECOND, Env, newest
+from tests.support.pages import Pages
+from tests.support.web import MakeWeb, Web, problem
+
+LIMITS = "/api/v1/limits/"
+
+
+def fill(env: Env, number: int = 1, **options: Any) -> None:
+    """Three runs of a group, of which so many may run at once, are fired."""
+    given = {"limit": "shop:{labels.shop}", "labels": {"shop": "eu/1"}, "limit_running": number}
+    for name in "abc":
+        env.create(name, Every("1h"), **(given | options))
+    env.advance(HOUR)
+    for name in "abc":
+        env.deliver(env.scheduler.get(name))
+        env.advance(SECOND)
+
+
+def findings(env: Env) -> dict[str, tuple[str, str]]:
+    return {one.check: (one.level.value, one.detail) for one in examine(env.runtime)}
+
+
+def test_groups_are_read_and_changed(web: Web) -> None:
+    fill(web.env)
+    (group,) = web.get(LIMITS).json()["items"]
+    assert group == {
+        "namespace": "default", "name": "shop:eu/1", "number": 1, "running": 0, "starting": 1, "waiting": 2,
+        "waiting_since": "2026-01-15T13:00:01Z",
+    }  # fmt: skip
+
+    changed = web("PUT", LIMITS, {"name": "shop:eu/1", "number": 2})
+
+    assert (changed.status_code, changed.json()["starting"], changed.json()["waiting"]) == (200, 2, 1)
+    problem(web("PUT", LIMITS, {"name": "other", "number": 2}), 404, "limit_not_found")
+    assert web("PUT", LIMITS, {"name": "shop:eu/1", "number": 0}).status_code == 422
+    refused = {"schedule_id": "d", "workflow": "note", "cron": "0 2 * * *", "limit": "shop:eu/1", "limit_running": 7}
+    problem(web.post("/api/v1/schedules/", refused), 409, "limit_conflict")
+    missing = {**refused, "limit": "{labels.shop}"}
+    assert "label 'shop'" in problem(web.post("/api/v1/schedules/", missing), 422, "invalid_policy")["detail"]
+
+
+def test_client_does_as_the_scheduler_does(web: Web) -> None:
+    fill(web.env)
+    client = client_of(web)
+    assert client.limits().items == web.env.scheduler.limits().items == [*client.iter_limits()]
+    assert client.set_limit("shop:eu/1", 3).starting == 3
+    with pytest.raises(LimitNotFoundError):
+        client.set_limit("other", 3)
+    with pytest.raises(LimitConflictError):
+        client.create("d", "note", "0 2 * * *", limit="shop:eu/1", limit_running=7)
+
+    async def read() -> list[int]:
+        async with asynchronous(web) as far:
+            await far.set_limit("shop:eu/1", 4)
+            return [one.number async for one in far.iter_limits()]
+
+    assert asyncio.run(read()) == [4]
+
+
+def test_pages_say_who_waits_and_one_form_changes_the_number(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    fill(pages.env)
+    assert "shop:eu/1" in pages.get("/system")
+    run = newest(pages.env.scheduler.get("c"))
+    told = pages.get(f"/runs/{run.uid}")
+    assert "in line of limit shop:eu/1: 0 of 1 running and 1 about to start, it is number 2 in line" in told
+
+    assert "Of shop:eu/1 3 may run at once." in pages.do("/limits", name="shop:eu/1", number="3")
+
+    assert "in line of limit" not in pages.get(f"/runs/{run.uid}")
+    assert "Not done: number" in pages.do("/limits", name="shop:eu/1", number="x")
+    assert "Not done: no group" in pages.do("/limits", name="<b>", number="1")
+
+
+def test_metrics_count_who_runs_and_waits(web: Web) -> None:
+    fill(web.env)
+    web.env.claim(newest(web.env.scheduler.get("a")))
+    text = web.get("/metrics").text
+    for name, value in (("running", 1), ("waiting", 2), ("number", 1)):
+        assert f'rqsched_limit_{name}{{limit="shop:eu/1",namespace="default"}} {value}.0' in text
+
+
+def test_why_says_the_place_in_line(env: Env) -> None:
+    fill(env)
+    schedule = env.scheduler.get("b")
+    env.claim(newest(env.scheduler.get("a")))
+    told = schedule.why(newest(schedule).occurrence_at)
+    assert told.answer == "waits"
+    assert told.text.startswith(
+        "Its run #1 waits in line of limit shop:eu/1: 1 of 1 running, it is number 1 in line, since "
+    )
+
+
+def test_doctor_tells_of_places_that_nobody_came_to_claim_and_of_long_waits(env: Env) -> None:
+    fill(env, queue="nobody")
+    assert findings(env)["limits"][0] == "ok"
+    assert "1 run(s) on 'nobody'" in findings(env)["workers"][1], "who is in line waits for no worker"
+    env.advance(GRANT_LIFE)
+    env.recover()
+    level, told = findings(env)["limits"]
+    assert (level, told) == ("warning", "had a place of their group, and no worker came: 1 run(s) on 'nobody'")
+    assert (
+        "it had a place of limit shop:eu/1, and none came"
+        in env.scheduler.get("a").why(newest(env.scheduler.get("a")).occurrence_at).text
+    )
+
+
+def test_doctor_tells_who_waits_long(env: Env) -> None:
+    fill(env)
+    env.claim(newest(env.scheduler.get("a")))
+    env.advance(max(env.runtime.settings.longest_wait.values()) + timedelta(minutes=1))
+    level, told = findings(env)["limits"]
+    assert level == "warning"
+    assert told.startswith("wait long for a place of their group: 2 of default/shop:eu/1 (1 at once), the first since ")
