@@ -67,10 +67,14 @@ class Limits:
         if not joined and not left:
             return
         try:
-            wanting = {one for one in left - joined if self._parts.database.read(partial(store.wants, group=one))}
-            self.grant(joined | wanting)
+            self.grant(joined | {group for group in left - joined if self._wants(group)})
         except (BackendUnavailableError, RedisError) as error:
             _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
+
+    def _wants(self, group: str) -> bool:
+        database = self._parts.database
+        look = database.transact_alone if database.takes_single_statements else database.read
+        return look(partial(store.wants, group=group))
 
     def grant(self, groups: Iterable[str]) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
