@@ -88,10 +88,10 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
     wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=retry.factor, max=cap.total_seconds())
     state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
-    delay = timedelta(seconds=wait(state)) + retry.jitter * _fraction("retry", salt, attempt)
+    delay = timedelta(seconds=wait(state)) + retry.jitter * fraction("retry", salt, attempt)
     if not spread:
         return delay
-    delay *= 1 + spread * (2 * _fraction("spread", salt, attempt) - 1)
+    delay *= 1 + spread * (2 * fraction("spread", salt, attempt) - 1)
     return delay if retry.cap is None else min(delay, retry.cap)
 
 
@@ -106,7 +106,7 @@ def offer_delay(blocked_for: timedelta) -> timedelta:
     return min(FIRST_OFFER + blocked_for, LONGEST_OFFER)
 
 
-def _fraction(*parts: object) -> float:
+def fraction(*parts: object) -> float:
     """Return the number in [0, 1) that belongs to `parts`: the same parts give the same number everywhere."""
     return _drawn(":".join(map(str, parts))) / _RESOLUTION
 

@@ -1,0 +1,487 @@
+"""The simulation: a span of schedules on a virtual clock, through the very decisions that fires and ends take. Pure.
+
+Nothing is late but what waits for a worker: links fire when they are due, in the order in which a dispatcher takes
+them, and an attempt begins as soon as one of the workers of its queue is free. How long attempts take, and which of
+them fail, is given or drawn from what was measured; what is drawn is a hash of the seed, the occurrence and the
+attempt, so that the same seed gives the same simulation, whatever else is simulated beside it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from rqsched.core import audit
+from rqsched.core.delays import fraction
+from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
+from rqsched.core.lifecycle import decide_end_pause
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, changed
+from rqsched.core.occurrences import TICK, next_occurrence
+from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
+from rqsched.core.run_hours import BOUNDS
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
+
+MINUTE = timedelta(minutes=1)
+_RETRY, _FIRE, _RESUME, _END, _EXPIRY = range(5)
+"""What happens at one instant, in this order: a run that lasts until the next fire is in its way."""
+_OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
+_PROGRESS = 1_000
+_STRETCHES = 5
+
+
+class Spans(NamedTuple):
+    """Measured spans, by the buckets of the table of hours."""
+
+    places: tuple[int, ...]
+    """The buckets that hold any, in order."""
+    totals: tuple[int, ...]
+    """How many lie in each and in those before it."""
+
+    @classmethod
+    def of(cls, buckets: Mapping[int, int]) -> Spans | None:
+        """Return what buckets hold; None of none."""
+        places = tuple(sorted(place for place, count in buckets.items() if count > 0))
+        return cls(places, tuple(accumulate(buckets[place] for place in places))) if places else None
+
+    def at(self, share: float) -> timedelta:
+        """Return the span below which a share of them lies, within a bucket in proportion (`run_hours.quantile`)."""
+        rank = share * self.totals[-1]
+        found = min(bisect_left(self.totals, rank), len(self.places) - 1)
+        before = self.totals[found - 1] if found else 0
+        place = self.places[found]
+        lower, upper = BOUNDS[place - 1] if place else 0, BOUNDS[min(place, len(BOUNDS) - 1)]
+        part = (rank - before) / (self.totals[found] - before)
+        return timedelta(microseconds=round(lower + (upper - lower) * min(max(part, 0.0), 1.0)))
+
+
+class Expected(NamedTuple):
+    """What the attempts of one schedule are like."""
+
+    duration: timedelta | Spans = timedelta(0)
+    """How long they take: always this long, or as was measured."""
+    failure_rate: float = 0.0
+    """Which part of them fails."""
+    timeout: timedelta | None = None
+    """After how long one is ended by its timeout; None: never."""
+
+    def draw(self, seed: int, run: Run, name: str) -> tuple[timedelta, AttemptResult]:
+        """Return how long an attempt takes, and how it ends; `name` says whose it is."""
+        asked = (seed, name, run.occurrence_at, run.attempt)
+        duration = self.duration
+        took = duration if isinstance(duration, timedelta) else duration.at(fraction("takes", *asked))
+        if self.timeout is not None and took >= self.timeout:
+            return self.timeout, AttemptResult(AttemptOutcome.FAILED, error="timeout", error_types=TIMEOUT)
+        is_failure = self.failure_rate > 0 and fraction("fails", *asked) < self.failure_rate
+        return took, AttemptResult(_OUTCOMES[is_failure], error="simulated" if is_failure else None)
+
+
+class Simulated(NamedTuple):
+    """One schedule that takes part."""
+
+    schedule: Schedule
+    """As it is when the simulation begins (`begin`)."""
+    name: str
+    """What people call it: its id, with its namespace where several are simulated."""
+    queue: str
+    """On which queue its runs wait."""
+    expected: Expected
+    """What its attempts are like."""
+
+
+class Behind(NamedTuple):
+    """A time during which something always waited on a queue."""
+
+    start: datetime
+    """When the first had to wait."""
+    end: datetime
+    """When none waited any more, or the simulation ended."""
+    most: int
+    """The most that waited at once."""
+    longest: timedelta
+    """The longest wait of those that began in it."""
+
+
+@dataclass(slots=True)
+class Line:
+    """What one queue had to do."""
+
+    workers: int | None
+    """How many attempts it executes at once; None: any number."""
+    waits: array[float] = field(default_factory=lambda: array("d"))
+    """The seconds that each attempt waited to begin."""
+    busy: timedelta = timedelta(0)
+    """How long attempts took, added up."""
+    behind: list[Behind] = field(default_factory=list)
+    """The longest times during which something always waited, the longest first."""
+    waiting: int = 0
+    """What still waits at the end."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What became of one schedule."""
+
+    fires: int = 0
+    """Occurrences that came due."""
+    started: int = 0
+    """Runs that were queued."""
+    overlapped: int = 0
+    """Occurrences that met an unfinished run, whatever their policy made of it."""
+    waited: int = 0
+    """Of these, how many waited their turn."""
+    replaced: int = 0
+    """Runs that were cancelled or terminated for a newer one."""
+    missed: int = 0
+    """Occurrences that were counted as missed."""
+    excluded: int = 0
+    """Instants that were no occurrence because they are excluded."""
+    retries: int = 0
+    """Attempts that were repeated."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Occurrences that started nothing, by reason."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """Runs that have ended, by status as it is shown."""
+    open: int = 0
+    """Runs that have not ended when the simulation does."""
+    status: str = ""
+    """What the schedule is at the end."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a simulation found; those of schedules that share no queue can be put together."""
+
+    told: dict[str, Told] = field(default_factory=dict)
+    """What became of each schedule, by its name."""
+    lines: dict[str, Line] = field(default_factory=dict)
+    """What each queue had to do."""
+    minutes: array[int] = field(default_factory=lambda: array("L"))
+    """The minute of each fire, from the begin on."""
+    firing: array[int] = field(default_factory=lambda: array("L"))
+    """Which schedule it was, by its place in `told`."""
+
+    def add(self, other: Walk) -> None:
+        """Take in what another part of the schedules did."""
+        first = len(self.told)
+        self.told |= other.told
+        for queue, line in other.lines.items():
+            mine = self.lines.setdefault(queue, line)
+            if mine is not line:  # a queue with any number of workers may be walked in parts
+                mine.waits.extend(line.waits)
+                mine.busy += line.busy
+        self.minutes.extend(other.minutes)
+        self.firing.extend(first + place for place in other.firing)
+
+
+Watch = Callable[[datetime, Change], None]
+"""Called with each decision, for tests."""
+
+
+def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
+    """Return a schedule as a simulation from `start` on has it: nothing of it is open, and its next time is ahead.
+
+    What comes due between `now` and `start` uses up `max_runs`, and is not simulated.
+    """
+    idle = {"buffer_depth": 0, "backfill_waiting": 0, "backfill_unfinished": 0, "fire_failures": 0}
+    schedule = changed(schedule, **idle, awaiting_run_uid=None, evaluated_to=max(schedule.evaluated_to, start - TICK))
+    if not schedule.is_active or (schedule.due_at is not None and schedule.due_at >= start):
+        return schedule
+    if schedule.remaining is not None and start > now and not schedule.spec.is_from_completion:
+        used = schedule.timeline.count_between(now, start - TICK, cap=schedule.remaining).total
+        schedule = changed(schedule, remaining=max(schedule.remaining - used, 0))
+    upcoming = None if schedule.remaining == 0 else next_occurrence(schedule, start - TICK)
+    nominal, due = upcoming or (None, None)
+    return changed(schedule, next_run_at=nominal, due_at=due)
+
+
+def walk(
+    schedules: Sequence[Simulated],
+    start: datetime,
+    end: datetime,
+    *,
+    seed: int,
+    workers: Mapping[str, int] | None = None,
+    env: str = "",
+    progress: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
+) -> Walk:
+    """Decide every fire, start, retry and end of a span, [start, end), from idle workers on.
+
+    `workers` is how many attempts a queue executes at once; one that is not named executes any number. `progress` is
+    told of fires by the thousand.
+    """
+    world = _World(schedules, start, end, seed=seed, workers=workers or {}, env=env, progress=progress, watch=watch)
+    return world.play()
+
+
+@dataclass(slots=True)
+class _State:
+    """One schedule and its open runs as they are."""
+
+    place: int
+    given: Simulated
+    schedule: Schedule
+    told: Told
+    open: dict[str, Run] = field(default_factory=dict)
+    """The unfinished runs, by uid."""
+    waiting: dict[str, Run] = field(default_factory=dict)
+    """Those that wait for the run ahead of them, oldest first."""
+
+    def seen(self) -> list[Run]:
+        """Return what a decision sees: the unfinished runs, and the first that waits (`store.changes.open_runs`)."""
+        first = next(iter(self.waiting.values()), None)
+        return [*self.open.values(), *([] if first is None else [first])]
+
+
+class _Queue:
+    """The line of one queue, and its workers."""
+
+    def __init__(self, workers: int | None) -> None:
+        self.free = workers
+        self.line = deque[tuple[_State, str, int]]()
+        """Attempts that wait: whose run, its uid, and which attempt."""
+        self.told = Line(workers)
+        self.waiting = 0
+        self._since: datetime | None = None
+        self._most = 0
+        self._longest = timedelta(0)
+
+    def note(self, now: datetime) -> None:
+        """Note after everything of an instant whether anything waits."""
+        if self.waiting and self._since is None:
+            self._since = now
+        self._most = max(self._most, self.waiting)
+        if not self.waiting and self._since is not None:
+            self.close(now)
+
+    def began(self, wait: timedelta) -> None:
+        """Note how long an attempt waited."""
+        self.told.waits.append(wait.total_seconds())
+        self._longest = max(self._longest, wait)
+
+    def close(self, now: datetime) -> None:
+        """End the time during which something always waited, if it lasts."""
+        if self._since is not None:
+            found = [*self.told.behind, Behind(self._since, now, self._most, self._longest)]
+            self.told.behind = sorted(found, key=lambda one: (one.start - one.end, one.start))[:_STRETCHES]
+        self._since, self._most, self._longest = None, 0, timedelta(0)
+
+
+class _World:
+    """The clock, what is to happen, and the queues."""
+
+    def __init__(
+        self,
+        schedules: Iterable[Simulated],
+        start: datetime,
+        end: datetime,
+        *,
+        seed: int,
+        workers: Mapping[str, int],
+        env: str,
+        progress: Callable[[int], None] | None,
+        watch: Watch | None,
+    ) -> None:
+        self._start, self._end, self._seed = start, end, seed
+        self._context = FireContext(env)
+        self._progress, self._watch = progress, watch
+        self._heap: list[tuple[datetime, int, str, int, Any]] = []
+        self._seq = 0
+        self._queues: dict[str, _Queue] = {}
+        self._touched = set[str]()
+        self.walk = Walk()
+        self._states: list[_State] = []
+        self._busy_until: dict[str, datetime] = {}
+        """When the attempts that workers execute end, by the uids of their runs."""
+        for given in schedules:
+            told = self.walk.told[given.name] = Told()
+            state = _State(len(self._states), given, given.schedule, told)
+            self._states.append(state)
+            if given.queue not in self._queues:
+                self._queues[given.queue] = _Queue(workers.get(given.queue))
+            self._arm(state)
+
+    def play(self) -> Walk:
+        """Let everything happen that does so before the end."""
+        heap, fires = self._heap, 0
+        acts = (self._retry, self._fire, self._resume, self._finish, self._expire)
+        while heap and heap[0][0] < self._end:
+            now, what, _, _, given = heappop(heap)
+            acts[what](now, *given)
+            if self._progress is not None and len(self.walk.minutes) - fires >= _PROGRESS:
+                self._progress(len(self.walk.minutes) - fires)
+                fires = len(self.walk.minutes)
+            if self._touched and (not heap or heap[0][0] > now):
+                self._start_all(now)
+        if self._progress is not None:
+            self._progress(len(self.walk.minutes) - fires)
+        return self._result()
+
+    def _result(self) -> Walk:
+        for name, queue in sorted(self._queues.items()):
+            queue.close(self._end)
+            queue.told.waiting = queue.waiting
+            self.walk.lines[name] = queue.told
+        for state in self._states:
+            state.told.open = len(state.open) + len(state.waiting)
+            state.told.status = state.schedule.status.value
+        return self.walk
+
+    def _push(self, at: datetime, what: int, uid: str, given: Any) -> None:
+        self._seq += 1
+        heappush(self._heap, (at, what, uid, self._seq, given))
+
+    def _arm(self, state: _State) -> None:
+        """Let the schedule's next link come, or the end of its pause."""
+        schedule = state.schedule
+        if schedule.is_active and schedule.due_at is not None:
+            self._push(schedule.due_at, _FIRE, schedule.uid, (state, schedule.n))
+        elif schedule.resume_at is not None:
+            self._push(max(schedule.resume_at, self._start), _RESUME, schedule.uid, (state,))
+
+    def _resume(self, now: datetime, state: _State) -> None:
+        self._apply(state, decide_end_pause(state.schedule, state.seen(), now=now), now)
+
+    def _fire(self, now: datetime, state: _State, n: int) -> None:
+        before = state.schedule
+        if not before.is_active or before.n != n:
+            return
+        told = state.told
+        told.fires += 1
+        told.overlapped += any(run.is_unfinished for run in state.open.values()) or bool(state.waiting)
+        self.walk.minutes.append((now - self._start) // MINUTE)
+        self.walk.firing.append(state.place)
+        self._apply(state, decide_fire(before, state.seen(), now=now, context=self._context), now)
+
+    def _retry(self, now: datetime, state: _State, uid: str, attempt: int) -> None:
+        run = state.open.get(uid)
+        if run is not None and run.status is RunStatus.RETRYING and run.attempt == attempt:
+            state.told.retries += 1
+            self._apply(state, decide_retry(state.schedule, [run], run, now=now), now)
+
+    def _finish(self, now: datetime, state: _State, uid: str, attempt: int, result: AttemptResult) -> None:
+        if self._busy_until.pop(uid, None) is None:  # it was terminated
+            return
+        self._free(state)
+        run = state.open.get(uid)
+        if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # else it was cancelled
+            self._settle(now, state, run, result)
+
+    def _settle(self, now: datetime, state: _State, run: Run, result: AttemptResult) -> None:
+        others = [other for other in state.seen() if other.uid != run.uid]
+        self._apply(state, decide_settle(state.schedule, [run, *others], run, result, now=now), now)
+
+    def _expire(self, now: datetime, state: _State, uid: str, attempt: int) -> None:
+        run = state.open.get(uid)
+        if run is not None and run.attempt == attempt and run.is_late(now):
+            self._settle(now, state, run, AttemptResult(AttemptOutcome.EXPIRED))
+
+    def _free(self, state: _State) -> None:
+        queue = self._queues[state.given.queue]
+        if queue.free is not None:
+            queue.free += 1
+        self._touched.add(state.given.queue)
+
+    def _apply(self, state: _State, change: Change, now: datetime) -> None:
+        """Take over what was decided, as the store writes it and Redis follows it."""
+        if self._watch is not None:
+            self._watch(now, change)
+        before, state.schedule = state.schedule, change.after
+        self._tell(state.told, change)
+        for run in change.new_runs:
+            self._put(now, state, None, run)
+        for old, run in change.changed_runs:
+            self._put(now, state, old, run)
+        if change.drops_buffer:
+            state.told.ended[RunStatus.CANCELLED.value] += len(state.waiting)
+            state.waiting.clear()
+        if change.after.n != before.n or change.after.resume_at != before.resume_at:
+            self._arm(state)
+
+    def _tell(self, told: Told, change: Change) -> None:
+        for event in change.events:
+            kind, payload = event.type, event.payload
+            if kind == audit.TRIGGERED:
+                told.started += 1
+                ended = payload.get("cancelled_run_ids") or payload.get("terminated_run_ids") or ()
+                told.replaced += len(ended)
+            elif kind == audit.SKIPPED:
+                told.skipped[payload["reason"]] += 1
+            elif kind == audit.BUFFERED:
+                told.waited += 1
+            elif kind == audit.MISSED:
+                told.missed += payload["count"]
+            elif kind == audit.EXCLUDED:
+                told.excluded += payload["count"]
+
+    def _put(self, now: datetime, state: _State, old: Run | None, run: Run) -> None:
+        """Keep a run as it is now, and let follow what follows from its status."""
+        uid = run.uid
+        queue = self._queues[state.given.queue]
+        if old is not None and old.status is RunStatus.PENDING and run.status is not RunStatus.PENDING:
+            queue.waiting -= 1  # its place in the line is passed over
+            self._touched.add(state.given.queue)
+        if run.status not in OPEN:
+            state.open.pop(uid, None)
+            state.waiting.pop(uid, None)
+            state.told.ended[run.shown_status] += 1
+            if run.status is RunStatus.TERMINATED and (until := self._busy_until.pop(uid, None)) is not None:
+                queue.told.busy -= min(until, self._end) - now
+                self._free(state)
+            return
+        if run.status is RunStatus.BUFFERED:
+            state.waiting[uid] = run
+            return
+        state.waiting.pop(uid, None)
+        state.open[uid] = run
+        if run.status is RunStatus.RETRYING and run.retry_at is not None:
+            self._push(run.retry_at, _RETRY, run.schedule_uid, (state, uid, run.attempt))
+        elif run.status is RunStatus.PENDING:
+            place = state, uid, run.attempt
+            if run.priority > 0:
+                queue.line.appendleft(place)
+            else:
+                queue.line.append(place)
+            queue.waiting += 1
+            self._touched.add(state.given.queue)
+            if run.start_by is not None:
+                self._push(run.start_by, _EXPIRY, run.schedule_uid, place)
+
+    def _start_all(self, now: datetime) -> None:
+        """Let the workers that are free take what waits; what ends at once is settled before anything else begins."""
+        for name in sorted(self._touched):
+            queue = self._queues[name]
+            while queue.line and queue.free != 0:
+                state, uid, attempt = queue.line.popleft()
+                run = state.open.get(uid)
+                if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
+                    continue
+                queue.waiting -= 1
+                if queue.free is not None:
+                    queue.free -= 1
+                self._begin(now, state, run, queue)
+            queue.note(now)
+        self._touched.clear()
+
+    def _begin(self, now: datetime, state: _State, run: Run, queue: _Queue) -> None:
+        run = state.open[run.uid] = changed(run, status=RunStatus.RUNNING, started_at=now, worker="simulated")
+        queue.began(now - (run.queued_at or now))
+        took, result = state.given.expected.draw(self._seed, run, state.given.name)
+        if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
+            result = result._replace(error_types=_repeated(state.schedule.policies.retry))
+        self._busy_until[run.uid] = now + took
+        queue.told.busy += min(took, self._end - now)
+        self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
+
+
+def _repeated(retry: RetryPolicy) -> ErrorTypes:
+    """Return the names of an error that a policy repeats: what fails in a simulation is worth a retry."""
+    named: Any = retry.retry_on
+    return ErrorTypes((named[0],)) if named else NO_TYPES

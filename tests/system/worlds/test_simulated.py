@@ -1,0 +1,209 @@
+"""What a simulation says of a world is what its real store has after the same span, on a manual clock.
+
+The real chain fires, claims and settles; only when an attempt ends and whether it fails is drawn as the simulation
+draws it, and links are delivered one by one, retries first, as one dispatcher with nothing else to do would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched.chain import execution, firing, settling
+from rqsched.chain.claim import Claim
+from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.core.settle_decision import AttemptResult
+from rqsched.core.simulation import Expected, Simulated, Spans, begin, walk
+from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from tests.support.narrow import present
+from tests.support.sizes import sized
+from tests.system.worlds.declarations import declaration
+from tests.system.worlds.faults import Faults
+from tests.system.worlds.play import memory_folder
+from tests.system.worlds.stage import START, WORKFLOW, Stage, seeded_uids
+
+WORLDS = sized(60, 400)
+SPAN = timedelta(minutes=25)
+QUEUES = ("default", "slow")
+_UNTOLD = ("token", "worker", "heartbeat_at")
+"""Of a run, what its process draws."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with memory_folder() as folder:
+        stage = Stage(folder or tmp_path_factory.mktemp("simulated"))
+        yield stage
+        stage.close()
+
+
+class Real:
+    """One world on the real store: what happens next happens, until the end of the span."""
+
+    def __init__(self, stage: Stage, seed: int, workers: dict[str, int], expected: dict[str, Expected]) -> None:
+        self.stage, self.seed, self.workers, self.expected = stage, seed, workers, expected
+        self.runtime = stage.crew[0].scheduler.runtime
+        self.horses: list[tuple[datetime, int, str, Claim | None, AttemptResult]] = []
+        self.started = 0
+        self.free = dict(workers)
+
+    def play(self) -> None:
+        while self._happen():
+            pass
+
+    def _happen(self) -> bool:
+        """What is due now happens, one thing after another; the clock moves when nothing is."""
+        now = self.stage.clock.now()
+        for act in (self._fire, self._end, self._expire, self._start):
+            if act(now):
+                return True
+        ahead = [datetime.fromtimestamp(at, START.tzinfo) for at in self.stage.network.scheduled.values()]
+        ahead += [at for at, *_ in self.horses] + [run.start_by for run in self._runs() if self._waits(run)]
+        following = min((at for at in ahead if at is not None and at > now), default=START + SPAN)
+        if following >= START + SPAN:
+            return False
+        self.stage.clock.set(following)
+        return True
+
+    def _fire(self, now: datetime) -> bool:
+        network = self.stage.network
+        due = [*network.control, *(link for link, at in network.scheduled.items() if at <= now.timestamp())]
+        if not due:
+            return False
+        link = min(due, key=lambda one: (isinstance(parse_link_id(one), LinkId), one))
+        network.scheduled.pop(link, None)
+        network.control = [one for one in network.control if one != link]
+        [fired] = firing.fire(self.runtime, [link])
+        assert fired.outcome in {"fired", "stale"}, fired
+        return True
+
+    def _end(self, now: datetime) -> bool:
+        due = [horse for horse in self.horses if horse[0] <= now]
+        if not due:
+            return False
+        horse = min(due, key=lambda one: one[:2])
+        self.horses.remove(horse)
+        _, _, queue, claim, result = horse
+        self.free[queue] += 1
+        execution._complete(self.runtime, present(claim), result)
+        return True
+
+    def _expire(self, now: datetime) -> bool:
+        late = [run for run in self._runs() if run.is_late(now)]
+        return bool(late) and settling.expire_run(self.runtime, late[0])
+
+    def _start(self, now: datetime) -> bool:
+        known = {run.uid: run for run in self._runs()}
+        running = {run.uid for run in known.values() if run.status is RunStatus.RUNNING}
+        killed = [horse for horse in self.horses if present(horse[3]).run.uid not in running]
+        for horse in killed:  # one that was terminated is gone, one that was cancelled works on
+            if self._find(present(horse[3]).run.uid).status is RunStatus.TERMINATED:
+                self.horses.remove(horse)
+                self.free[horse[2]] += 1
+        for queue in sorted(self.workers):
+            jobs = [job for job in self.stage.network.jobs if self._queue_of(job) == queue]
+            if jobs and self.free[queue]:
+                self.stage.network.jobs.remove(jobs[0])
+                self._claim(queue, jobs[0], now)
+                return True
+        return False
+
+    def _claim(self, queue: str, text: str, now: datetime) -> None:
+        claim = execution.claim_run(self.runtime, present(parse_run_job_id(text)))
+        if claim is None:  # it has been ended in favour of a newer run
+            return
+        took, result = self.expected[claim.schedule.schedule_id].draw(self.seed, claim.run, claim.schedule.schedule_id)
+        self.free[queue] -= 1
+        self.started += 1
+        self.horses.append((now + took, self.started, queue, claim, result))
+
+    def _waits(self, run: Run) -> bool:
+        return run.status is RunStatus.PENDING and run.start_by is not None
+
+    def _queue_of(self, job: str) -> str:
+        return self._find(present(parse_run_job_id(job)).uid).queue or "default"
+
+    def _find(self, uid: str) -> Run:
+        return next(run for run in self.all_runs() if run.uid == uid)
+
+    def _runs(self) -> list[Run]:
+        return [run for run in self.all_runs() if run.status in OPEN]
+
+    def all_runs(self) -> list[Run]:
+        return [to_run(row) for row in self.stage.database.read(lambda c: c.execute(SELECT_RUNS).all())]
+
+
+def schedules_of(stage: Stage) -> list[Schedule]:
+    rows: Any = stage.database.read(lambda connection: connection.execute(SELECT_SCHEDULES).all())
+    return [to_schedule(row) for row in rows]
+
+
+def declare(stage: Stage, random: Random) -> dict[str, Expected]:
+    """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
+    expected = {}
+    for name in ("s0", "s1", "s2", "s3")[: random.randint(1, 4)]:
+        options = declaration(random)
+        if random.random() < 0.3:
+            options["start_within"] = timedelta(seconds=random.choice((20, 90)))
+        if random.random() < 0.2:
+            options["priority"] = 1
+        spec = options.pop("spec")
+        stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
+        measured = Spans.of({random.randint(30, 55): 3, random.randint(30, 48): 5})
+        given = timedelta(seconds=random.choice((0, 5, 20, 30, 60, 90, 200)))
+        rate = random.choice((0.0, 0.0, 0.3, 0.8))
+        timeout = random.choice((None, None, timedelta(seconds=60)))
+        expected[name] = Expected(random.choice((given, present(measured))), rate, timeout)
+    return expected
+
+
+def told(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    random = Random(seed)
+    with seeded_uids(Random(seed)):
+        faults = Faults(random)
+        faults.is_on = False
+        stage.set(faults)
+        expected = declare(stage, random)
+        workers = {"default": random.randint(1, 3), "slow": 1}
+        given = [
+            Simulated(begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id])
+            for one in schedules_of(stage)
+        ]
+        real = Real(stage, seed, workers, expected)
+        real.play()
+
+    runs: dict[str, Run] = {}
+    rows = {one.schedule.uid: one.schedule for one in given}
+
+    def watch(_: datetime, change: Change) -> None:
+        rows[change.after.uid] = change.after
+        runs.update({run.uid: run for run in (*change.new_runs, *(after for _, after in change.changed_runs))})
+        if change.drops_buffer:
+            for run in [one for one in runs.values() if one.schedule_uid == change.after.uid]:
+                if run.status is RunStatus.BUFFERED:
+                    del runs[run.uid]
+
+    found = walk(given, START, START + SPAN, seed=seed, workers=workers, watch=watch)
+    stored = {one.uid: one for one in schedules_of(stage)}
+    for uid, row in rows.items():
+        assert asdict(row) | {"operation": None} == asdict(stored[uid]) | {"operation": None}
+    for run in real.all_runs():
+        if run.status in {RunStatus.PENDING, RunStatus.RUNNING}:
+            assert runs[run.uid].status is RunStatus.PENDING
+        elif run.status is not RunStatus.CANCELLED or run.uid in runs:
+            assert told(runs[run.uid]) == told(run)
+    assert {uid for uid in runs} <= {run.uid for run in real.all_runs()}
+    for name, line in found.lines.items():
+        assert line.waiting == len([job for job in stage.network.jobs if real._queue_of(job) == name])
