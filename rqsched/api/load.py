@@ -94,10 +94,10 @@ def read_load(
     found = _read(runtime, filters, window)
     schedules = list(islice(found, most_schedules))
     is_cut = next(found, None) is not None
-    counting = _Counting(window, now, most_walked)
+    counting = Counting(window, now, most_walked)
     for schedule in schedules:
         name = schedule.schedule_id if filters.namespace else f"{schedule.namespace}/{schedule.schedule_id}"
-        counting.add(schedule, _queue_of(schedule, runtime.settings.default_queue), name)
+        counting.add(schedule, queue_of(schedule, runtime.settings.default_queue), name)
     return counting.load(most_schedules if is_cut else None)
 
 
@@ -127,7 +127,8 @@ def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedu
     yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
 
 
-def _queue_of(schedule: Schedule, default: str) -> str:
+def queue_of(schedule: Schedule, default: str) -> str:
+    """Return the queue of a schedule's runs as `QueueLoad` has it."""
     definition = schedule.definition
     if definition.executor == "external":
         return "external"
@@ -137,7 +138,7 @@ def _queue_of(schedule: Schedule, default: str) -> str:
     return f"{queue}@{connection}" if connection else str(queue)
 
 
-class _Counting:
+class Counting:
     """Fires by minute, as schedules are added and then counted."""
 
     def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
@@ -202,7 +203,7 @@ class _Counting:
                     makers.append((number * herd.number, herd))
             if counted:
                 self._schedules += herd.number
-                self._alone += herd.number if _is_alone(herd.one.spec) else 0
+                self._alone += herd.number if is_alone(herd.one.spec) else 0
         if unplaced:
             edges = [minute * unplaced // self._window.minutes for minute in range(self._window.minutes + 1)]
             fires.update({minute: edges[minute + 1] - edges[minute] for minute in range(self._window.minutes)})
@@ -233,7 +234,7 @@ class _Counting:
         spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
         if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
             return None
-        if len(spec.members) != 1 or _is_alone(spec) or spec.exclude or spec.end_at or nominal <= self._now:
+        if len(spec.members) != 1 or is_alone(spec) or spec.exclude or spec.end_at or nominal <= self._now:
             return None
         (source,) = spec.sources(nominal)
         if not isinstance(source, Grid) or (nominal - source.origin) % source.every or due != due_of(schedule, nominal):
@@ -252,7 +253,7 @@ class _Counting:
 
     def _rest(self, schedule: Schedule, minute: int) -> int:
         """Count the fires from a minute on, by arithmetic where the timing allows it."""
-        if _is_alone(schedule.spec):
+        if is_alone(schedule.spec):
             return 1
         start = self._window.start + minute * _MINUTE
         return schedule.timeline.count_between(start - TICK, self._window.end - TICK).total
@@ -286,7 +287,7 @@ class _Counting:
             yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
 
 
-def _is_alone(spec: Spec) -> bool:
+def is_alone(spec: Spec) -> bool:
     """Return whether only the next fire is known."""
     return spec.is_from_completion or bool(spec.newer)
 

@@ -245,6 +245,29 @@ def read(
     return found
 
 
+def durations(connection: Connection, schedule_uids: Sequence[str], since: int) -> dict[str, Counter[int]]:
+    """Return how long the live runs of some schedules took that ended in the days from `since` on, by buckets.
+
+    Of a schedule of which nothing is counted yet, what `read` knows.
+    """
+    found: dict[str, Counter[int]] = {}
+    is_one = dialect_of(connection).one_of(hours.c.schedule_uid, schedule_uids)
+    meant = is_one, hours.c.width == A_DAY, hours.c.hour >= since, hours.c.is_backfilled.is_(sa.false())
+    took = hours.c.outcome.in_(("succeeded", "failed"))
+    for uid, text in connection.execute(sa.select(hours.c.schedule_uid, hours.c.durations).where(*meant, took)):
+        buckets = found.setdefault(uid, Counter())
+        for place, number in loads(text).items():
+            buckets[int(place)] += number
+    for uid in schedule_uids:
+        if uid not in found:
+            known = read(connection, uid, since, 2**31 - 1, in_days=True)
+            found[uid] = Counter()
+            for key, one in known.items():
+                if not key.is_backfilled and key.outcome in {"succeeded", "failed"}:
+                    found[uid].update(one.durations)
+    return found
+
+
 def counts(connection: Connection, schedule_uid: str, first: int, last: int) -> Counter[HourKey]:
     """Count the live runs of a schedule that ended in the hours from `first` to `last`, as `read` does."""
     is_mine = hours.c.schedule_uid == schedule_uid, hours.c.width == 1, hours.c.is_backfilled.is_(sa.false())

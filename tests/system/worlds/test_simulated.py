@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched.chain import execution, firing, settling
 from rqsched.chain.claim import Claim
@@ -109,9 +108,11 @@ class Real:
                 self.free[horse[2]] += 1
         for queue in sorted(self.workers):
             jobs = [job for job in self.stage.network.jobs if self._queue_of(job) == queue]
-            if jobs and self.free[queue]:
-                self.stage.network.jobs.remove(jobs[0])
-                self._claim(queue, jobs[0], now)
+            urgent = [job for job in jobs if self._run_of(job).priority > 0]
+            if jobs and self.free[queue]:  # RQ puts an urgent job at the front, before those that are there
+                job = urgent[-1] if urgent else jobs[0]
+                self.stage.network.jobs.remove(job)
+                self._claim(queue, job, now)
                 return True
         return False
 
@@ -128,7 +129,10 @@ class Real:
         return run.status is RunStatus.PENDING and run.start_by is not None
 
     def _queue_of(self, job: str) -> str:
-        return self._find(present(parse_run_job_id(job)).uid).queue or "default"
+        return self._run_of(job).queue or "default"
+
+    def _run_of(self, job: str) -> Run:
+        return self._find(present(parse_run_job_id(job)).uid)
 
     def _find(self, uid: str) -> Run:
         return next(run for run in self.all_runs() if run.uid == uid)
@@ -178,7 +182,9 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
         expected = declare(stage, random)
         workers = {"default": random.randint(1, 3), "slow": 1}
         given = [
-            Simulated(begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id])
+            Simulated(
+                begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id]
+            )
             for one in schedules_of(stage)
         ]
         real = Real(stage, seed, workers, expected)
@@ -204,6 +210,7 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
             assert runs[run.uid].status is RunStatus.PENDING
         elif run.status is not RunStatus.CANCELLED or run.uid in runs:
             assert told(runs[run.uid]) == told(run)
-    assert {uid for uid in runs} <= {run.uid for run in real.all_runs()}
+    assert set(runs) <= {run.uid for run in real.all_runs()}
+    waiting = [run.queue or "default" for run in real.all_runs() if run.status is RunStatus.PENDING]
     for name, line in found.lines.items():
-        assert line.waiting == len([job for job in stage.network.jobs if real._queue_of(job) == name])
+        assert line.waiting == waiting.count(name)

@@ -1,0 +1,778 @@
+"""Simulating: which schedules take part, what of a span is decided and what is counted, on how many processes.
+
+What is simulated is read at the beginning, or declared; then nothing is read and nothing is ever written. Every fire is
+decided as long as there are at most MOST_DECIDED of them. Beyond that fires are counted, as the load is, and what is
+decided is the busiest day and where clocks change.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from heapq import nsmallest
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from rqsched.api.declarations import Declaration, require_distinct
+from rqsched.api.load import Counting, Window, is_alone, queue_of
+from rqsched.chain import option_checks
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import derived_uid
+from rqsched.core.lifecycle import Identity, decide_create
+from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.occurrences import TICK
+from rqsched.core.option_table import require_id, require_note
+from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
+from rqsched.core.run_hours import A_DAY, day_of, hour_of
+from rqsched.core.schedule_options import define
+from rqsched.core.simulation import Expected, Line, Simulated, Spans, Told, Walk, begin, walk
+from rqsched.core.simulation_report import (
+    ClockEffect,
+    ClockNight,
+    NotSimulated,
+    QueueBehind,
+    QueueOutcome,
+    ScheduleOutcome,
+    SimulatedDay,
+    SimulatedSchedule,
+    Simulation,
+    Stretch,
+)
+from rqsched.errors import InvalidDurationError, InvalidInputError, did_you_mean
+from rqsched.spec.duration import SpanLike, to_span
+from rqsched.spec.members import Cron
+from rqsched.spec.spec import Spec
+from rqsched.spec.zones import require_timezone, spans_from, tzdata_version
+from rqsched.store import changes, run_hours, schedule_queries
+from rqsched.store.schedule_queries import Filters, Position
+from rqsched.timing import unfold
+
+MOST_DECIDED = 3_000_000
+"""More fires than these are not decided one by one: a fire and the end of its run take a third of a millisecond."""
+MOST_DAYS = 1_100
+"""The longest span that is simulated: three years."""
+YEAR = timedelta(days=365)
+"""The span where none is given."""
+_MEASURED_DAYS = 90
+_MINUTE, _DAY, _HOUR = timedelta(minutes=1), timedelta(days=1), timedelta(hours=1)
+_WINDOW = 28 * 24 * 60
+_NIGHT = timedelta(hours=6)
+_NAMED, _MOST_PEAKS, _STANDS_OUT = 5, 10, 2
+_MOST_NAMED = 10
+_MOST_WALKED = 20_000_000
+_COUNTED = 100_000
+"""Up to here occurrences are counted where only enumeration tells their number."""
+
+
+class Entry(NamedTuple):
+    """One schedule that may take part, and what is known of it."""
+
+    schedule: Schedule
+    """As it is stored, or as a sync would create it at the begin of the span."""
+    name: str
+    """What people call it."""
+    queue: str
+    """The queue of its runs."""
+    timeout: timedelta
+    """What ends its attempts."""
+    measured: Spans | None = None
+    """How long its runs took lately; None where nothing is known."""
+    failure_rate: float = 0.0
+    """Which part of its attempts failed so far."""
+
+
+class Wanted(NamedTuple):
+    """What is asked of a simulation."""
+
+    start: datetime
+    """Where it begins: a whole minute."""
+    end: datetime
+    """The first instant after it."""
+    seed: int = 0
+    """What is drawn is a hash of this."""
+    workers: Mapping[str, int] = {}
+    """How many attempts a queue executes at once; one that is not named executes any number."""
+    duration: timedelta | None = None
+    """How long attempts take of which nothing is measured."""
+    durations: Mapping[str, timedelta] = {}
+    """How long those of a schedule or of a workflow take, whatever is measured."""
+    failure_rate: float | None = None
+    """Which part of all attempts fails; None is what was measured."""
+    processes: int = 1
+    """How many processes compute it."""
+    most_decided: int = MOST_DECIDED
+    """The most fires that are decided one by one."""
+
+
+def wanted_of(
+    now: datetime,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    seed: int = 0,
+    workers: Mapping[str, int] | None = None,
+    duration: SpanLike | None = None,
+    durations: Mapping[str, SpanLike] | None = None,
+    failure_rate: float | None = None,
+    processes: int = 1,
+) -> Wanted:
+    """Check what is asked of a simulation; raises a kind of InvalidInputError that names the argument."""
+    for name, instant in (("start", start), ("end", end)):
+        if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
+            raise InvalidInputError(name, "must be an aware datetime, such as one with tzinfo=UTC")
+    began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
+    ends = began + YEAR if end is None else end.astimezone(UTC)
+    if ends <= began:
+        raise InvalidInputError("end", "must be after start, or nothing happens")
+    if ends - began > MOST_DAYS * _DAY:
+        raise InvalidInputError("end", f"is more than {MOST_DAYS} days after start; simulate a shorter span")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInputError("seed", "must be a whole number")
+    for queue, number in (workers or {}).items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InvalidInputError("workers", f"{queue}={number!r} is not a whole number from 1")
+    if failure_rate is not None and not 0 <= failure_rate <= 1:
+        raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise InvalidInputError("processes", "must be a whole number from 1")
+    usual = None if duration is None else _length("duration", duration)
+    named = {name: _length(f"durations.{name}", one) for name, one in (durations or {}).items()}
+    return Wanted(began, ends, seed, dict(workers or {}), usual, named, failure_rate, processes)
+
+
+def _length(name: str, value: SpanLike) -> timedelta:
+    try:
+        found = to_span(value)
+    except InvalidDurationError as error:
+        raise InvalidDurationError(name, error.reason) from error
+    if found < timedelta(0):
+        raise InvalidDurationError(name, "is negative; an attempt takes at least no time")
+    return found
+
+
+def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], None] | None = None) -> list[Entry]:
+    """Read the schedules of a namespace (None: of all) that fire or will, and how long their runs took lately."""
+    active, paused = (
+        Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
+    )
+    found = [*_pages(runtime, active, progress)]
+    far = datetime.max.replace(tzinfo=UTC)
+    found += runtime.database.read(lambda connection: schedule_queries.resuming(connection, paused, far))
+    return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
+
+
+def _pages(runtime: Runtime, filters: Filters, progress: Callable[[int], None] | None) -> Iterator[Schedule]:
+    after: Position | None = None
+    while True:
+        page = runtime.database.read(
+            partial(
+                schedule_queries.search_schedules, filters=filters, sort="created", after=after, limit=MAX_PAGE,
+                most_looked_at=None, is_slim=True,
+            )
+        )  # fmt: skip
+        yield from page.items
+        if progress is not None:
+            progress(len(page.items))
+        after = page.following
+        if after is None:
+            return
+
+
+def declared(
+    runtime: Runtime, declarations: Iterable[Declaration], namespace: str, start: datetime, *, is_measured: bool
+) -> list[Entry]:
+    """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
+
+    No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
+    how long the runs took of the schedules that have these ids there.
+    """
+    given = list(declarations)
+    require_distinct(given)
+    entries = [_declared(runtime, one, namespace, start) for one in given]
+    return _with_measured(runtime, entries, namespace) if is_measured else entries
+
+
+def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime) -> Entry:
+    try:
+        name = runtime.imports.name_of(given.workflow)
+        spec, options = unfold(given.spec, given.options)
+        option_checks.require_connection(runtime, options.get("connection"))
+        option_checks.require_queue(runtime, options.get("queue"))
+        if callable(options.get("targets")):
+            options["targets"] = runtime.imports.name_of(options["targets"])
+        filled = option_checks.fill(runtime.settings, options, spec, is_new=True)
+        here = runtime.imports.find(name)
+        definition = define(None, filled, workflow=name, spec=spec, defaults=None if here is None else here.defaults)
+        require_note(given.note)
+        identity = Identity(
+            derived_uid(start, "simulate", namespace, given.schedule_id), namespace, require_id(given.schedule_id)
+        )
+        made = decide_create(identity, definition, now=start, paused=bool(given.paused), tzdata=tzdata_version())
+    except InvalidInputError as error:
+        error.add_note(f"in the declaration of {given.schedule_id!r}")
+        raise
+    return _entry(runtime, made.after, has_namespace=False)
+
+
+def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entry:
+    settings, definition = runtime.settings, schedule.definition
+    name = f"{schedule.namespace}/{schedule.schedule_id}" if has_namespace else schedule.schedule_id
+    seconds = definition.timeout or definition.parsed_defaults.get("timeout")
+    timeout = settings.run_timeout if seconds is None else timedelta(seconds=seconds)
+    return Entry(schedule, name, queue_of(schedule, settings.default_queue), timeout)
+
+
+def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
+    """Return entries with how long their runs took, and how many attempts failed; `namespace` has those of a file."""
+    since = day_of(hour_of(runtime.now())) - _MEASURED_DAYS * A_DAY
+    found: list[Entry] = []
+    for first in range(0, len(entries), MAX_PAGE):
+        page = entries[first : first + MAX_PAGE]
+        known = {one.schedule.schedule_id: one.schedule for one in page}
+        if namespace is not None:
+            ids = [*known]
+            known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
+        by_uid = [one.uid for one in known.values()] if namespace is not None else [one.schedule.uid for one in page]
+        buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=by_uid, since=since))
+        for one in page:
+            there = known.get(one.schedule.schedule_id) if namespace is not None else one.schedule
+            if there is None:
+                found.append(one)
+                continue
+            attempts = there.error_count + there.success_count
+            rate = there.error_count / attempts if attempts else 0.0
+            found.append(one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate))
+    return found
+
+
+class _Part(NamedTuple):
+    """What one process walks at once."""
+
+    place: int
+    """Which stretch it is of."""
+    schedules: list[Simulated]
+    start: datetime
+    end: datetime
+    seed: int
+    workers: Mapping[str, int]
+    env: str
+
+
+class Progress:
+    """Told how a simulation goes on; this one tells nobody."""
+
+    def begin(self, fires: int) -> None:
+        """Note how many fires are to be decided, about, or counted."""
+
+    def advance(self, fires: int) -> None:
+        """Note that some more are."""
+
+
+def simulate(
+    entries: Sequence[Entry], wanted: Wanted, *, now: datetime, env: str = "", progress: Progress | None = None
+) -> Simulation:
+    """Simulate a span; see the module.
+
+    Raises InvalidInputError for a queue, schedule or workflow that no schedule of it has.
+    """
+    return _Simulating(entries, wanted, now, env, progress or Progress()).report()
+
+
+class _Simulating:
+    """One simulation, while it is computed."""
+
+    def __init__(self, entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str, progress: Progress) -> None:
+        self._wanted, self._now, self._env, self._progress = wanted, now, env, progress
+        self._start, self._end = wanted.start, wanted.end
+        self._minutes_total = -(-(self._end - self._start) // _MINUTE)
+        self._not_simulated: list[NotSimulated] = []
+        self._assumed: list[str] = []
+        self._expected: dict[str, tuple[Expected, str]] = {}
+        self._spec_counts: dict[Any, int] = {}
+        self._entries = [*self._taking_part(entries)]
+        self._require_known(entries)
+        self._counts = {
+            one.name: count for one, count in zip(self._entries, map(self._count, self._entries), strict=True)
+        }
+
+    def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield the schedules that are simulated, by name, and list what is not."""
+        paused = 0
+        for one in sorted(entries, key=lambda entry: entry.name):
+            schedule = one.schedule
+            if schedule.status is ScheduleStatus.PAUSED and schedule.resume_at is None:
+                paused += 1
+                continue
+            if schedule.spec.newer:
+                text = f"its timing says what only a newer release of rqsched knows ({schedule.spec.newer})"
+                self._not_simulated.append(NotSimulated(one.name, text))
+                continue
+            if schedule.policies.targets is not None:
+                text = "its targets: each run counts as one attempt, as long as was measured or given"
+                self._not_simulated.append(NotSimulated(one.name, text))
+            yield one
+        if paused:
+            self._assumed.append(f"{paused} paused {_plural('schedule', paused)} stay paused.")
+
+    def _require_known(self, given: Sequence[Entry]) -> None:
+        queues = sorted({one.queue for one in self._entries})
+        for queue in self._wanted.workers:
+            if queue not in queues:
+                hint = did_you_mean(queue, queues) or f"; the queues are {', '.join(queues) or 'none'}"
+                raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
+        names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
+        for name in self._wanted.durations:
+            if name not in names:
+                raise InvalidInputError(
+                    "durations", f"{name!r} is neither a schedule nor a workflow of one{did_you_mean(name, names)}"
+                )
+
+    def report(self) -> Simulation:
+        """Compute it."""
+        fires = sum(self._counts.values())
+        is_decided = fires <= self._wanted.most_decided
+        with self._pool() as imap:
+            found = self._decide_all(imap, fires) if is_decided else self._count_all(imap, fires)
+        days, peaks, queues, stretches, counts = found
+        self._assume(is_decided=is_decided)
+        return Simulation(
+            start=self._start,
+            end=self._end,
+            seed=self._wanted.seed,
+            is_decided=is_decided,
+            fires=sum(day.fires for day in days),
+            days=days,
+            peaks=peaks,
+            queues=queues,
+            stretches=stretches,
+            nights=[*self._nights()],
+            schedules=[self._row(one, counts[one.name]) for one in self._entries],
+            not_simulated=sorted(self._not_simulated, key=lambda one: one.name),
+            assumed=self._assumed,
+        )
+
+    @contextmanager
+    def _pool(self) -> Iterator[Callable[..., Iterator[Any]]]:
+        """Yield what maps over parts in their order: in this process, or in several that end with the block."""
+        if self._wanted.processes == 1:
+            yield map
+            return
+        with get_context("spawn").Pool(self._wanted.processes, _ignore_interrupts) as pool:
+            yield pool.imap
+
+    # What is decided
+
+    def _decide_all(self, imap: Callable[..., Iterator[Any]], fires: int) -> _Found:
+        self._progress.begin(fires)
+        [(stretch, whole)] = self._decide(imap, [("span", self._start, self._end)])
+        minutes = array("I", bytes(4 * self._minutes_total))
+        for minute in whole.minutes:
+            minutes[minute] += 1
+        names = [*whole.told]
+        queue_by_name = {one.name: one.queue for one in self._entries}
+        of_queue = defaultdict[str, Counter[int]](Counter)
+        for minute, place in zip(whole.minutes, whole.firing, strict=True):
+            of_queue[queue_by_name[names[place]]][minute] += 1
+        loads = []
+        for queue, counts in of_queue.items():
+            highest = min(counts, key=lambda minute: (-counts[minute], minute))
+            loads.append(QueueLoad(queue, counts.total(), self._start + highest * _MINUTE, counts[highest]))
+        told = {name: one.fires for name, one in whole.told.items()}
+        return _Found(self._days(minutes), self._peaks(minutes, whole), _sorted(loads), [stretch], told)
+
+    def _peaks(self, minutes: Sequence[int], whole: Walk) -> list[Peak]:
+        high = _high(minutes)
+        makers = {minute: Counter[int]() for minute in high}
+        for minute, place in zip(whole.minutes, whole.firing, strict=True):
+            if minute in makers:
+                makers[minute][place] += 1
+        names = [*whole.told]
+        found = []
+        for minute in high:
+            firing = sorted((-count, names[place]) for place, count in makers[minute].items())
+            listed = [name for _, name in firing[:_NAMED]]
+            found.append(Peak(self._start + minute * _MINUTE, minutes[minute], listed, len(firing) - len(listed)))
+        return found
+
+    def _decide(
+        self, imap: Callable[..., Iterator[Any]], wanted: Sequence[tuple[str, datetime, datetime]]
+    ) -> list[tuple[Stretch, Walk]]:
+        """Decide stretches, the parts of all of them side by side."""
+        parts = [part for place, (_, start, end) in enumerate(wanted) for part in self._parts(place, start, end)]
+        walks = [Walk() for _ in wanted]
+        given: Sequence[Any] = (
+            parts if self._wanted.processes > 1 else [(part, self._progress.advance) for part in parts]
+        )
+        for part, done in zip(parts, imap(_walk if self._wanted.processes > 1 else _walk_here, given), strict=True):
+            walks[part.place].add(done)
+            if self._wanted.processes > 1:
+                self._progress.advance(len(done.minutes))
+        return [(self._stretch(*what, done), done) for what, done in zip(wanted, walks, strict=True)]
+
+    def _parts(self, place: int, start: datetime, end: datetime) -> Iterator[_Part]:
+        """Yield what may be walked apart: a queue whose workers are counted, and some of the other schedules."""
+        wanted = self._wanted
+        given = [
+            Simulated(begin(one.schedule, start, self._now), one.name, one.queue, self._expect(one)[0])
+            for one in self._entries
+        ]
+        groups = defaultdict[str, list[Simulated]](list)
+        for one in given:
+            groups[one.queue if one.queue in wanted.workers else ""].append(one)
+        free = groups.pop("", [])
+        cut = [free[first :: 4 * wanted.processes] for first in range(4 * wanted.processes)] if free else []
+        largest = sorted(groups.values(), key=lambda some: (-sum(self._counts[one.name] for one in some), some[0].name))
+        for some in (*largest, *(cut if wanted.processes > 1 else [free])):
+            if some:
+                yield _Part(place, some, start, end, wanted.seed, wanted.workers, self._env)
+
+    def _expect(self, entry: Entry) -> tuple[Expected, str]:
+        """Return what a schedule's attempts are like, and where that is from."""
+        known = self._expected.get(entry.name)
+        if known is not None:
+            return known
+        wanted, workflow = self._wanted, entry.schedule.definition.workflow
+        duration: timedelta | Spans
+        if entry.name in wanted.durations:
+            duration, origin = wanted.durations[entry.name], "schedule"
+        elif workflow in wanted.durations:
+            duration, origin = wanted.durations[workflow], "workflow"
+        elif entry.measured is not None:
+            duration, origin = entry.measured, "measured"
+        elif wanted.duration is not None:
+            duration, origin = wanted.duration, "all"
+        else:
+            duration, origin = timedelta(0), "nothing"
+        rate = entry.failure_rate if wanted.failure_rate is None else wanted.failure_rate
+        found = self._expected[entry.name] = Expected(duration, rate, entry.timeout), origin
+        return found
+
+    def _stretch(self, why: str, start: datetime, end: datetime, done: Walk) -> Stretch:
+        total = Told()
+        for one in done.told.values():
+            _add(total, one)
+        rows = [_outcome(name, one) for name, one in sorted(done.told.items()) if _is_told(one)]
+        queues = [_queue_outcome(name, line, start, end) for name, line in done.lines.items()]
+        queues.sort(key=lambda one: (-one.wait_max_seconds, one.queue))
+        return Stretch(why, start, end, _outcome("", total), queues, rows)
+
+    # What is counted
+
+    def _count_all(self, imap: Callable[..., Iterator[Any]], fires: int) -> _Found:
+        entries, start = self._entries, self._start
+        cuts = range(0, self._minutes_total, _WINDOW)
+        windows = [Window(start + at * _MINUTE, min(_WINDOW, self._minutes_total - at)) for at in cuts]
+        slim = [(begin(one.schedule, start, self._now), one.queue, one.name) for one in entries]
+        self._progress.begin(fires)
+        loads: list[Load] = []
+        for load in imap(partial(_count, slim, start), windows):
+            self._progress.advance(load.fires)
+            loads.append(load)
+        minutes = array("I")
+        for load in loads:
+            minutes.extend(load.minutes)
+        days = self._days(minutes)
+        mean = sum(minutes) / max(len(minutes), 1)
+        peaks = [peak for load in loads for peak in load.peaks if peak.fires > max(1, _STANDS_OUT * mean)]
+        for text in dict.fromkeys(text for load in loads for text in load.assumed[1:]):
+            self._assumed.append(text)
+        stretches = self._decide(imap, self._chosen(minutes, days))
+        told = {one.name: self._counts[one.name] for one in entries}
+        return _Found(
+            days,
+            sorted(peaks, key=lambda one: (-one.fires, one.at))[:_MOST_PEAKS],
+            _sorted(_together([queue for load in loads for queue in load.queues])),
+            [stretch for stretch, _ in stretches],
+            told,
+        )
+
+    def _chosen(self, minutes: Sequence[int], days: Sequence[SimulatedDay]) -> list[tuple[str, datetime, datetime]]:
+        """Return what is decided where fires are counted, within the bound: the busiest day, and changes of clocks."""
+        left, found = self._wanted.most_decided, list[tuple[str, datetime, datetime]]()
+
+        def take(why: str, start: datetime, end: datetime) -> bool:
+            nonlocal left
+            start, end = max(start, self._start), min(end, self._end)
+            first, last = ((at - self._start) // _MINUTE for at in (start, end))
+            fires = sum(islice(minutes, first, last))
+            if fires > left:
+                return False
+            left -= fires
+            found.append((why, start, end))
+            return True
+
+        day = min(days, key=lambda one: (-one.fires, one.start))
+        midnight = day.start.replace(hour=0, minute=0)
+        if not take("busiest_day", midnight, midnight + _DAY):
+            hour = day.peak_at.replace(minute=0)
+            if take("busiest_hour", hour, hour + _HOUR):
+                self._assumed.append("The busiest day has too many fires to be decided: its highest hour was.")
+        left_out = [
+            at
+            for at in dict.fromkeys(at for at, _, _ in self._changes())
+            if not (take("clocks", at - _NIGHT, at + _NIGHT) or take("clocks", at - _HOUR, at + _HOUR))
+        ]
+        if left_out:
+            number = len(left_out)
+            self._assumed.append(f"{number} {_plural('change', number)} of clocks would be too many fires to decide.")
+        return found
+
+    def _count(self, entry: Entry) -> int:
+        """Count the fires of a schedule, by arithmetic where its timing allows it."""
+        schedule = begin(entry.schedule, self._start, self._now)
+        if schedule.resume_at is not None:
+            first = max(schedule.resume_at, self._start)
+        elif schedule.next_run_at is None or schedule.due_at is None or schedule.due_at >= self._end:
+            return 0
+        else:
+            first = max(schedule.next_run_at, self._start)
+        if is_alone(schedule.spec):
+            every = next(
+                (one.every for one in schedule.spec.members if not isinstance(one, Cron) and hasattr(one, "every")),
+                _DAY,
+            )
+            count = (self._end - first) // (every or _DAY) + 1
+        else:
+            known = (schedule.definition.spec, schedule.skips, first)
+            if known not in self._spec_counts:
+                found = schedule.timeline.count_between(first - TICK, self._end - TICK, cap=_COUNTED)
+                self._spec_counts[known] = found.total
+            count = self._spec_counts[known]
+        return count if schedule.remaining is None else min(count, schedule.remaining)
+
+    # What both have
+
+    def _days(self, minutes: Sequence[int]) -> list[SimulatedDay]:
+        found, at = [], 0
+        while at < len(minutes):
+            start = self._start + at * _MINUTE
+            end = min(at + 1440 - (start.hour * 60 + start.minute), len(minutes))
+            of_day = minutes[at:end]
+            most = max(of_day)
+            peak = start + of_day.index(most) * _MINUTE
+            found.append(SimulatedDay(start, sum(of_day), most, peak))
+            at = end
+        return found
+
+    def _row(self, entry: Entry, fires: int) -> SimulatedSchedule:
+        expected, origin = self._expect(entry)
+        duration = expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
+        schedule = entry.schedule
+        return SimulatedSchedule(
+            entry.name,
+            schedule.definition.workflow,
+            entry.queue,
+            schedule.spec.describe(),
+            fires,
+            round(duration.total_seconds(), 6),
+            origin,
+            round(expected.failure_rate, 6),
+        )
+
+    def _changes(self) -> list[tuple[datetime, str, timedelta]]:
+        """Return where clocks change in the zones of crons, in order."""
+        zones = {zone for one in self._entries for zone in _zones(one.schedule.spec)}
+        found = []
+        for zone in sorted(zones):
+            before: timedelta | None = None
+            for span in spans_from(require_timezone(zone), self._start.replace(tzinfo=None)):
+                at = span.start.replace(tzinfo=UTC)
+                if at >= self._end:
+                    break
+                if before is not None and span.offset != before and at >= self._start:
+                    found.append((at, zone, span.offset - before))
+                before = span.offset
+        return sorted(found)
+
+    def _nights(self) -> Iterator[ClockNight]:
+        by_zone = defaultdict[str, dict[str, list[Entry]]](lambda: defaultdict(list))
+        for one in self._entries:
+            for zone in _zones(one.schedule.spec):
+                by_zone[zone][one.schedule.definition.spec].append(one)
+        for at, zone, by in self._changes():
+            effects = [
+                ClockEffect(some[0].schedule.spec.describe(), *told, [one.name for one in some[:_MOST_NAMED]],
+                            max(len(some) - _MOST_NAMED, 0))
+                for some in by_zone[zone].values()
+                for told in _effects(some[0].schedule.spec, at, by)
+            ]  # fmt: skip
+            yield ClockNight(at, zone, int(by.total_seconds()), effects)
+
+    def _assume(self, *, is_decided: bool) -> None:
+        rows = [self._expect(one) for one in self._entries]
+        origins = Counter(origin for _, origin in rows)
+        told = [
+            "Nothing is late but what waits for a worker: no outage, freeze or hold, no trigger, backfill or edit.",
+            "A run that lasts until the next fire is in its way, and so is one that waits for a worker.",
+            "Each worker serves one queue. A run that is cancelled keeps its worker until it would have ended.",
+            "The span begins idle: what runs or waits at its begin is left out.",
+        ]
+        if not is_decided:
+            told[0:0] = [
+                "There are too many fires to decide each: fires, days and peaks are counted, as `rqsched load` does; "
+                "what overlaps, waits and is skipped is decided in the stretches alone, each from idle workers on."
+            ]
+        if origins["measured"]:
+            number = origins["measured"]
+            told.append(f"Durations of {number} {_plural('schedule', number)} are measured: what its runs of the last "
+                        f"{_MEASURED_DAYS} days took.")  # fmt: skip
+        given = origins["schedule"] + origins["workflow"] + origins["all"]
+        if given:
+            told.append(f"Durations of {given} {_plural('schedule', given)} are given.")
+        if origins["nothing"]:
+            number = origins["nothing"]
+            told.append(f"Nothing is known of how long the runs of {number} {_plural('schedule', number)} take: no "
+                        "time was taken, so they neither overlap nor keep a worker. Give a duration.")  # fmt: skip
+        rate = self._wanted.failure_rate
+        if rate is not None:
+            told.append(f"{rate:.2%} of the attempts fail, as given; a retry policy repeats all of them.")
+        else:
+            number = sum(expected.failure_rate > 0 for expected, _ in rows)
+            told.append(f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, those of "
+                        "the others never; a retry policy repeats all of them.")  # fmt: skip
+        free = sorted({one.queue for one in self._entries} - set(self._wanted.workers))
+        if free:
+            told.append(f"There is always a free worker for {', '.join(free[:_MOST_NAMED])}"
+                        f"{' and others' if len(free) > _MOST_NAMED else ''}.")  # fmt: skip
+        if any(one.schedule.policies.environments for one in self._entries):
+            told.append(f"RQSCHED_ENV is {self._env!r}.")
+        self._assumed[0:0] = told
+
+
+class _Found(NamedTuple):
+    days: list[SimulatedDay]
+    peaks: list[Peak]
+    queues: list[QueueLoad]
+    stretches: list[Stretch]
+    fires: dict[str, int]
+
+
+def _walk(part: _Part) -> Walk:
+    return walk(part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, env=part.env)
+
+
+def _walk_here(given: tuple[_Part, Callable[[int], None]]) -> Walk:
+    part, progress = given
+    return walk(
+        part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, env=part.env, progress=progress
+    )
+
+
+def _count(schedules: Sequence[tuple[Schedule, str, str]], now: datetime, window: Window) -> Load:
+    """Count the fires of a window, as the load does."""
+    counting = Counting(window, window.start - TICK, _MOST_WALKED)
+    for schedule, queue, name in schedules:
+        there = begin(schedule, window.start, now)
+        if there.resume_at is not None or (there.due_at is not None and there.due_at < window.end):
+            counting.add(there, queue, name)
+    return counting.load(None)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def usable_processes() -> int:
+    """Return how many processes this one may use at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _high(minutes: Sequence[int]) -> list[int]:
+    mean = sum(minutes) / max(len(minutes), 1)
+    high = (minute for minute, fires in enumerate(minutes) if fires > max(1, _STANDS_OUT * mean))
+    return nsmallest(_MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
+
+
+def _together(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
+    found: dict[str, QueueLoad] = {}
+    for one in loads:
+        before = found.get(one.queue)
+        if before is not None:
+            highest = min(before, one, key=lambda load: (-load.peak_fires, load.peak_at))
+            both = before.fires + one.fires
+            found[one.queue] = QueueLoad(one.queue, both, highest.peak_at, highest.peak_fires)
+        else:
+            found[one.queue] = one
+    return [*found.values()]
+
+
+def _sorted(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
+    return sorted(loads, key=lambda one: (-one.fires, one.queue))
+
+
+def _add(total: Told, one: Told) -> None:
+    for name in ("fires", "started", "overlapped", "waited", "replaced", "missed", "excluded", "retries", "open"):
+        setattr(total, name, getattr(total, name) + getattr(one, name))
+    total.skipped.update(one.skipped)
+    total.ended.update(one.ended)
+
+
+def _is_told(one: Told) -> bool:
+    """Return whether there is more to tell than that its runs succeeded."""
+    is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
+    return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
+
+
+def _outcome(name: str, one: Told) -> ScheduleOutcome:
+    return ScheduleOutcome(
+        name, one.fires, one.started, one.overlapped, one.waited, one.replaced, one.missed, one.excluded, one.retries,
+        dict(sorted(one.skipped.items())), dict(sorted(one.ended.items())), one.open, one.status,
+    )  # fmt: skip
+
+
+def _queue_outcome(name: str, line: Line, start: datetime, end: datetime) -> QueueOutcome:
+    waits = sorted(line.waits)
+
+    def at(share: float) -> float:
+        return round(waits[min(int(share * len(waits)), len(waits) - 1)], 3) if waits else 0.0
+
+    busy = None if line.workers is None else round(line.busy / (line.workers * (end - start)), 4)
+    span = min(_DAY, (end - start) / 2)
+    keeps_up = not (line.waiting and any(one.end == end and one.end - one.start >= span for one in line.behind))
+    behind = [
+        QueueBehind(one.start, one.end, one.most, round(one.longest.total_seconds(), 3))
+        for one in line.behind
+        if one.most and one.end > one.start
+    ]
+    return QueueOutcome(
+        name, line.workers, len(waits), at(0.5), at(0.95), round(waits[-1], 3) if waits else 0.0, busy, line.waiting,
+        keeps_up, behind,
+    )  # fmt: skip
+
+
+def _zones(spec: Spec) -> set[str]:
+    """Return the zones that the crons of a spec follow."""
+    return {one.timezone or spec.timezone for one in spec.members if isinstance(one, Cron) and one.every is None} - {
+        "UTC"
+    }
+
+
+def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str, list[datetime]]]:
+    """Yield what a change of clocks does to a timing: the effect, the local time it names, and when that fires."""
+    if by > timedelta(0):
+        for gap in spec.gaps_between(at - TICK, at + by):
+            is_shifted = spec.dst_gap == "shift"
+            yield (
+                "shifted" if is_shifted else "skipped",
+                f"{gap.reading:%Y-%m-%d %H:%M}",
+                [gap.occurrence_at] * is_shifted,
+            )
+        return
+    for zone in sorted(_zones(spec)):
+        clock = require_timezone(zone)
+        first = {one.astimezone(clock).replace(tzinfo=None, fold=0): one for one in spec.between(at + by, at)}
+        for again in spec.between(at, at - by):
+            local = again.astimezone(clock).replace(tzinfo=None, fold=0)
+            if local in first and spec.dst_fold == "both":
+                yield "doubled", f"{local:%Y-%m-%d %H:%M}", [first[local], again]
+
+
+def _plural(word: str, number: int) -> str:
+    return word if number == 1 else f"{word}s"
