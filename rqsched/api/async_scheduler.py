@@ -237,6 +237,7 @@ class AsyncScheduler(_Async[Scheduler]):
     limits = _awaited(Scheduler.limits, _same)
     iter_limits = _iterated(Scheduler.iter_limits, _same)
     set_limit = _awaited(Scheduler.set_limit, _same)
+    simulate = _awaited(Scheduler.simulate, _same)
     hold = _awaited(Scheduler.hold, _same)
     held = _awaited(Scheduler.held, _same)
     holds = _awaited(Scheduler.holds, _same)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,7 +14,7 @@ from rqsched import signals
 from rqsched.api.build_description import describe_backfill
 from rqsched.api.bulk import BulkOperations
 from rqsched.api.calendars import Calendars
-from rqsched.api.declarations import Declarations, Declaring, of_process
+from rqsched.api.declarations import Declaration, Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
 from rqsched.api.holding import Holding
 from rqsched.api.limiting import Limiting
@@ -67,6 +67,7 @@ from rqsched.workflows import Registry
 if TYPE_CHECKING:
     from rqsched.chain.pruning import Pruned
     from rqsched.chain.reconcile import Recovered
+    from rqsched.core.simulation_report import Simulation
 
 _log = logging.getLogger(__name__)
 
@@ -542,6 +543,55 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         """
         filters = Filters(require_id(self._namespace(namespace), "namespace"))
         return read_load(self.runtime, filters, window_of(self.runtime.now(), hours))
+
+    def simulate(
+        self,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        *,
+        declarations: Iterable[Declaration] | None = None,
+        namespace: str | None = None,
+        workers: Mapping[str, int] | None = None,
+        duration: SpanLike | None = None,
+        durations: Mapping[str, SpanLike] | None = None,
+        failure_rate: float | None = None,
+        seed: int = 0,
+        processes: int = 1,
+    ) -> Simulation:
+        """Simulate the schedules of a namespace from `start` (now) to `end` (a year later); reads, and never writes.
+
+        >>> simulation = scheduler.simulate(workers={"default": 4}, duration="90s")
+        >>> simulation.fires == sum(day.fires for day in simulation.days)
+        True
+
+        With `declarations` it is what a sync of them would create at `start`, in place of what is stored. Each fire is
+        decided as it would be, on a virtual clock; above three million they are counted (`is_decided`, `stretches`).
+        The same schedules, arguments and seed give the same report: give `start`, too.
+
+        Args:
+            start: Where the span begins, a whole minute; default now.
+            end: The first instant after it; default 365 days later.
+            declarations: What is simulated in place of what is stored.
+            namespace: Default: RQSCHED_NAMESPACE.
+            workers: How many attempts each queue executes at once; a queue that is not named, any number.
+            duration: How long attempts take of which nothing is measured.
+            durations: How long those of a schedule, or of a workflow, take; measured ones do not count then.
+            failure_rate: Which part of all attempts fails; what was measured is used without.
+            seed: What is drawn is a hash of it.
+            processes: On so many processes; with more than one the module that calls this is imported in each.
+        """
+        from rqsched.api import simulating, simulation_entries  # noqa: PLC0415 - as in `recover`
+
+        named, now = require_id(self._namespace(namespace), "namespace"), self.runtime.now()
+        wanted = simulating.wanted_of(
+            now, start=start, end=end, workers=workers, duration=duration, durations=durations,
+            failure_rate=failure_rate, seed=seed, processes=processes,
+        )  # fmt: skip
+        if declarations is None:
+            entries = simulation_entries.stored(self.runtime, named)
+        else:
+            entries = simulation_entries.declared(self.runtime, declarations, named, wanted.start, is_measured=True)
+        return simulating.simulate(entries, wanted, now=now, env=self.settings.env)
 
     def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.

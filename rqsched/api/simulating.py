@@ -1,6 +1,6 @@
 """Simulating: which schedules take part, what of a span is decided and what is counted, on how many processes.
 
-What is simulated is read at the beginning, or declared; then nothing is read and nothing is ever written. Every fire is
+Every fire is
 decided as long as there are at most MOST_DECIDED of them. Beyond that fires are counted, as the load is, and what is
 decided is the busiest day and where clocks change.
 """
@@ -20,18 +20,12 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from rqsched.api.declarations import Declaration, require_distinct
-from rqsched.api.load import Counting, Window, is_alone, queue_of
-from rqsched.chain import option_checks
-from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import derived_uid
-from rqsched.core.lifecycle import Identity, decide_create
+from rqsched.api.load import Counting, Window, is_alone
+from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
+from rqsched.core.delays import base_of
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.occurrences import TICK
-from rqsched.core.option_table import require_id, require_note
-from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
-from rqsched.core.run_hours import A_DAY, day_of, hour_of
-from rqsched.core.schedule_options import define
+from rqsched.core.results import Load, Peak, QueueLoad
 from rqsched.core.simulation import Expected, Line, Simulated, Spans, Told, Walk, begin, walk
 from rqsched.core.simulation_report import (
     ClockEffect,
@@ -49,10 +43,7 @@ from rqsched.errors import InvalidDurationError, InvalidInputError, did_you_mean
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.members import Cron
 from rqsched.spec.spec import Spec
-from rqsched.spec.zones import require_timezone, spans_from, tzdata_version
-from rqsched.store import changes, run_hours, schedule_queries
-from rqsched.store.schedule_queries import Filters, Position
-from rqsched.timing import unfold
+from rqsched.spec.zones import require_timezone, spans_from
 
 MOST_DECIDED = 3_000_000
 """More fires than these are not decided one by one: a fire and the end of its run take a third of a millisecond."""
@@ -60,7 +51,6 @@ MOST_DAYS = 1_100
 """The longest span that is simulated: three years."""
 YEAR = timedelta(days=365)
 """The span where none is given."""
-_MEASURED_DAYS = 90
 _MINUTE, _DAY, _HOUR = timedelta(minutes=1), timedelta(days=1), timedelta(hours=1)
 _WINDOW = 28 * 24 * 60
 _NIGHT = timedelta(hours=6)
@@ -71,30 +61,13 @@ _COUNTED = 100_000
 """Up to here occurrences are counted where only enumeration tells their number."""
 
 
-class Entry(NamedTuple):
-    """One schedule that may take part, and what is known of it."""
-
-    schedule: Schedule
-    """As it is stored, or as a sync would create it at the begin of the span."""
-    name: str
-    """What people call it."""
-    queue: str
-    """The queue of its runs."""
-    timeout: timedelta
-    """What ends its attempts."""
-    measured: Spans | None = None
-    """How long its runs took lately; None where nothing is known."""
-    failure_rate: float = 0.0
-    """Which part of its attempts failed so far."""
-
-
 class Wanted(NamedTuple):
     """What is asked of a simulation."""
 
     start: datetime
     """Where it begins: a whole minute."""
     end: datetime
-    """The first instant after it."""
+    """The first instant after it: a whole minute."""
     seed: int = 0
     """What is drawn is a hash of this."""
     workers: Mapping[str, int] = {}
@@ -128,9 +101,9 @@ def wanted_of(
         if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
             raise InvalidInputError(name, "must be an aware datetime, such as one with tzinfo=UTC")
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
-    ends = began + YEAR if end is None else end.astimezone(UTC)
+    ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
     if ends <= began:
-        raise InvalidInputError("end", "must be after start, or nothing happens")
+        raise InvalidInputError("end", "must be a minute or more after start, or nothing happens")
     if ends - began > MOST_DAYS * _DAY:
         raise InvalidInputError("end", f"is more than {MOST_DAYS} days after start; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -154,101 +127,6 @@ def _length(name: str, value: SpanLike) -> timedelta:
         raise InvalidDurationError(name, error.reason) from error
     if found < timedelta(0):
         raise InvalidDurationError(name, "is negative; an attempt takes at least no time")
-    return found
-
-
-def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], None] | None = None) -> list[Entry]:
-    """Read the schedules of a namespace (None: of all) that fire or will, and how long their runs took lately."""
-    active, paused = (
-        Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
-    )
-    found = [*_pages(runtime, active, progress)]
-    far = datetime.max.replace(tzinfo=UTC)
-    found += runtime.database.read(lambda connection: schedule_queries.resuming(connection, paused, far))
-    return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
-
-
-def _pages(runtime: Runtime, filters: Filters, progress: Callable[[int], None] | None) -> Iterator[Schedule]:
-    after: Position | None = None
-    while True:
-        page = runtime.database.read(
-            partial(
-                schedule_queries.search_schedules, filters=filters, sort="created", after=after, limit=MAX_PAGE,
-                most_looked_at=None, is_slim=True,
-            )
-        )  # fmt: skip
-        yield from page.items
-        if progress is not None:
-            progress(len(page.items))
-        after = page.following
-        if after is None:
-            return
-
-
-def declared(
-    runtime: Runtime, declarations: Iterable[Declaration], namespace: str, start: datetime, *, is_measured: bool
-) -> list[Entry]:
-    """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
-
-    No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
-    how long the runs took of the schedules that have these ids there.
-    """
-    given = list(declarations)
-    require_distinct(given)
-    entries = [_declared(runtime, one, namespace, start) for one in given]
-    return _with_measured(runtime, entries, namespace) if is_measured else entries
-
-
-def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime) -> Entry:
-    try:
-        name = runtime.imports.name_of(given.workflow)
-        spec, options = unfold(given.spec, given.options)
-        option_checks.require_connection(runtime, options.get("connection"))
-        option_checks.require_queue(runtime, options.get("queue"))
-        if callable(options.get("targets")):
-            options["targets"] = runtime.imports.name_of(options["targets"])
-        filled = option_checks.fill(runtime.settings, options, spec, is_new=True)
-        here = runtime.imports.find(name)
-        definition = define(None, filled, workflow=name, spec=spec, defaults=None if here is None else here.defaults)
-        require_note(given.note)
-        identity = Identity(
-            derived_uid(start, "simulate", namespace, given.schedule_id), namespace, require_id(given.schedule_id)
-        )
-        made = decide_create(identity, definition, now=start, paused=bool(given.paused), tzdata=tzdata_version())
-    except InvalidInputError as error:
-        error.add_note(f"in the declaration of {given.schedule_id!r}")
-        raise
-    return _entry(runtime, made.after, has_namespace=False)
-
-
-def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entry:
-    settings, definition = runtime.settings, schedule.definition
-    name = f"{schedule.namespace}/{schedule.schedule_id}" if has_namespace else schedule.schedule_id
-    seconds = definition.timeout or definition.parsed_defaults.get("timeout")
-    timeout = settings.run_timeout if seconds is None else timedelta(seconds=seconds)
-    return Entry(schedule, name, queue_of(schedule, settings.default_queue), timeout)
-
-
-def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
-    """Return entries with how long their runs took, and how many attempts failed; `namespace` has those of a file."""
-    since = day_of(hour_of(runtime.now())) - _MEASURED_DAYS * A_DAY
-    found: list[Entry] = []
-    for first in range(0, len(entries), MAX_PAGE):
-        page = entries[first : first + MAX_PAGE]
-        known = {one.schedule.schedule_id: one.schedule for one in page}
-        if namespace is not None:
-            ids = [*known]
-            known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
-        by_uid = [one.uid for one in known.values()] if namespace is not None else [one.schedule.uid for one in page]
-        buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=by_uid, since=since))
-        for one in page:
-            there = known.get(one.schedule.schedule_id) if namespace is not None else one.schedule
-            if there is None:
-                found.append(one)
-                continue
-            attempts = there.error_count + there.success_count
-            rate = there.error_count / attempts if attempts else 0.0
-            found.append(one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate))
     return found
 
 
@@ -534,11 +412,7 @@ class _Simulating:
         else:
             first = max(schedule.next_run_at, self._start)
         if is_alone(schedule.spec):
-            every = next(
-                (one.every for one in schedule.spec.members if not isinstance(one, Cron) and hasattr(one, "every")),
-                _DAY,
-            )
-            count = (self._end - first) // (every or _DAY) + 1
+            count = (self._end - first) // base_of(schedule.spec) + 1
         else:
             known = (schedule.definition.spec, schedule.skips, first)
             if known not in self._spec_counts:
@@ -622,7 +496,7 @@ class _Simulating:
         if origins["measured"]:
             number = origins["measured"]
             told.append(f"Durations of {number} {_plural('schedule', number)} are measured: what its runs of the last "
-                        f"{_MEASURED_DAYS} days took.")  # fmt: skip
+                        f"{MEASURED_DAYS} days took.")  # fmt: skip
         given = origins["schedule"] + origins["workflow"] + origins["all"]
         if given:
             told.append(f"Durations of {given} {_plural('schedule', given)} are given.")
@@ -635,8 +509,8 @@ class _Simulating:
             told.append(f"{rate:.2%} of the attempts fail, as given; a retry policy repeats all of them.")
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
-            told.append(f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, those of "
-                        "the others never; a retry policy repeats all of them.")  # fmt: skip
+            told.append(f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, those "
+                        "of the others never; a retry policy repeats all of them.")  # fmt: skip
         free = sorted({one.queue for one in self._entries} - set(self._wanted.workers))
         if free:
             told.append(f"There is always a free worker for {', '.join(free[:_MOST_NAMED])}"

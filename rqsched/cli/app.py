@@ -87,6 +87,12 @@ ENTRIES = (
         "Say why a schedule ran, or did not run, at an instant.",
     ),
     Entry("load", "load", _HISTORY, "Show what fires when: the highest minutes, who makes them, and each queue."),
+    Entry(
+        "simulate",
+        "simulate",
+        _HISTORY,
+        "Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen.",
+    ),
     Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry(
         "limits",

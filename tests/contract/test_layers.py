@@ -64,6 +64,8 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.api.schedule_handle", "rqsched.chain.why.why"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.reconcile"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.resync.resync_redis"): "as above",
+    ("rqsched.api.scheduler", "rqsched.api.simulating"): "as above",
+    ("rqsched.api.scheduler", "rqsched.api.simulation_entries"): "as above",
 }
 """(module, what it imports inside a function): why it cannot be imported at the top."""
 

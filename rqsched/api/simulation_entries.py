@@ -1,0 +1,145 @@
+"""Which schedules a simulation has: those that are stored, or what a sync of declarations would create.
+
+Reads SQL alone, and nothing at all for declarations whose measured durations are not asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from rqsched.api.declarations import Declaration, require_distinct
+from rqsched.api.load import queue_of
+from rqsched.chain import option_checks
+from rqsched.chain.runtime import Runtime
+from rqsched.core.ids import derived_uid
+from rqsched.core.lifecycle import Identity, decide_create
+from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.option_table import require_id, require_note
+from rqsched.core.results import MAX_PAGE
+from rqsched.core.run_hours import A_DAY, day_of, hour_of
+from rqsched.core.schedule_options import define
+from rqsched.core.simulation import Spans
+from rqsched.errors import InvalidInputError
+from rqsched.spec.zones import tzdata_version
+from rqsched.store import changes, run_hours, schedule_queries
+from rqsched.store.schedule_queries import Filters, Position
+from rqsched.timing import unfold
+
+MEASURED_DAYS = 90
+"""What runs took in so many days is measured."""
+
+
+class Entry(NamedTuple):
+    """One schedule that may take part, and what is known of it."""
+
+    schedule: Schedule
+    """As it is stored, or as a sync would create it at the begin of the span."""
+    name: str
+    """What people call it."""
+    queue: str
+    """The queue of its runs."""
+    timeout: timedelta
+    """What ends its attempts."""
+    measured: Spans | None = None
+    """How long its runs took lately; None where nothing is known."""
+    failure_rate: float = 0.0
+    """Which part of its attempts failed so far."""
+
+
+def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], None] | None = None) -> list[Entry]:
+    """Read the schedules of a namespace (None: of all) that fire or will, and how long their runs took lately."""
+    active, paused = (
+        Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
+    )
+    found = [*_pages(runtime, active, progress)]
+    far = datetime.max.replace(tzinfo=UTC)
+    found += runtime.database.read(lambda connection: schedule_queries.resuming(connection, paused, far))
+    return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
+
+
+def _pages(runtime: Runtime, filters: Filters, progress: Callable[[int], None] | None) -> Iterator[Schedule]:
+    after: Position | None = None
+    while True:
+        page = runtime.database.read(
+            partial(
+                schedule_queries.search_schedules, filters=filters, sort="created", after=after, limit=MAX_PAGE,
+                most_looked_at=None, is_slim=True,
+            )
+        )  # fmt: skip
+        yield from page.items
+        if progress is not None:
+            progress(len(page.items))
+        after = page.following
+        if after is None:
+            return
+
+
+def declared(
+    runtime: Runtime, declarations: Iterable[Declaration], namespace: str, start: datetime, *, is_measured: bool
+) -> list[Entry]:
+    """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
+
+    No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
+    how long the runs took of the schedules that have these ids there.
+    """
+    given = list(declarations)
+    require_distinct(given)
+    entries = [_declared(runtime, one, namespace, start) for one in given]
+    return _with_measured(runtime, entries, namespace) if is_measured else entries
+
+
+def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime) -> Entry:
+    try:
+        name = runtime.imports.name_of(given.workflow)
+        spec, options = unfold(given.spec, given.options)
+        option_checks.require_connection(runtime, options.get("connection"))
+        option_checks.require_queue(runtime, options.get("queue"))
+        if callable(options.get("targets")):
+            options["targets"] = runtime.imports.name_of(options["targets"])
+        filled = option_checks.fill(runtime.settings, options, spec, is_new=True)
+        here = runtime.imports.find(name)
+        definition = define(None, filled, workflow=name, spec=spec, defaults=None if here is None else here.defaults)
+        require_note(given.note)
+        identity = Identity(
+            derived_uid(start, "simulate", namespace, given.schedule_id), namespace, require_id(given.schedule_id)
+        )
+        made = decide_create(identity, definition, now=start, paused=bool(given.paused), tzdata=tzdata_version())
+    except InvalidInputError as error:
+        error.add_note(f"in the declaration of {given.schedule_id!r}")
+        raise
+    return _entry(runtime, made.after, has_namespace=False)
+
+
+def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entry:
+    settings, definition = runtime.settings, schedule.definition
+    name = f"{schedule.namespace}/{schedule.schedule_id}" if has_namespace else schedule.schedule_id
+    seconds = definition.timeout or definition.parsed_defaults.get("timeout")
+    timeout = settings.run_timeout if seconds is None else timedelta(seconds=seconds)
+    return Entry(schedule, name, queue_of(schedule, settings.default_queue), timeout)
+
+
+def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
+    """Return entries with how long their runs took, and how many attempts failed; `namespace` has those of a file."""
+    since = day_of(hour_of(runtime.now())) - MEASURED_DAYS * A_DAY
+    found: list[Entry] = []
+    for first in range(0, len(entries), MAX_PAGE):
+        page = entries[first : first + MAX_PAGE]
+        known = {one.schedule.schedule_id: one.schedule for one in page}
+        if namespace is not None:
+            ids = [*known]
+            known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
+        by_uid = [one.uid for one in known.values()] if namespace is not None else [one.schedule.uid for one in page]
+        buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=by_uid, since=since))
+        for one in page:
+            there = known.get(one.schedule.schedule_id) if namespace is not None else one.schedule
+            if there is None:
+                found.append(one)
+                continue
+            attempts = there.error_count + there.success_count
+            rate = there.error_count / attempts if attempts else 0.0
+            found.append(one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate))
+    return found

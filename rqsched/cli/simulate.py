@@ -1,0 +1,341 @@
+"""Command simulate: a year, or any span, of what is stored or of a file, before it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rqsched.api import simulating
+from rqsched.api.simulating import Progress, Wanted, usable_processes, wanted_of
+from rqsched.api.simulation_entries import Entry, declared, stored
+from rqsched.chain.runtime import Runtime
+from rqsched.cli import arguments, schedule_file
+from rqsched.cli.command import Session, command
+from rqsched.cli.output import Writer, notice, progress_bar
+from rqsched.clock import SystemClock
+from rqsched.core.option_table import require_id
+from rqsched.core.results import Peak
+from rqsched.core.simulation_report import ClockEffect, QueueOutcome, ScheduleOutcome, Simulation, Stretch
+from rqsched.errors import InvalidInputError
+
+app = typer.Typer(add_completion=False)
+_LINES, _WIDTH, _ROWS = 28, 40, 20
+"""Lines of the picture at most, the characters of its longest bar, and the rows of a table of schedules."""
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE]", exists=True, dir_okay=False, help="A file of `rqsched sync`; default: what is stored."
+    ),
+]
+
+
+@command(app)
+def simulate(
+    session: Session,
+    files: Files = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="INSTANT", help="Where the span begins; default now.")
+    ] = None,
+    until: Annotated[
+        str, typer.Option("--until", metavar="INSTANT|SPAN", help="Where it ends, or how long it is.")
+    ] = "365d",
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", metavar="QUEUE=N,...", help="So many attempts at once; other queues: any number."),
+    ] = None,
+    duration: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--duration",
+            metavar="[NAME=]SPAN",
+            help="How long attempts take of which nothing is measured; those of a schedule or workflow in any case.",
+        ),
+    ] = None,
+    failure_rate: Annotated[
+        str | None,
+        typer.Option("--failure-rate", metavar="RATE", help="Such as 2% of all attempts; default what was measured."),
+    ] = None,
+    measured: Annotated[
+        bool,
+        typer.Option("--measured", help="For a file: read from the database how long runs of the same ids took."),
+    ] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace: queues carry all.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="What is drawn is a hash of it.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Default: as many as there are processors.")
+    ] = None,
+) -> None:
+    """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
+    if every and (files or session.namespace is not None):
+        raise InvalidInputError("--all-namespaces", "goes with neither a file nor --namespace")
+    if measured and not files:
+        raise InvalidInputError("--measured", "is for a file; what is stored is always measured")
+    if len(files or ()) > 1:
+        raise InvalidInputError("FILE", "is one file")
+    with ExitStack() as stack:
+        if files and not measured:  # no server is asked
+            runtime = Runtime(session.settings)
+            stack.callback(runtime.close)
+            runtime.imports.owe(None)
+            runtime.imports.require()
+            now = SystemClock().now()
+        else:
+            runtime = session.scheduler.runtime
+            now = runtime.now()
+        wanted = _wanted(now, start, until, workers, duration, failure_rate, seed, processes)
+        entries = _entries(session, runtime, files, wanted, every=every, is_measured=measured)
+        found = _simulate(entries, wanted, now, session.settings.env)
+    _show(session.writer, found)
+
+
+def _wanted(
+    now: datetime,
+    start: str | None,
+    until: str,
+    workers: str | None,
+    duration: Sequence[str] | None,
+    failure_rate: str | None,
+    seed: int,
+    processes: int | None,
+) -> Wanted:
+    begins = now if start is None else arguments.instant("--from", start)
+    usual, named = _durations(duration or ())
+    return wanted_of(
+        now,
+        start=begins,
+        end=arguments.instant_ahead("--until", until, begins),
+        workers=_workers(workers),
+        duration=usual,
+        durations=named,
+        failure_rate=_rate(failure_rate),
+        seed=seed,
+        processes=processes or usable_processes(),
+    )
+
+
+def _workers(text: str | None) -> dict[str, int]:
+    found = arguments.pairs("--workers", [part for part in (text or "").split(",") if part.strip()])
+    if text is not None and not found:
+        raise InvalidInputError("--workers", "is blank; write default=4,slow=1")
+    for queue, number in found.items():
+        if not number.isascii() or not number.isdigit():
+            raise InvalidInputError("--workers", f"{queue}={number!r} is not a whole number; write default=4,slow=1")
+    return {queue: int(number) for queue, number in found.items()}
+
+
+def _durations(texts: Iterable[str]) -> tuple[timedelta | None, dict[str, timedelta]]:
+    usual, named = None, dict[str, timedelta]()
+    for text in texts:
+        name, is_named, value = text.rpartition("=")
+        if is_named:
+            named[name] = arguments.span("--duration", value)
+        elif usual is None:
+            usual = arguments.span("--duration", value)
+        else:
+            raise InvalidInputError("--duration", "is given twice without a name; give one, and NAME=SPAN for others")
+    return usual, named
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InvalidInputError("--failure-rate", f"{text!r} is not a part; write 2% or 0.02") from None
+
+
+def _entries(
+    session: Session, runtime: Runtime, files: Sequence[Path] | None, wanted: Wanted, *, every: bool, is_measured: bool
+) -> list[Entry]:
+    named = require_id(session.named, "namespace")
+    if files:
+        return declared(runtime, schedule_file.read(files[0]), named, wanted.start, is_measured=is_measured)
+    return stored(runtime, None if every else named)
+
+
+class _Bar(Progress):
+    """A bar in a terminal."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def begin(self, fires: int) -> None:
+        """Show how many there will be."""
+        self._advance = self._stack.enter_context(progress_bar("Simulating fires", fires))
+
+    def advance(self, fires: int) -> None:
+        """Move it."""
+        self._advance(fires)
+
+
+def _simulate(entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str) -> Simulation:
+    with ExitStack() as stack:
+        try:
+            return simulating.simulate(entries, wanted, now=now, env=env, progress=_Bar(stack))
+        except KeyboardInterrupt:
+            stack.close()
+            notice("Stopped; nothing was written.")
+            raise typer.Exit(130) from None
+
+
+def _show(writer: Writer, found: Simulation) -> None:
+    plain = found.to_dict()
+    if writer.for_programs([plain], plain):
+        return
+    most = max((day.peak_fires for day in found.days), default=0)
+    how = "each was decided" if found.is_decided else "they were counted"
+    writer.say(
+        f"{found.fires} fires of {len(found.schedules)} schedules from {_at(found.start)} to {_at(found.end)}, at most "
+        f"{most} a minute; {how}."
+    )
+    if found.fires:
+        writer.say("")
+        writer.table(("From", "Fires", "Most a minute", ""), _bars(found))
+        if found.peaks:
+            writer.say("")
+            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, _makers(one)) for one in found.peaks))
+    for stretch in found.stretches:
+        _show_stretch(writer, stretch)
+    _show_nights(writer, found)
+    if found.not_simulated:
+        writer.say("")
+        writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in found.not_simulated))
+    writer.say("")
+    for text in (*found.assumed, f"Seed {found.seed}."):
+        writer.say(text)
+
+
+def _at(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
+    """Yield a line for each day, or for several: when it begins, its fires, its highest minute, and a bar."""
+    step = ceil(len(found.days) / _LINES)
+    parts = [found.days[place : place + step] for place in range(0, len(found.days), step)]
+    most = max(sum(day.fires for day in part) for part in parts)
+    for part in parts:
+        fires = sum(day.fires for day in part)
+        highest = max(day.peak_fires for day in part)
+        yield part[0].start, fires, highest, "#" * ceil(fires * _WIDTH / most)
+
+
+def _makers(peak: Peak) -> str:
+    return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])
+
+
+_WHY = {
+    "span": "Decided",
+    "busiest_day": "The busiest day",
+    "busiest_hour": "The busiest hour",
+    "clocks": "Where clocks change",
+}
+
+
+def _show_stretch(writer: Writer, stretch: Stretch) -> None:
+    total = stretch.total
+    writer.say("")
+    writer.say(f"{_WHY[stretch.why]}, {_at(stretch.start)} to {_at(stretch.end)}: {outcome_in_words(total)}.")
+    writer.say("")
+    columns = ("Queue", "Workers", "Attempts", "Wait p50", "p95", "Longest", "Busy", "Keeps up")
+    writer.table(columns, map(_queue_row, stretch.queues))
+    behind = [(queue.queue, one) for queue in stretch.queues for one in queue.behind if queue.workers is not None]
+    longest = sorted(behind, key=lambda pair: (pair[1].start - pair[1].end, pair[0]))[:5]
+    if longest:
+        writer.say("")
+        rows = (
+            (name, one.start, length(one.end - one.start), one.most_waiting, seconds(one.longest_wait_seconds))
+            for name, one in longest
+        )
+        writer.table(("Always waiting on", "From", "For", "Most", "Longest wait"), rows)
+    told = sorted(stretch.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
+    if told:
+        writer.say("")
+        writer.table(("Schedule", "Fires", "Overlaps", "Told"), map(_schedule_row, told[:_ROWS]))
+        if len(told) > _ROWS:
+            writer.say(f"and {len(told) - _ROWS} more; -o json has all.")
+
+
+def _queue_row(one: QueueOutcome) -> tuple[object, ...]:
+    waits = (seconds(wait) for wait in (one.wait_p50_seconds, one.wait_p95_seconds, one.wait_max_seconds))
+    busy = "-" if one.busy is None else f"{one.busy:.0%}"
+    keeps_up = "yes" if one.keeps_up else f"no, {one.waiting} wait at the end"
+    return one.queue, one.workers or "any", one.attempts, *waits, busy, keeps_up
+
+
+def _schedule_row(one: ScheduleOutcome) -> tuple[object, ...]:
+    return one.name, one.fires, one.overlapped, outcome_in_words(one)
+
+
+def outcome_in_words(one: ScheduleOutcome) -> str:
+    """Return what became of fires, in a line."""
+    parts = [f"{one.started} started"]
+    parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
+    parts += [f"{number} {status}" for status, number in one.ended.items()]
+    for number, word in (
+        (one.waited, "waited for the run ahead"),
+        (one.replaced, "replaced by a newer run"),
+        (one.missed, "missed"),
+        (one.excluded, "excluded"),
+        (one.retries, "retries"),
+        (one.open, "open at the end"),
+    ):
+        if number:
+            parts.append(f"{number} {word}")
+    if one.status not in {"", "active"}:
+        parts.append(f"{one.status} at the end")
+    return ", ".join(parts)
+
+
+def seconds(value: float) -> str:
+    """Return a wait as people read it."""
+    return length(timedelta(seconds=value)) if value >= 60 else f"{value:.1f} s"
+
+
+def length(span: timedelta) -> str:
+    """Return a span in its two greatest units."""
+    left, parts = int(span.total_seconds()), []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _show_nights(writer: Writer, found: Simulation) -> None:
+    if not found.nights:
+        return
+    rows: list[tuple[object, ...]] = []
+    for night in found.nights:
+        how = (
+            f"{night.zone} {'forward' if night.seconds > 0 else 'back'} {length(timedelta(seconds=abs(night.seconds)))}"
+        )
+        if not night.effects:
+            rows.append((night.at, how, "nothing is shifted, skipped or doubled", ""))
+        rows += [(night.at, how, effect_in_words(one), _names(one)) for one in night.effects]
+    writer.say("")
+    writer.table(("Clocks change", "How", "What that does", "Schedules"), rows[:_ROWS])
+    if len(rows) > _ROWS:
+        writer.say(f"and {len(rows) - _ROWS} more; -o json has all.")
+
+
+def effect_in_words(one: ClockEffect) -> str:
+    """Return what a change of clocks does to a timing."""
+    if one.effect == "skipped":
+        return f"{one.local[11:]} does not fire"
+    fires = " and ".join(f"{at:%H:%M} UTC" for at in one.fires_at)
+    return f"{one.local[11:]} fires {'as late as' if one.effect == 'shifted' else 'twice,'} {fires}"
+
+
+def _names(one: ClockEffect) -> str:
+    names = one.schedules[:3]
+    more = len(one.schedules) - len(names) + one.others
+    return ", ".join([*names, *([f"{more} more"] if more else [])])
