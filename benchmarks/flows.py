@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator
 
@@ -45,3 +46,11 @@ def note(due: float) -> None:
 def long(seconds: float) -> None:
     """Hold the worker's horse for so long."""
     time.sleep(seconds)
+
+
+@workflow("benchmark-uneven", timeout=300)
+def uneven(least: float, most: float, fails: float) -> None:
+    """Take some time between two lengths, and fail now and then."""
+    time.sleep(random.uniform(least, most))
+    if random.random() < fails:
+        raise RuntimeError("now and then")
