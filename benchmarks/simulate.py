@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -94,7 +93,7 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
     with scheduler.runtime.database.engine.connect() as connection:
         rows = connection.execute(told).all()
         attempts = connection.execute(started).all()
-        statuses = {status: count for status, count in connection.execute(ended.group_by(runs.c.status))}
+        statuses: dict[str, int] = dict(connection.execute(ended.group_by(runs.c.status)).tuples().all())
     kinds, minutes, replaced = Counter[str](), Counter[int](), 0
     for kind, payload, at in rows:
         text = json.loads(payload)
@@ -113,7 +112,7 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
 def waits(queue: str, attempts: Any, span: timedelta) -> dict[str, Any]:
     """Give how long the last attempts waited that began, and which part of the time they took."""
     mine = [row for row in attempts if row.queue == queue]
-    found = sorted((row.started_at - row.queued_at).total_seconds() for row in mine) or [0.0]
+    found: list[float] = sorted((row.started_at - row.queued_at).total_seconds() for row in mine) or [0.0]
     took = sum((row.ended_at - row.started_at).total_seconds() for row in mine if row.ended_at)
 
     def at(share: float) -> float:
@@ -140,7 +139,8 @@ def speed(schedules: int, days: int, processes: int) -> dict[str, Any]:
     decided = sum(one.total.fires for one in found.stretches)
     rss = [resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {"schedules": schedules, "days": days, "processes": processes, "seconds": round(took, 1),
-            "fires": found.fires, "decided": decided, "is_decided": found.is_decided, "megabytes": max(rss)}  # fmt: skip
+            "fires": found.fires, "decided": decided,
+            "is_decided": found.is_decided, "megabytes": max(rss)}  # fmt: skip
 
 
 def main() -> None:
@@ -157,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

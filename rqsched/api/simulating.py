@@ -110,7 +110,7 @@ def wanted_of(
         raise InvalidInputError("seed", "must be a whole number")
     for queue, number in (workers or {}).items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InvalidInputError("workers", f"{queue}={number!r} is not a whole number from 1")
+            raise InvalidInputError("workers", f"{queue}={number!r} must be a whole number from 1")
     if failure_rate is not None and not 0 <= failure_rate <= 1:
         raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
@@ -126,7 +126,7 @@ def _length(name: str, value: SpanLike) -> timedelta:
     except InvalidDurationError as error:
         raise InvalidDurationError(name, error.reason) from error
     if found < timedelta(0):
-        raise InvalidDurationError(name, "is negative; an attempt takes at least no time")
+        raise InvalidDurationError(name, "must not be negative")
     return found
 
 
@@ -197,19 +197,19 @@ class _Simulating:
                 self._not_simulated.append(NotSimulated(one.name, text))
             yield one
         if paused:
-            self._assumed.append(f"{paused} paused {_plural('schedule', paused)} stay paused.")
+            self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
 
     def _require_known(self, given: Sequence[Entry]) -> None:
         queues = sorted({one.queue for one in self._entries})
         for queue in self._wanted.workers:
             if queue not in queues:
-                hint = did_you_mean(queue, queues) or f"; the queues are {', '.join(queues) or 'none'}"
+                hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
                 raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
         names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
         for name in self._wanted.durations:
             if name not in names:
                 raise InvalidInputError(
-                    "durations", f"{name!r} is neither a schedule nor a workflow of one{did_you_mean(name, names)}"
+                    "durations", f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
                 )
 
     def report(self) -> Simulation:
@@ -437,7 +437,6 @@ class _Simulating:
 
     def _row(self, entry: Entry, fires: int) -> SimulatedSchedule:
         expected, origin = self._expect(entry)
-        duration = expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
         schedule = entry.schedule
         return SimulatedSchedule(
             entry.name,
@@ -445,7 +444,7 @@ class _Simulating:
             entry.queue,
             schedule.spec.describe(),
             fires,
-            round(duration.total_seconds(), 6),
+            round(_half(expected).total_seconds(), 6),
             origin,
             round(expected.failure_rate, 6),
         )
@@ -509,8 +508,15 @@ class _Simulating:
             told.append(f"{rate:.2%} of the attempts fail, as given; a retry policy repeats all of them.")
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
-            told.append(f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, those "
-                        "of the others never; a retry policy repeats all of them.")  # fmt: skip
+            told.append(
+                f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, the rest succeed; "
+                "a retry policy repeats what fails."
+            )
+        late = sum(expected.timeout is not None and _half(expected) >= expected.timeout for expected, _ in rows)
+        if late:
+            told.append(
+                f"Half or more of the attempts of {late} {_plural('schedule', late)} reach their timeout and fail."
+            )
         free = sorted({one.queue for one in self._entries} - set(self._wanted.workers))
         if free:
             told.append(f"There is always a free worker for {', '.join(free[:_MOST_NAMED])}"
@@ -646,6 +652,11 @@ def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str
             local = again.astimezone(clock).replace(tzinfo=None, fold=0)
             if local in first and spec.dst_fold == "both":
                 yield "doubled", f"{local:%Y-%m-%d %H:%M}", [first[local], again]
+
+
+def _half(expected: Expected) -> timedelta:
+    """Return how long half of the attempts take at most."""
+    return expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
 
 
 def _plural(word: str, number: int) -> str:

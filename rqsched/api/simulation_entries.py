@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -56,8 +56,7 @@ def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], No
         Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
     )
     found = [*_pages(runtime, active, progress)]
-    far = datetime.max.replace(tzinfo=UTC)
-    found += runtime.database.read(lambda connection: schedule_queries.resuming(connection, paused, far))
+    found += _pages(runtime, paused, progress)
     return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -74,11 +75,11 @@ def simulate(
 ) -> None:
     """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
     if every and (files or session.namespace is not None):
-        raise InvalidInputError("--all-namespaces", "goes with neither a file nor --namespace")
+        raise InvalidInputError("--all-namespaces", "goes with neither a file nor --namespace; give one of them")
     if measured and not files:
-        raise InvalidInputError("--measured", "is for a file; what is stored is always measured")
+        raise InvalidInputError("--measured", "is for a file, and what is stored is always measured; leave it out")
     if len(files or ()) > 1:
-        raise InvalidInputError("FILE", "is one file")
+        raise InvalidInputError("FILE", "is one file; name one, or none for what is stored")
     with ExitStack() as stack:
         if files and not measured:  # no server is asked
             runtime = Runtime(session.settings)
@@ -320,19 +321,20 @@ def _show_nights(writer: Writer, found: Simulation) -> None:
         )
         if not night.effects:
             rows.append((night.at, how, "nothing is shifted, skipped or doubled", ""))
-        rows += [(night.at, how, effect_in_words(one), _names(one)) for one in night.effects]
+        rows += [(night.at, how, effect_in_words(one, night.zone), _names(one)) for one in night.effects]
     writer.say("")
     writer.table(("Clocks change", "How", "What that does", "Schedules"), rows[:_ROWS])
     if len(rows) > _ROWS:
         writer.say(f"and {len(rows) - _ROWS} more; -o json has all.")
 
 
-def effect_in_words(one: ClockEffect) -> str:
-    """Return what a change of clocks does to a timing."""
+def effect_in_words(one: ClockEffect, zone: str) -> str:
+    """Return what a change of clocks does to a timing, by the clock of its zone."""
     if one.effect == "skipped":
         return f"{one.local[11:]} does not fire"
-    fires = " and ".join(f"{at:%H:%M} UTC" for at in one.fires_at)
-    return f"{one.local[11:]} fires {'as late as' if one.effect == 'shifted' else 'twice,'} {fires}"
+    if one.effect == "doubled":
+        return f"{one.local[11:]} fires twice"
+    return f"{one.local[11:]} fires at {one.fires_at[0].astimezone(ZoneInfo(zone)):%H:%M}"
 
 
 def _names(one: ClockEffect) -> str:

@@ -22,8 +22,8 @@ from rqsched.core import audit
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
 from rqsched.core.lifecycle import decide_end_pause
-from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule, changed
-from rqsched.core.occurrences import TICK, next_occurrence
+from rqsched.core.model import OPEN, Change, Occurrence, Run, RunStatus, Schedule, changed
+from rqsched.core.occurrences import TICK, due_of, longest_delay, next_occurrence
 from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
 from rqsched.core.run_hours import BOUNDS
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -196,9 +196,18 @@ def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
     if schedule.remaining is not None and start > now and not schedule.spec.is_from_completion:
         used = schedule.timeline.count_between(now, start - TICK, cap=schedule.remaining).total
         schedule = changed(schedule, remaining=max(schedule.remaining - used, 0))
-    upcoming = None if schedule.remaining == 0 else next_occurrence(schedule, start - TICK)
-    nominal, due = upcoming or (None, None)
+    nominal, due = (None, None) if schedule.remaining == 0 else _first(schedule, start) or (None, None)
     return changed(schedule, next_run_at=nominal, due_at=due)
+
+
+def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
+    """Return the first occurrence that is due at `start` or later: nominally it may be before that."""
+    delay = longest_delay(schedule)
+    if delay and not schedule.spec.is_from_completion:
+        for nominal in schedule.timeline.between(start - delay, start):
+            if (due := due_of(schedule, nominal)) >= start:
+                return Occurrence(nominal, due)
+    return next_occurrence(schedule, start - TICK)
 
 
 def walk(
@@ -217,8 +226,8 @@ def walk(
     `workers` is how many attempts a queue executes at once; one that is not named executes any number. `progress` is
     told of fires by the thousand.
     """
-    world = _World(schedules, start, end, seed=seed, workers=workers or {}, env=env, progress=progress, watch=watch)
-    return world.play()
+    course = _Course(schedules, start, end, seed=seed, workers=workers or {}, env=env, progress=progress, watch=watch)
+    return course.play()
 
 
 @dataclass(slots=True)
@@ -274,7 +283,7 @@ class _Queue:
         self._since, self._most, self._longest = None, 0, timedelta(0)
 
 
-class _World:
+class _Course:
     """The clock, what is to happen, and the queues."""
 
     def __init__(

@@ -54,6 +54,7 @@ ANSWERS: dict[str, Sequence[str]] = {
     "usage": ["usage"],
     "limits": ["limits"],
     "load": ["load"],
+    "simulate": ["simulate", "--until", "1h"],
 }
 WITHOUT = {
     "worker",

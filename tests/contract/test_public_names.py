@@ -216,7 +216,7 @@ def _public(kind: type) -> set[str]:
 IN_PROCESS: dict[type, set[str]] = {
     Scheduler: {
         "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "on_timing", "prune",
-        "prune_history", "recover", "run", "tick", "usages",
+        "prune_history", "recover", "run", "simulate", "tick", "usages",
     },
     ScheduleHandle: {"iter_backfill", "preview_backfill", "resume_backfill", "runtime", "state"},
     RunHandle: {"require_retryable", "runtime", "state"},

@@ -64,8 +64,9 @@ class Real:
             if act(now):
                 return True
         ahead = [datetime.fromtimestamp(at, START.tzinfo) for at in self.stage.network.scheduled.values()]
-        ahead += [at for at, *_ in self.horses] + [run.start_by for run in self._runs() if self._waits(run)]
-        following = min((at for at in ahead if at is not None and at > now), default=START + SPAN)
+        ahead += [at for at, *_ in self.horses]
+        ahead += [run.start_by for run in self._runs() if run.status is RunStatus.PENDING and run.start_by is not None]
+        following = min((at for at in ahead if at > now), default=START + SPAN)
         if following >= START + SPAN:
             return False
         self.stage.clock.set(following)
@@ -124,9 +125,6 @@ class Real:
         self.free[queue] -= 1
         self.started += 1
         self.horses.append((now + took, self.started, queue, claim, result))
-
-    def _waits(self, run: Run) -> bool:
-        return run.status is RunStatus.PENDING and run.start_by is not None
 
     def _queue_of(self, job: str) -> str:
         return self._run_of(job).queue or "default"

@@ -1,0 +1,238 @@
+"""What `simulate` says of a span: decided or counted, by measured or given durations, and the same each time."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Cron, Every, Options, Scheduler, Simulation
+from rqsched.api.declarations import Declaration
+from rqsched.api.simulating import simulate, wanted_of
+from rqsched.api.simulation_entries import declared, stored
+from rqsched.errors import InvalidDurationError, InvalidInputError
+from rqsched.store.database import Connection
+from rqsched.store.tables import metadata, schedules
+from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
+
+NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def of(
+    env: Env, *given: Declaration, days: int = 7, start: datetime = NEW_YEAR, most: int | None = None, **more: Any
+) -> Simulation:
+    """A simulation of declarations, without a server."""
+    wanted = wanted_of(start, start=start, end=start + days * DAY, **more)
+    wanted = wanted if most is None else wanted._replace(most_decided=most)
+    entries = declared(env.runtime, given, "default", start, is_measured=False)
+    return simulate(entries, wanted, now=start, env=env.runtime.settings.env)
+
+
+def counted_writes(env: Env) -> dict[str, int]:
+    """How many rows each table has, and how often schedules were written."""
+
+    def read(connection: Connection) -> dict[str, int]:
+        found = {table.name: sa.select(sa.func.count()).select_from(table) for table in metadata.sorted_tables}
+        return {name: connection.execute(statement).scalar_one() for name, statement in found.items()} | {
+            row.uid: row.event_sequence for row in connection.execute(sa.select(schedules))
+        }
+
+    return env.runtime.database.read(read)
+
+
+def test_runs_that_last_beyond_the_next_fire_are_skipped_or_wait_as_their_policy_says(env: Env) -> None:
+    found = of(
+        env,
+        Declaration("skips", "app.f", Every("10m"), {"timeout": "1h"}),
+        Declaration("waits", "app.f", Every("10m"), {"overlap": "buffer_one", "timeout": "1h"}),
+        Declaration("fits", "app.g", Every("10m")),
+        durations={"app.f": "15m", "app.g": "5m"},
+        days=1,
+    )
+    [stretch] = found.stretches
+    told = {one.name: one for one in stretch.schedules}
+    assert (told["skips"].started, told["skips"].skipped) == (72, {"overlap_policy_skip": 71})
+    assert told["waits"].waited + told["waits"].skipped["buffer_full"] == told["waits"].overlapped == 142
+    assert "fits" not in told
+    assert found.fires == 3 * 143
+
+
+def test_a_queue_with_too_few_workers_falls_behind_and_another_keeps_up(env: Env) -> None:
+    given = [
+        Declaration(f"s{n}", "app.f", Cron("0 * * * *"), {"queue": "slow", "timeout": "1h", "overlap": "allow_all"})
+        for n in range(5)
+    ]
+    found = of(
+        env,
+        *given,
+        Declaration("one", "app.f", Cron("0 * * * *"), {"timeout": "1h"}),
+        workers={"slow": 1, "default": 1},
+        duration="14m",
+        days=2,
+    )
+    slow, default = found.stretches[0].queues
+    assert (slow.queue, slow.keeps_up, default.queue, default.keeps_up) == ("slow", False, "default", True)
+    assert slow.behind[0].end == found.end
+    assert slow.wait_max_seconds > slow.wait_p95_seconds > slow.wait_p50_seconds > 0
+    assert default.wait_max_seconds == 0
+    assert default.busy == pytest.approx(14 / 60, abs=0.01)
+
+
+def test_the_longest_times_with_a_line_are_told_with_their_waits(env: Env) -> None:
+    given = [Declaration(f"s{n}", "app.f", Cron("0 2 * * *"), {"timeout": "1h"}) for n in range(4)]
+    [queue] = of(env, *given, workers={"default": 1}, duration="30m", days=1).stretches[0].queues
+    assert [
+        (one.start.hour, one.end - one.start, one.most_waiting, one.longest_wait_seconds) for one in queue.behind
+    ] == [(2, 90 * MINUTE, 3, 5400.0)]
+    assert queue.keeps_up
+
+
+def test_counted_and_decided_fires_agree(env: Env) -> None:
+    given = [
+        Declaration("nightly", "app.f", Cron("30 2 * * *"), {"timezone": "Europe/Berlin"}),
+        Declaration("minutely", "app.f", Cron("* * * * *"), {"exclude": ["Sat, Sun"]}),
+        Declaration("herd", "app.f", Cron("0 2 * * *"), {"queue": "slow"}),
+        Declaration("steps", "app.f", Every("7m"), {"jitter": "3m"}),
+        Declaration("spread", "app.f", Every("1h"), {"spread": "20m"}),
+        Declaration("few", "app.f", Cron("0 * * * *"), {"max_runs": 9999}),
+    ]
+    decided, counted = (
+        of(env, *given, start=datetime(2027, 3, 20, tzinfo=UTC), days=40, most=most) for most in (None, 5_000)
+    )
+    assert (decided.is_decided, counted.is_decided) == (True, False)
+    assert counted.fires == decided.fires
+    assert counted.days == decided.days
+    assert counted.queues == decided.queues
+    assert counted.nights == decided.nights
+    assert [(peak.at, peak.fires) for peak in counted.peaks] == [(peak.at, peak.fires) for peak in decided.peaks]
+    assert [one.fires for one in counted.schedules] == [one.fires for one in decided.schedules]
+    assert [one.why for one in counted.stretches] == ["busiest_day", "clocks"]
+    busiest = counted.stretches[0]
+    assert busiest.total.fires == max(day.fires for day in decided.days)
+
+
+def test_what_is_too_much_even_for_a_day_is_decided_for_its_highest_hour(env: Env) -> None:
+    found = of(env, Declaration("often", "app.f", Cron("* * * * *")), most=100)
+    assert [(one.why, one.end - one.start, one.total.fires) for one in found.stretches] == [("busiest_hour", HOUR, 60)]
+    assert "The busiest day has too many fires to be decided: its highest hour was." in found.assumed
+
+
+def test_a_night_on_which_clocks_change_says_what_is_shifted_skipped_and_doubled(env: Env) -> None:
+    berlin: Options = {"timezone": "Europe/Berlin"}
+    found = of(
+        env,
+        Declaration("shifts", "app.f", Cron("30 2 * * *"), berlin),
+        Declaration("skips", "app.f", Cron("31 2 * * *"), {**berlin, "dst_gap": "skip"}),
+        Declaration("doubles", "app.f", Cron("32 2 * * *"), {**berlin, "dst_fold": "both"}),
+        Declaration("utc", "app.f", Cron("30 2 * * *")),
+        days=365,
+    )
+    spring, autumn = found.nights
+    assert (spring.at, spring.zone, spring.seconds, autumn.seconds) == (
+        datetime(2027, 3, 28, 1, tzinfo=UTC),
+        "Europe/Berlin",
+        3600,
+        -3600,
+    )
+    told = {one.schedules[0]: (one.effect, one.local, one.fires_at) for one in spring.effects}
+    assert told["shifts"] == ("shifted", "2027-03-28 02:30", [datetime(2027, 3, 28, 1, 30, tzinfo=UTC)])
+    assert told["skips"] == ("skipped", "2027-03-28 02:31", [])
+    first = datetime(2027, 10, 31, 0, 32, tzinfo=UTC)
+    assert [(one.schedules, one.effect, one.fires_at) for one in autumn.effects] == [
+        (["doubles"], "doubled", [first, first + HOUR])
+    ]
+    fires = {one.name: one.fires for one in found.schedules}
+    assert fires == {"shifts": 365, "skips": 364, "doubles": 366, "utc": 365}
+
+
+def test_the_same_seed_gives_the_same_report_on_any_number_of_processes(env: Env) -> None:
+    given = [
+        Declaration(f"s{n}", "app.f", Every("10m"), {"queue": ("a", "b", "c")[n % 3], "jitter": "5m"}) for n in range(7)
+    ]
+    more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 1, "b": 2}, "days": 2}
+    many: list[dict[str, Any]] = [{}, {}, {"processes": 2}, {"seed": 1}]
+    one, again, two, other = (json.dumps(of(env, *given, **more, **own).to_dict()) for own in many)
+    assert one == again == two
+    assert other != one
+
+
+def test_measured_durations_and_failures_of_what_is_stored_are_used(env: Env) -> None:
+    schedule = env.create(spec=Every("1h"), retry=ONCE)
+    env.register("note", lambda: env.clock.advance(20 * MINUTE))
+    for _ in range(4):
+        env.run_next(schedule, HOUR)
+    env.fail_next(schedule, HOUR)
+    now = env.clock.now()
+    found = env.scheduler.simulate(now, now + DAY)
+    [row] = found.schedules
+    assert (row.name, row.duration_from, row.failure_rate) == ("report", "measured", 0.0)
+    assert row.duration_seconds == pytest.approx(1200, rel=0.2)
+
+
+def test_a_file_takes_the_measured_durations_of_the_same_ids_where_that_is_asked(env: Env) -> None:
+    schedule = env.create("known", Every("1h"))
+    env.register("note", lambda: env.clock.advance(20 * MINUTE))
+    env.run_next(schedule, HOUR)
+    given = [Declaration("known", "note", Every("1h")), Declaration("new", "note", Every("1h"))]
+    found = env.scheduler.simulate(end=env.clock.now() + DAY, declarations=given)
+    assert [(one.name, one.duration_from) for one in found.schedules] == [("known", "measured"), ("new", "nothing")]
+
+
+def test_what_ends_by_itself_and_what_is_paused_is_simulated_as_it_will_be(env: Env) -> None:
+    env.create("few", Every("1h"), max_runs=3)
+    env.create("until", Every("1h")).pause(until=NOON + 5 * HOUR)
+    env.create("paused", Every("1h"), paused=True)
+    found = env.scheduler.simulate(NOON, NOON + 10 * HOUR)
+    assert {one.name: one.fires for one in found.schedules} == {"few": 3, "until": 4}
+    assert "Paused, and not to be resumed by itself: 1." in found.assumed
+    later = env.scheduler.simulate(NOON + 2 * HOUR, NOON + 10 * HOUR)
+    assert {one.name: one.fires for one in later.schedules}["few"] == 2
+
+
+def test_what_is_not_simulated_is_listed(env: Env) -> None:
+    found = of(env, Declaration("fans", "app.f", Every("1h"), {"targets": "app.targets"}), days=1)
+    assert [(one.name, one.what.partition(":")[0]) for one in found.not_simulated] == [("fans", "its targets")]
+    assert found.fires == 23
+
+
+def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
+    env.create("hourly", Every("1h"))
+    before = counted_writes(env)
+    with Scheduler(
+        database_url=env.runtime.settings.database_url, redis_url="redis://127.0.0.1:1/0", clock=env.clock
+    ) as away:
+        assert away.simulate(NOON, NOON + DAY).fires == 23
+        assert len(stored(away.runtime, None)) == 1
+    assert env.scheduler.simulate(NOON, NOON + DAY).fires == 23
+    assert counted_writes(env) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"start": NEW_YEAR.replace(tzinfo=None)}, "start: must be an aware datetime"),
+        ({"end": NEW_YEAR}, "end: must be a minute or more after start"),
+        ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after start; simulate a shorter span"),
+        ({"workers": {"default": 0}}, "workers: default=0 must be a whole number from 1"),
+        ({"workers": {"defualt": 1}}, "workers: 'defualt' is a queue of no schedule that is simulated; did you mean default?"),  # noqa: E501
+        ({"durations": {"hurly": "1m"}}, "durations: 'hurly' must be a schedule or a workflow of one; did you mean hourly?"),  # noqa: E501
+        ({"failure_rate": 2}, "failure_rate: must be from 0 to 1"),
+        ({"processes": 0}, "processes: must be a whole number from 1"),
+        ({"seed": "x"}, "seed: must be a whole number"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_simulated_is_refused_by_name(env: Env, given: dict[str, Any], message: str) -> None:
+    env.create("hourly", Every("1h"))
+    with pytest.raises(InvalidInputError) as caught:
+        env.scheduler.simulate(**{"start": NEW_YEAR, "end": NEW_YEAR + timedelta(days=1)} | given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["duration", "durations.app.f"])
+def test_a_length_that_is_none_is_refused_by_name(env: Env, name: str) -> None:
+    given: dict[str, Any] = {"duration": "soon"} if name == "duration" else {"durations": {"app.f": "soon"}}
+    with pytest.raises(InvalidDurationError, match=name):
+        env.scheduler.simulate(**given)
