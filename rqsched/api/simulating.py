@@ -509,7 +509,7 @@ class _Simulating:
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
             told.append(
-                f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, the rest succeed; "
+                f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, others never; "
                 "a retry policy repeats what fails."
             )
         late = sum(expected.timeout is not None and _half(expected) >= expected.timeout for expected, _ in rows)

@@ -1,0 +1,80 @@
+"""What `simulate` shows of a span, of a file without any server, and how it refuses what it cannot read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import HELLO, Cli
+
+SPAN = ("--from", "2027-03-27T00:00:00Z", "--until", "3d")
+FILE = """
+[[schedules]]
+schedule_id = "nightly"
+workflow = "app.nightly"
+cron = "30 2 * * *"
+timezone = "Europe/Berlin"
+queue = "slow"
+
+[[schedules]]
+schedule_id = "poll"
+workflow = "app.poll"
+interval = "5m"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "schedules.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_file_is_simulated_without_a_server(cli: Cli, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    words = ("--workers", "default=1,slow=1", "--duration", "90s", "--duration", "poll=6m", "--failure-rate", "5%")
+    shown = cli("simulate", file, *SPAN, *words).out
+    head = "866 fires of 2 schedules from 2027-03-27 00:00 UTC to 2027-03-30 00:00 UTC, at most 2 a minute;"
+    assert shown.startswith(head)
+    assert "02:30 fires at 03:30" in shown
+    assert "Durations of 2 schedules are given." in shown
+    assert any(line.split()[:3] == ["poll", "863", "452"] for line in shown.splitlines())
+    found = cli("simulate", file, *SPAN, *words, "-o", "json").json
+    assert (found["fires"], found["seed"], len(found["days"])) == (866, 0, 3)
+    assert cli("simulate", file, *SPAN, *words, "-o", "json").json == found
+
+
+def test_what_is_stored_is_simulated(cli: Cli) -> None:
+    cli("create", "hourly", HELLO, "--cron", "0 * * * *")
+    assert cli("simulate", *SPAN, "-o", "json").json["fires"] == 72
+    [row] = cli("simulate", *SPAN, "--all-namespaces", "-o", "json").json["schedules"]
+    assert row["name"] == "default/hourly"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--workers", "default"), "--workers: 'default' is refused; write name=value"),
+        (("--workers", "default=x"), "--workers: default='x' is not a whole number; write default=4,slow=1"),
+        (("--workers", "dfault=1"), "'dfault' is a queue of no schedule that is simulated; did you mean default?"),
+        (("--duration", "soon"), "--duration"),
+        (("--duration", "nightyl=1m"), "did you mean nightly?"),
+        (("--duration", "1m", "--duration", "2m"), "--duration: is given twice without a name"),
+        (("--failure-rate", "often"), "--failure-rate: 'often' is not a part; write 2% or 0.02"),
+        (("--until", "2026-01-01T00:00:00Z"), "end: must be a minute or more after start"),
+        (("--from", "yesterday"), "--from: 'yesterday' is not a valid instant"),
+        (("--all-namespaces",), "--all-namespaces: goes with neither a file nor --namespace"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_by_the_name_of_its_option(
+    cli: Cli, file: str, words: tuple[str, ...], message: str
+) -> None:
+    assert message in cli("simulate", file, *SPAN[: 2 if "--until" in words else 4], *words, code=2).err
+
+
+def test_a_file_has_the_errors_that_sync_gives(cli: Cli, file: str) -> None:
+    for wrong in ('cron = "61 * * * *"', 'cron = "0 0 * * *"\noverlp = "skip"', "interval = "):
+        Path(file).write_text(f'[[schedules]]\nschedule_id = "a"\nworkflow = "{HELLO}"\n{wrong}\n')
+        assert cli("simulate", file, code=2).err == cli("sync", file, code=2).err
