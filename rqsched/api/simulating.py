@@ -192,9 +192,7 @@ class _Simulating:
                 text = f"its timing says what only a newer release of rqsched knows ({schedule.spec.newer})"
                 self._not_simulated.append(NotSimulated(one.name, text))
                 continue
-            if schedule.policies.targets is not None:
-                text = "its targets: each run counts as one attempt, as long as was measured or given"
-                self._not_simulated.append(NotSimulated(one.name, text))
+            self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one)]
             yield one
         if paused:
             self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
@@ -414,7 +412,7 @@ class _Simulating:
         if is_alone(schedule.spec):
             count = (self._end - first) // base_of(schedule.spec) + 1
         else:
-            known = (schedule.definition.spec, schedule.skips, first)
+            known = (schedule.definition.spec, schedule.contents, schedule.skips, first)
             if known not in self._spec_counts:
                 found = schedule.timeline.count_between(first - TICK, self._end - TICK, cap=_COUNTED)
                 self._spec_counts[known] = found.total
@@ -652,6 +650,17 @@ def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str
             local = again.astimezone(clock).replace(tzinfo=None, fold=0)
             if local in first and spec.dst_fold == "both":
                 yield "doubled", f"{local:%Y-%m-%d %H:%M}", [first[local], again]
+
+
+def _left_out(entry: Entry) -> Iterator[str]:
+    """Yield what is not simulated of a schedule that takes part."""
+    schedule = entry.schedule
+    if schedule.policies.targets is not None:
+        yield "its targets: each run counts as one attempt, as long as was measured or given"
+    if schedule.limit is not None:
+        yield f"its limit {schedule.limit}: its runs wait for no other run of that group"
+    if entry.lacks:
+        yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"
 
 
 def _half(expected: Expected) -> timedelta:

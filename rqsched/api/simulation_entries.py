@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rqsched.api.declarations import Declaration, require_distinct
 from rqsched.api.load import queue_of
 from rqsched.chain import option_checks
+from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import derived_uid
 from rqsched.core.lifecycle import Identity, decide_create
@@ -24,6 +25,7 @@ from rqsched.core.run_hours import A_DAY, day_of, hour_of
 from rqsched.core.schedule_options import define
 from rqsched.core.simulation import Spans
 from rqsched.errors import InvalidInputError
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, run_hours, schedule_queries
 from rqsched.store.schedule_queries import Filters, Position
@@ -48,6 +50,8 @@ class Entry(NamedTuple):
     """How long its runs took lately; None where nothing is known."""
     failure_rate: float = 0.0
     """Which part of its attempts failed so far."""
+    lacks: tuple[str, ...] = ()
+    """Calendars that it names and whose contents are not known."""
 
 
 def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], None] | None = None) -> list[Entry]:
@@ -83,15 +87,15 @@ def declared(
     """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
 
     No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
-    how long the runs took of the schedules that have these ids there.
+    how long the runs took of the schedules that have these ids there, and the calendars that are named.
     """
     given = list(declarations)
     require_distinct(given)
-    entries = [_declared(runtime, one, namespace, start) for one in given]
+    entries = [_declared(runtime, one, namespace, start, is_measured=is_measured) for one in given]
     return _with_measured(runtime, entries, namespace) if is_measured else entries
 
 
-def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime) -> Entry:
+def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime, *, is_measured: bool) -> Entry:
     try:
         name = runtime.imports.name_of(given.workflow)
         spec, options = unfold(given.spec, given.options)
@@ -106,11 +110,22 @@ def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datet
         identity = Identity(
             derived_uid(start, "simulate", namespace, given.schedule_id), namespace, require_id(given.schedule_id)
         )
-        made = decide_create(identity, definition, now=start, paused=bool(given.paused), tzdata=tzdata_version())
+        names = definition.parsed_spec.calendars
+        contents = tuple(Calendar(one, (), edit="not read") for one in names)
+        if names and is_measured:
+            contents = runtime.database.read(partial(require_named, namespace=namespace, names=names))
+        made = decide_create(
+            identity,
+            definition,
+            now=start,
+            paused=bool(given.paused),
+            tzdata=tzdata_version(),
+            calendars=contents,
+        )
     except InvalidInputError as error:
         error.add_note(f"in the declaration of {given.schedule_id!r}")
         raise
-    return _entry(runtime, made.after, has_namespace=False)
+    return _entry(runtime, made.after, has_namespace=False)._replace(lacks=() if is_measured else names)
 
 
 def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entry:

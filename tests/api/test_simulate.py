@@ -193,9 +193,27 @@ def test_what_ends_by_itself_and_what_is_paused_is_simulated_as_it_will_be(env: 
 
 
 def test_what_is_not_simulated_is_listed(env: Env) -> None:
-    found = of(env, Declaration("fans", "app.f", Every("1h"), {"targets": "app.targets"}), days=1)
-    assert [(one.name, one.what.partition(":")[0]) for one in found.not_simulated] == [("fans", "its targets")]
-    assert found.fires == 23
+    found = of(
+        env,
+        Declaration("fans", "app.f", Every("1h"), {"targets": "app.targets"}),
+        Declaration("limited", "app.f", Every("1h"), {"limit": "mail"}),
+        Declaration("works", "app.f", Cron("0 0 * * *"), {"exclude": ["holidays"]}),
+        days=1,
+    )
+    assert [(one.name, one.what.partition(":")[0]) for one in found.not_simulated] == [
+        ("fans", "its targets"),
+        ("limited", "its limit mail"),
+        ("works", "its calendars holidays"),
+    ]
+
+
+def test_calendars_that_are_stored_are_simulated(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-01-17/2026-01-18"])
+    env.create("works", Cron("0 6 * * *"), exclude=["holidays"])
+    given = [Declaration("works", "note", Cron("0 6 * * *"), {"exclude": ["holidays"]})]
+    for declarations in (None, given):
+        found = env.scheduler.simulate(NOON, NOON + 7 * DAY, declarations=declarations)
+        assert (found.fires, found.stretches[0].total.excluded, found.not_simulated) == (5, 2, [])
 
 
 def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
