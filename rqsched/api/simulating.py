@@ -154,12 +154,20 @@ class Progress:
 
 
 def simulate(
-    entries: Sequence[Entry], wanted: Wanted, *, now: datetime, env: str = "", progress: Progress | None = None
+    entries: Sequence[Entry],
+    wanted: Wanted,
+    *,
+    now: datetime,
+    env: str = "",
+    progress: Progress | None = None,
+    beside: Sequence[Entry] = (),
 ) -> Simulation:
     """Simulate a span; see the module.
 
-    Raises InvalidInputError for a queue, schedule or workflow that no schedule of it has.
+    Raises InvalidInputError for a queue, schedule or workflow that no schedule of it has, nor any `beside` them that
+    they are compared with.
     """
+    _require_known(wanted, (*entries, *beside))
     return _Simulating(entries, wanted, now, env, progress or Progress()).report()
 
 
@@ -175,7 +183,6 @@ class _Simulating:
         self._expected: dict[str, tuple[Expected, str]] = {}
         self._spec_counts: dict[Any, int] = {}
         self._entries = [*self._taking_part(entries)]
-        self._require_known(entries)
         self._counts = {
             one.name: count for one, count in zip(self._entries, map(self._count, self._entries), strict=True)
         }
@@ -196,19 +203,6 @@ class _Simulating:
             yield one
         if paused:
             self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
-
-    def _require_known(self, given: Sequence[Entry]) -> None:
-        queues = sorted({one.queue for one in self._entries})
-        for queue in self._wanted.workers:
-            if queue not in queues:
-                hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
-                raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
-        names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
-        for name in self._wanted.durations:
-            if name not in names:
-                raise InvalidInputError(
-                    "durations", f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
-                )
 
     def report(self) -> Simulation:
         """Compute it."""
@@ -506,10 +500,9 @@ class _Simulating:
             told.append(f"{rate:.2%} of the attempts fail, as given; a retry policy repeats all of them.")
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
-            told.append(
-                f"Attempts of {number} {_plural('schedule', number)} fail as often as they did so far, others never; "
-                "a retry policy repeats what fails."
-            )
+            of = f"{number} {_plural('schedule', number)}"
+            fails = f"Attempts of {of} fail as often as they did so far; a retry policy repeats what fails."
+            told.append(fails if number else "No attempt fails: none is known to have.")
         late = sum(expected.timeout is not None and _half(expected) >= expected.timeout for expected, _ in rows)
         if late:
             told.append(
@@ -650,6 +643,20 @@ def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str
             local = again.astimezone(clock).replace(tzinfo=None, fold=0)
             if local in first and spec.dst_fold == "both":
                 yield "doubled", f"{local:%Y-%m-%d %H:%M}", [first[local], again]
+
+
+def _require_known(wanted: Wanted, given: Sequence[Entry]) -> None:
+    queues = sorted({one.queue for one in given})
+    for queue in wanted.workers:
+        if queue not in queues:
+            hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
+            raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
+    names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
+    for name in wanted.durations:
+        if name not in names:
+            raise InvalidInputError(
+                "durations", f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
+            )
 
 
 def _left_out(entry: Entry) -> Iterator[str]:

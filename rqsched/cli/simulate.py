@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from math import ceil
@@ -17,11 +17,13 @@ from rqsched.api.simulating import Progress, Wanted, usable_processes, wanted_of
 from rqsched.api.simulation_entries import Entry, declared, stored
 from rqsched.chain.runtime import Runtime
 from rqsched.cli import arguments, schedule_file
-from rqsched.cli.command import Session, command
+from rqsched.cli.command import DIFFERENT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.core.option_table import require_id
 from rqsched.core.results import Peak
+from rqsched.core.simulation_comparison import Comparison, Moved
+from rqsched.core.simulation_comparison import compare as compared
 from rqsched.core.simulation_report import ClockEffect, QueueOutcome, ScheduleOutcome, Simulation, Stretch
 from rqsched.errors import InvalidInputError
 
@@ -32,7 +34,10 @@ _LINES, _WIDTH, _ROWS = 28, 40, 20
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE]", exists=True, dir_okay=False, help="A file of `rqsched sync`; default: what is stored."
+        metavar="[OLD] [FILE]",
+        exists=True,
+        dir_okay=False,
+        help="A file of `rqsched sync`; default: what is stored. With --compare the one before it, too.",
     ),
 ]
 
@@ -68,6 +73,17 @@ def simulate(
         typer.Option("--measured", help="For a file: read from the database how long runs of the same ids took."),
     ] = False,
     every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace: queues carry all.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Say what FILE moves against OLD, or against what is stored.")
+    ] = False,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="WHAT",
+            help="Exit code 6 when the change does this: `overlaps`, `behind`, `fires=20%`, `peak=20%`, `wait=60s`.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="What is drawn is a hash of it.")] = 0,
     processes: Annotated[
         int | None, typer.Option("--processes", min=1, help="Default: as many as there are processors.")
@@ -78,10 +94,16 @@ def simulate(
         raise InvalidInputError("--all-namespaces", "goes with neither a file nor --namespace; give one of them")
     if measured and not files:
         raise InvalidInputError("--measured", "is for a file, and what is stored is always measured; leave it out")
-    if len(files or ()) > 1:
-        raise InvalidInputError("FILE", "is one file; name one, or none for what is stored")
+    if compare and not files:
+        raise InvalidInputError("--compare", "needs a file; name the new one, or the old one and the new one")
+    if fail_on and not compare:
+        raise InvalidInputError("--fail-on", "is for --compare; add that")
+    if len(files or ()) > 1 + compare:
+        raise InvalidInputError("FILE", "is one file; name one, or with --compare two")
+    limits = [_limit(text) for text in fail_on or ()]
+    is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:
-        if files and not measured:  # no server is asked
+        if not is_stored:  # no server is asked
             runtime = Runtime(session.settings)
             stack.callback(runtime.close)
             runtime.imports.owe(None)
@@ -91,9 +113,22 @@ def simulate(
             runtime = session.scheduler.runtime
             now = runtime.now()
         wanted = _wanted(now, start, until, workers, duration, failure_rate, seed, processes)
-        entries = _entries(session, runtime, files, wanted, every=every, is_measured=measured)
-        found = _simulate(entries, wanted, now, session.settings.env)
-    _show(session.writer, found)
+        named = None if every else require_id(session.named, "namespace")
+        given = [
+            declared(runtime, schedule_file.read(file), named or "", wanted.start, is_measured=is_stored)
+            for file in files or ()
+        ]
+        given = given if len(given) == 1 + compare else [stored(runtime, named), *given]
+    beside = [one for some in given for one in some]
+    *old, found = [_simulate(some, wanted, now, session.settings.env, beside) for some in given]
+    if not old:
+        _show(session.writer, found)
+        return
+    comparison = compared(old[0], found)
+    broken = [text for limit in limits if (text := limit(comparison))]
+    _show_comparison(session.writer, comparison, found, broken)
+    if broken:
+        raise typer.Exit(DIFFERENT)
 
 
 def _wanted(
@@ -115,7 +150,7 @@ def _wanted(
         workers=_workers(workers),
         duration=usual,
         durations=named,
-        failure_rate=_rate(failure_rate),
+        failure_rate=None if failure_rate is None else _part("--failure-rate", failure_rate),
         seed=seed,
         processes=processes or usable_processes(),
     )
@@ -144,22 +179,41 @@ def _durations(texts: Iterable[str]) -> tuple[timedelta | None, dict[str, timede
     return usual, named
 
 
-def _rate(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _part(option: str, text: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise InvalidInputError("--failure-rate", f"{text!r} is not a part; write 2% or 0.02") from None
+        raise InvalidInputError(option, f"{text!r} is not a part; write 2% or 0.02") from None
 
 
-def _entries(
-    session: Session, runtime: Runtime, files: Sequence[Path] | None, wanted: Wanted, *, every: bool, is_measured: bool
-) -> list[Entry]:
-    named = require_id(session.named, "namespace")
-    if files:
-        return declared(runtime, schedule_file.read(files[0]), named, wanted.start, is_measured=is_measured)
-    return stored(runtime, None if every else named)
+def _limit(text: str) -> Callable[[Comparison], str | None]:
+    """Read what a change may not do; returns what says how it does that."""
+    kind, _, value = text.partition("=")
+    if text == "overlaps":
+        return lambda found: _names_of("runs overlap that did not", found.new_overlaps)
+    if text == "behind":
+        return lambda found: _names_of("no longer keeps up", found.falls_behind)
+    if kind in {"fires", "peak"} and value:
+        most = _part("--fail-on", value)
+        return lambda found: _grown(kind, found.fires_a_day if kind == "fires" else found.highest_minute, most)
+    if kind == "wait" and value:
+        span = arguments.span("--fail-on", value).total_seconds()
+        return lambda found: _waits(found, span)
+    raise InvalidInputError("--fail-on", f"{text!r} is none; write overlaps, behind, fires=20%, peak=20% or wait=60s")
+
+
+def _names_of(what: str, names: Sequence[str]) -> str | None:
+    return f"{what}: {', '.join(names)}" if names else None
+
+
+def _grown(kind: str, moved: Moved, most: float) -> str | None:
+    what = "fires a day" if kind == "fires" else "the highest minute"
+    return f"{what}: {_figures(moved)}, more than {most:.0%}" if moved.growth > most else None
+
+
+def _waits(found: Comparison, span: float) -> str | None:
+    longer = [one.queue for one in found.queues if one.wait_p95_seconds.after > max(span, one.wait_p95_seconds.before)]
+    return f"95 of 100 attempts wait longer than {seconds(span)} on {', '.join(longer)}" if longer else None
 
 
 class _Bar(Progress):
@@ -177,10 +231,10 @@ class _Bar(Progress):
         self._advance(fires)
 
 
-def _simulate(entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str) -> Simulation:
+def _simulate(entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str, beside: Sequence[Entry]) -> Simulation:
     with ExitStack() as stack:
         try:
-            return simulating.simulate(entries, wanted, now=now, env=env, progress=_Bar(stack))
+            return simulating.simulate(entries, wanted, now=now, env=env, progress=_Bar(stack), beside=beside)
         except KeyboardInterrupt:
             stack.close()
             notice("Stopped; nothing was written.")
@@ -212,6 +266,55 @@ def _show(writer: Writer, found: Simulation) -> None:
     writer.say("")
     for text in (*found.assumed, f"Seed {found.seed}."):
         writer.say(text)
+
+
+def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken: Sequence[str]) -> None:
+    plain = found.to_dict() | {"broken": list(broken), "simulation": new.to_dict()}
+    if writer.for_programs([plain], plain):
+        return
+    writer.say(f"Fires a day: {_figures(found.fires_a_day)}. Highest minute: {_figures(found.highest_minute)}.")
+    if found.schedules:
+        rows = (
+            (one.name, one.outcome, ", ".join(one.fields), _figures(one.fires_a_day), _figures(one.overlapped))
+            for one in found.schedules
+        )
+        writer.say("")
+        writer.table(("Schedule", "Is", "Differs in", "Fires a day", "Overlaps"), rows)
+    if found.new_overlaps:
+        writer.say("")
+        writer.say(f"Runs overlap that did not: {', '.join(found.new_overlaps)}.")
+    if found.queues:
+        writer.say("")
+        kept = {True: "keeps up", False: "falls behind"}
+        writer.table(
+            ("Queue", "Wait p95", "Before", "After"),
+            (
+                (
+                    one.queue,
+                    f"{seconds(one.wait_p95_seconds.before)} -> {seconds(one.wait_p95_seconds.after)}",
+                    kept[one.kept_up],
+                    kept[one.keeps_up],
+                )
+                for one in found.queues
+            ),
+        )
+    if not (found.schedules or found.queues):
+        writer.say("Nothing else moves.")
+    if new.not_simulated:
+        writer.say("")
+        writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in new.not_simulated))
+    writer.say("")
+    for text in (*new.assumed, f"Seed {new.seed}."):
+        writer.say(text)
+    for text in broken:
+        notice(f"Refused: {text}.")
+
+
+def _figures(moved: Moved) -> str:
+    if moved.before == moved.after:
+        return f"{moved.after:g}"
+    growth = f" ({moved.growth:+.0%})" if moved.before else ""
+    return f"{moved.before:g} -> {moved.after:g}{growth}"
 
 
 def _at(at: datetime) -> str:

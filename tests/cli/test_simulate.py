@@ -78,3 +78,90 @@ def test_a_file_has_the_errors_that_sync_gives(cli: Cli, file: str) -> None:
     for wrong in ('cron = "61 * * * *"', 'cron = "0 0 * * *"\noverlp = "skip"', "interval = "):
         Path(file).write_text(f'[[schedules]]\nschedule_id = "a"\nworkflow = "{HELLO}"\n{wrong}\n')
         assert cli("simulate", file, code=2).err == cli("sync", file, code=2).err
+
+
+@pytest.fixture
+def changed(file: str, tmp_path: Path) -> str:
+    path = tmp_path / "new.toml"
+    more = 'schedule_id = "extra"\nworkflow = "app.extra"\ncron = "30 2 * * *"\n'
+    path.write_text(FILE.replace('"5m"', '"2m"') + "\n[[schedules]]\n" + more)
+    return str(path)
+
+
+COMPARED = (*SPAN, "--workers", "default=1,slow=1", "--duration", "90s", "--duration", "extra=3m")
+
+
+def test_a_comparison_says_what_a_change_moves(cli: Cli, file: str, changed: str) -> None:
+    shown = cli("simulate", "--compare", file, changed, *COMPARED).out
+    assert shown.startswith("Fires a day: 288.667 -> 721.667 (+150%). Highest minute: 2.")
+    assert "Runs overlap that did not: poll." in shown
+    found = cli("simulate", "--compare", file, changed, *COMPARED, "-o", "json").json
+    assert [(one["name"], one["outcome"], one["fields"]) for one in found["schedules"]] == [
+        ("extra", "added", []),
+        ("poll", "changed", ["timing", "fires", "overlapped"]),
+    ]
+    assert (found["new_overlaps"], found["falls_behind"], found["broken"]) == (["poll"], [], [])
+    removed = cli("simulate", "--compare", changed, file, *COMPARED, "-o", "json").json
+    assert [(one["name"], one["outcome"]) for one in removed["schedules"]] == [
+        ("extra", "removed"),
+        ("poll", "changed"),
+    ]
+    same = cli("simulate", "--compare", file, file, *SPAN).out
+    assert "Nothing else moves." in same
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("overlaps", "runs overlap that did not: poll"),
+        ("fires=100%", "fires a day: 288.667 -> 721.667 (+150%), more than 100%"),
+        ("fires=1.5", None),
+        ("peak=20%", None),
+        ("wait=60s", None),
+        ("behind", None),
+    ],
+)
+def test_a_change_that_does_what_it_may_not_ends_with_exit_code_6(
+    cli: Cli, file: str, changed: str, limit: str, said: str | None
+) -> None:
+    found = cli("simulate", "--compare", file, changed, *COMPARED, "--fail-on", limit, code=6 if said else 0)
+    assert found.err == (f"Refused: {said}.\n" if said else "")
+
+
+def test_a_queue_that_falls_behind_fails_a_change(cli: Cli, file: str, changed: str) -> None:
+    words = (*SPAN, "--workers", "default=1", "--duration", "1m", "--duration", "poll=3m", "--duration", "extra=1m")
+    text = Path(changed).read_text().replace('interval = "2m"', 'interval = "2m"\noverlap = "buffer_all"')
+    Path(changed).write_text(
+        text.replace('[[schedules]]\nschedule_id = "extra"', '[[schedules]]\npriority = 1\nschedule_id = "extra"')
+    )
+    again = (
+        text + '\n[[schedules]]\nschedule_id = "more"\nworkflow = "app.more"\ninterval = "1m"\noverlap = "allow_all"\n'
+    )
+    Path(changed).write_text(again)
+    found = cli("simulate", "--compare", file, changed, *words, "--fail-on", "behind", "--fail-on", "wait=10m", code=6)
+    assert found.err.splitlines() == [
+        "Refused: no longer keeps up: default.",
+        "Refused: 95 of 100 attempts wait longer than 10 min on default.",
+    ]
+
+
+def test_what_is_stored_is_compared_with_a_file(cli: Cli, file: str) -> None:
+    cli("create", "hourly", HELLO, "--cron", "0 * * * *")
+    found = cli("simulate", "--compare", file, *SPAN, "-o", "json").json
+    assert [(one["name"], one["outcome"]) for one in found["schedules"]] == [
+        ("hourly", "removed"), ("nightly", "added"), ("poll", "added"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--compare",), "--compare: needs a file"),
+        (("--fail-on", "overlaps"), "--fail-on: is for --compare"),
+        (("--compare", "FILE", "--fail-on", "often"), "write overlaps, behind, fires=20%, peak=20% or wait=60s"),
+        (("--compare", "FILE", "--fail-on", "peak=x"), "--fail-on: 'x' is not a part"),
+        (("FILE", "FILE"), "FILE: is one file; name one, or with --compare two"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(cli: Cli, file: str, words: tuple[str, ...], message: str) -> None:
+    assert message in cli("simulate", *(file if word == "FILE" else word for word in words), code=2).err

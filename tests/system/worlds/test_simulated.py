@@ -20,7 +20,7 @@ from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, begin, walk
-from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedule
+from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
 from tests.support.narrow import present
 from tests.support.sizes import sized
 from tests.system.worlds.declarations import declaration
@@ -143,8 +143,7 @@ class Real:
 
 
 def schedules_of(stage: Stage) -> list[Schedule]:
-    rows: Any = stage.database.read(lambda connection: connection.execute(SELECT_SCHEDULES).all())
-    return [to_schedule(row) for row in rows]
+    return stage.database.read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all())))
 
 
 def declare(stage: Stage, random: Random) -> dict[str, Expected]:

@@ -1,0 +1,153 @@
+"""What a change moves: two simulations of one span, side by side. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from rqsched.core.simulation_report import QueueOutcome, ScheduleOutcome, SimulatedSchedule, Simulation
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A figure of two simulations."""
+
+    before: float
+    """Of the one before the change."""
+    after: float
+    """Of the one after it."""
+
+    @property
+    def growth(self) -> float:
+        """By which part of it the figure grew; what was none grew without bound."""
+        if self.before == self.after:
+            return 0.0
+        return self.after / self.before - 1 if self.before else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMoved:
+    """A schedule that a change adds, removes or moves."""
+
+    name: str
+    """The schedule."""
+    outcome: str
+    """`added`, `removed` or `changed`."""
+    fields: list[str]
+    """What of it differs; empty unless it is `changed`."""
+    fires_a_day: Moved
+    """Its fires a day."""
+    overlapped: Moved
+    """Its occurrences that met an unfinished run, in what was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMoved:
+    """A queue whose waits a change moves."""
+
+    queue: str
+    """The queue."""
+    wait_p95_seconds: Moved
+    """What 95 of 100 attempts wait at most; the greatest of what was decided."""
+    kept_up: bool
+    """Whether it kept up before."""
+    keeps_up: bool
+    """Whether it does now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two simulations of one span."""
+
+    fires_a_day: Moved
+    """Fires a day."""
+    highest_minute: Moved
+    """Fires of the highest minute."""
+    schedules: list[ScheduleMoved]
+    """Each that is added, removed or moved, by name."""
+    new_overlaps: list[str]
+    """Schedules of which runs overlap now and none did, by name."""
+    queues: list[QueueMoved]
+    """Each queue that has other waits, by name."""
+
+    @property
+    def falls_behind(self) -> list[str]:
+        """The queues that kept up, or were not there, and do not keep up now."""
+        return [one.queue for one in self.queues if one.kept_up and not one.keeps_up]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-native values."""
+        return asdict(self) | {"falls_behind": self.falls_behind}
+
+
+def compare(old: Simulation, new: Simulation) -> Comparison:
+    """Compare two simulations of one span."""
+    days = (new.end - new.start) / _DAY
+    highest = [float(max((day.peak_fires for day in one.days), default=0)) for one in (old, new)]
+    overlapped = _overlapped(old), _overlapped(new)
+    before, after = ({one.name: one for one in found.schedules} for found in (old, new))
+    moved = []
+    for name in sorted({*before, *after}):
+        one = _moved(
+            name, before.get(name), after.get(name), (overlapped[0].get(name, 0), overlapped[1].get(name, 0)), days
+        )
+        if one is not None:
+            moved.append(one)
+    return Comparison(
+        Moved(round(old.fires / days, 3), round(new.fires / days, 3)),
+        Moved(*highest),
+        moved,
+        sorted(name for name in overlapped[1] if not overlapped[0].get(name)),
+        _queues(old, new),
+    )
+
+
+def _moved(
+    name: str,
+    before: SimulatedSchedule | None,
+    after: SimulatedSchedule | None,
+    overlapped: tuple[int, int],
+    days: float,
+) -> ScheduleMoved | None:
+    fires = Moved(*(round(one.fires / days, 3) if one else 0.0 for one in (before, after)))
+    both = Moved(*map(float, overlapped))
+    if before is None or after is None:
+        return ScheduleMoved(name, "added" if before is None else "removed", [], fires, both)
+    was, becomes = asdict(before), asdict(after)
+    fields = [field for field in was if was[field] != becomes[field]]
+    fields += ["overlapped"] if both.before != both.after else []
+    return ScheduleMoved(name, "changed", fields, fires, both) if fields else None
+
+
+def _overlapped(found: Simulation) -> dict[str, int]:
+    rows: list[ScheduleOutcome] = [row for stretch in found.stretches for row in stretch.schedules if row.overlapped]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.name] = counts.get(row.name, 0) + row.overlapped
+    return counts
+
+
+def _queues(old: Simulation, new: Simulation) -> list[QueueMoved]:
+    before, after = _worst(old), _worst(new)
+    found = []
+    for name in sorted({*before, *after}):
+        was, becomes = before.get(name), after.get(name)
+        waits = Moved(*(0.0 if one is None else one.wait_p95_seconds for one in (was, becomes)))
+        kept = was is None or was.keeps_up, becomes is None or becomes.keeps_up
+        if waits.before != waits.after or kept[0] != kept[1]:
+            found.append(QueueMoved(name, waits, *kept))
+    return found
+
+
+def _worst(found: Simulation) -> dict[str, QueueOutcome]:
+    """Return of each queue what it did in the stretch in which it waited longest."""
+    worst: dict[str, QueueOutcome] = {}
+    for stretch in found.stretches:
+        for one in stretch.queues:
+            known = worst.get(one.queue)
+            if known is None or (not one.keeps_up, one.wait_p95_seconds) > (not known.keeps_up, known.wait_p95_seconds):
+                worst[one.queue] = one
+    return worst
