@@ -133,9 +133,6 @@ class UpstreamError(InvalidSpecError):
     code = "invalid_upstream"
     remedy = "Create the schedule that it comes after first; `rqsched list` shows those that there are."
 
-    def __init__(self, reason: str) -> None:
-        super().__init__("after", reason)
-
 
 class InvalidCronError(InvalidSpecError):
     """A cron expression outside the dialect, or one that never fires."""

@@ -40,7 +40,7 @@ def require(connection: Connection, namespace: str, wanted: Wanted, known: Mappi
         is_there = upstream is None or upstream in known or upstream in wanted
         if not is_there and (schedule_id not in known or known[schedule_id].upstream_id != upstream):
             what = f"{schedule_id!r} is to come after {upstream!r}, which is not in namespace {namespace!r}"
-            raise UpstreamError(f"{what}; create that first, or name another")
+            raise UpstreamError("after", f"{what}; create that first, or name another")
     found = upstream_ends.upstreams_of(connection, namespace, named)
     after = {name: one for name, one in {**found, **wanted}.items() if one is not None}
     require_no_cycle(after, [name for name, one in wanted.items() if one is not None])

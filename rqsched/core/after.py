@@ -207,4 +207,6 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
             at = upstreams.get(at)
         if at == first:
             circle = " after ".join([*walked, first])
-            raise UpstreamError(f"{circle} is a circle, in which nothing would ever begin; leave one of them out")
+            raise UpstreamError(
+                "after", f"{circle} is a circle, in which nothing would ever begin; leave one of them out"
+            )
