@@ -17,6 +17,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
 from rqsched.core.ids import iso_utc
+from rqsched.core.lifecycle import require_skips
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.results import BulkRow
@@ -34,7 +35,7 @@ from rqsched.store.schedule_queries import Filters
 
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
-OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active"}
+OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
 """What `Scheduler.bulk` does to many schedules, and the status of those it is done to when a filter names none."""
 MOST = 100_000
 """The most schedules of one bulk operation, whatever the caller raises."""
@@ -46,9 +47,9 @@ class Bulk(NamedTuple):
     """What is done to each schedule."""
 
     operation: str
-    """`pause`, `resume` or `trigger`; of the dashboard `restart` and `delete`, too."""
+    """`pause`, `resume`, `trigger` or `skip_next`; of the dashboard `restart` and `delete`, too."""
     reason: str | None = None
-    """Why, for the audit events of a pause or a delete; None says nothing."""
+    """Why, for the audit events of a pause, a delete or what is skipped; None says nothing."""
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     catch_up: CatchUp | None = None
@@ -63,6 +64,8 @@ class Bulk(NamedTuple):
     """Who asks, for the audit events."""
     force: bool = False
     """Whether a trigger starts runs of paused schedules, too."""
+    skips: int = 1
+    """How many of the next occurrences of each `skip_next` skips."""
 
     def apply(self, handle: ScheduleHandle) -> BulkRow:
         """Do it to one schedule, which may have changed since it was found."""
@@ -81,6 +84,9 @@ class Bulk(NamedTuple):
                 case "resume":
                     handle.resume(self.catch_up, note=self.note, context=self.context)
                     return row("resumed")
+                case "skip_next":
+                    handle.skip_next(self.skips, reason=self.reason, context=self.context)
+                    return row("skips_next")
                 case "restart":
                     handle.restart(note=self.note, context=self.context)
                     return row("restarted")
@@ -91,6 +97,10 @@ class Bulk(NamedTuple):
                 self.overlap, force=self.force, idempotency_key=self.idempotency_key, context=self.context
             )
         except (ConflictError, NotFoundError, QuotaExceededError, InvalidSpecError) as error:
+            return row("skipped", str(error))
+        except InvalidInputError as error:  # of a schedule that has no occurrence ahead
+            if self.operation != "skip_next":
+                raise
             return row("skipped", str(error))
         return row(result.outcome) if result else row("skipped", result.reason)
 
@@ -137,6 +147,9 @@ def run_bulk(
         raise InvalidInputError("until", f"says when a pause ends; leave it out of {bulk.operation}")
     if bulk.until is not None and bulk.until <= runtime.now():
         raise InvalidInputError("until", f"{iso_utc(bulk.until)} has passed; name a later time")
+    if bulk.skips != 1 and bulk.operation != "skip_next":
+        raise InvalidInputError("count", f"says how many occurrences are skipped; leave it out of {bulk.operation}")
+    require_skips(bulk.skips)
     if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= MOST:
         raise InvalidLimitError("bound", f"must be a whole number from 1 to {MOST}")
     if not filters.get("status"):
@@ -167,21 +180,22 @@ class BulkOperations:
         until: datetime | None = None,
         overlap: OverlapPolicy | str | None = None,
         idempotency_key: str | None = None,
+        count: int = 1,
         dry_run: bool = False,
         bound: int = DEFAULT_BOUND,
         progress: Callable[[BulkRow], None] | None = None,
         context: CommandContext | None = None,
         **filters: Unpack[ListFilters],
     ) -> Sequence[BulkRow]:
-        """Pause, resume or trigger every schedule that `list` shows with these filters; returns a row for each.
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these; a row for each.
 
         >>> scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away", dry_run=True)
         []
 
-        `until` ends the pauses by themselves, see `ScheduleHandle.pause`.
-        Without `status` it is those that are active (pause, trigger) or paused (resume). Each is one transaction; what
-        changed meanwhile is `skipped`. Raises InvalidLimitError, with nothing done, when more than `bound` match.
-        Interrupted, call it again: what was paused is not active any more; a trigger needs an `idempotency_key`.
+        `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is that of `skip_next`. Without
+        `status` it is those that are active, for resume the paused ones. Each is one transaction; what changed
+        meanwhile is `skipped`. Raises InvalidLimitError, with nothing done, when more than `bound` match. Interrupted,
+        call it again: what was paused is not active any more; a trigger needs an `idempotency_key`.
         """
         wanted = Bulk(
             operation,
@@ -192,6 +206,7 @@ class BulkOperations:
             None if overlap is None else OverlapPolicy.of(overlap),
             idempotency_key,
             context,
+            skips=count,
         )
         return run_bulk(
             self.runtime, wanted, dry_run=dry_run, bound=bound, progress=progress, namespace=namespace, **filters

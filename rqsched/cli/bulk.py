@@ -46,6 +46,8 @@ class Operation(StrEnum):
     """Fire again."""
     TRIGGER = "trigger"
     """Start a run now."""
+    SKIP = "skip"
+    """Skip the next occurrences."""
 
 
 @command(app)
@@ -72,18 +74,22 @@ def bulk(
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", help="With trigger: the same key starts a run only once.")
     ] = None,
+    count: Annotated[
+        int, typer.Option("--count", help="With skip: how many of each, 1 to 100; 0 takes back what is skipped.")
+    ] = 1,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = MOST_SCHEDULES,
     dry_run: DryRun = False,
 ) -> None:
-    """Pause, resume or trigger every schedule that matches. Exit code 4 when one was skipped."""
+    """Pause, resume, trigger or skip the next of every schedule that matches. Exit code 4 when one was skipped."""
     rows = session.scheduler.bulk(
-        operation.value,
+        "skip_next" if operation is Operation.SKIP else operation.value,
         reason=session.reason,
         note=note,
         catch_up=catch_up,
         until=None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now()),
         overlap=overlap,
         idempotency_key=idempotency_key,
+        count=count,
         dry_run=dry_run,
         bound=bound,
         context=session.context,

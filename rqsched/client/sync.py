@@ -292,20 +292,22 @@ class Client:
         until: datetime | None = None,
         overlap: str | None = None,
         idempotency_key: str | None = None,
+        count: int = 1,
         dry_run: bool = False,
         bound: int = 500,
         **filters: Unpack[ListFilters],
     ) -> Sequence[BulkRow]:
-        """Pause, resume or trigger every schedule that `list` shows with these filters; returns a row for each.
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these; a row for each.
 
-        Without `status` it is those that are active (pause, trigger) or paused (resume). Raises InvalidLimitError, with
-        nothing done, when more than `bound` (at most 1000) match.
+        Without `status` it is those that are active (pause, trigger, skip_next) or paused (resume). Raises
+        InvalidLimitError, with nothing done, when more than `bound` (at most 1000) match.
         """
         end = None if until is None else instant("until", until)
+        asked = None if count == 1 else count  # an older server knows none
         more = {"catch_up": catch_up, "until": end, "overlap": overlap, "idempotency_key": idempotency_key}
-        body = requests.bulk_body(filters, reason=reason, note=note, dry_run=dry_run, bound=bound, **more)
+        body = requests.bulk_body(filters, reason=reason, note=note, count=asked, dry_run=dry_run, bound=bound, **more)
         is_repeatable = operation != "trigger" or idempotency_key is not None  # pausing twice does nothing
-        path, read = path_of("bulk", operation), responses.listed(BulkRow)
+        path, read = path_of("bulk", operation.replace("_", "-")), responses.listed(BulkRow)
         return self.send(Request("POST", path, read, body, is_repeatable=is_repeatable))
 
     def events(

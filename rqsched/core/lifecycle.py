@@ -419,6 +419,12 @@ def _stop(builder: ChangeBuilder) -> None:
     )
 
 
+def require_skips(count: int) -> None:
+    """Check how many occurrences are to be skipped; raises InvalidInputError."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
+        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
+
+
 def decide_skip_next(
     schedule: Schedule,
     count: int,
@@ -433,8 +439,7 @@ def decide_skip_next(
     What is due already is not among them. Nothing changes where the same ones are skipped already. Raises unless active
     (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no occurrence ahead.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
-        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
+    require_skips(count)
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
     if schedule.spec.is_from_completion or schedule.spec.after is not None:
         what = "a schedule that comes after another" if schedule.spec.after else "a from_completion interval"

@@ -72,7 +72,7 @@ class BulkRow:
     schedule_id: str
     """The schedule."""
     outcome: str
-    """`paused`, `resumed`, `triggered`, `buffered`, `skipped`; `would_pause` and so on in a dry run."""
+    """`paused`, `resumed`, `triggered`, `buffered`, `skips_next`, `skipped`; `would_pause` and so on in a dry run."""
     reason: str | None = None
     """Why it was skipped; None otherwise."""
 

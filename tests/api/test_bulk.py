@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from rqsched import Every
 from rqsched.core.results import BulkRow
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from tests.support.env import SECOND, Env, events
+from tests.support.env import DAY, HOUR, SECOND, Env, events
 
 pytestmark = pytest.mark.every_database
 
@@ -67,3 +69,45 @@ def test_a_schedule_in_another_status_is_skipped_with_the_reason(env: Env) -> No
     rows = env.scheduler.bulk("pause", status=["active", "paused"])
     assert [(row.schedule_id, row.outcome) for row in rows] == [("a", "paused"), ("b", "skipped"), ("c", "paused")]
     assert "paused" in (rows[1].reason or "")
+
+
+def test_the_next_occurrences_of_each_are_skipped_and_one_without_any_is_told_apart(env: Env) -> None:
+    hourly, daily = env.create("hourly", spec=Every("1h")), env.create("daily", spec=Every("1d"))
+    waits = env.create("waits", spec=Every("1h", from_completion=True))
+    env.create("rests").pause()
+    skip = partial(env.scheduler.bulk, "skip_next", count=2, reason="the vendor moves")
+
+    assert [row.outcome for row in skip(dry_run=True)] == ["would_skip_next"] * 3
+    assert hourly.refresh().skips == []
+    rows = {row.schedule_id: row for row in skip()}
+
+    assert {name: row.outcome for name, row in rows.items()} == {
+        "hourly": "skips_next", "daily": "skips_next", "waits": "skipped",
+    }  # fmt: skip
+    assert "from_completion" in (rows["waits"].reason or "")
+    now = env.clock.now()
+    assert hourly.refresh().skips == [now + HOUR, now + 2 * HOUR]
+    assert daily.refresh().skips == [now + DAY, now + 2 * DAY]
+    before = env.state(hourly)
+    assert sorted(row.outcome for row in skip()) == ["skipped", "skips_next", "skips_next"], "sent again"
+    assert env.state(hourly) == before
+    env.scheduler.bulk("skip_next", count=0)
+    assert (hourly.refresh().skips, daily.refresh().skips, waits.refresh().skips) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"operation": "pause", "count": 2}, "leave it out of pause"),
+        ({"operation": "skip_next", "count": 101}, "from 0 to 100"),
+        ({"operation": "skip_next", "count": -1}, "from 0 to 100"),
+        ({"operation": "skip_next", "count": True}, "from 0 to 100"),
+    ],
+)
+def test_a_count_of_skips_that_cannot_be_is_refused_before_anything_is_done(
+    env: Env, asked: dict[str, Any], told: str
+) -> None:
+    schedule = env.create()
+    with pytest.raises(InvalidInputError, match=told):
+        env.scheduler.bulk(**asked)
+    assert (schedule.refresh().skips, schedule.status) == ([], "active")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from rqsched import Every
 from tests.support.cli import HELLO, Cli
+
+
+def test_bulk_skips_the_next_occurrences_of_each(cli: Cli) -> None:
+    handles = [cli.scheduler.create(name, HELLO, Every("1h")) for name in "ab"]
+    done = cli("bulk", "skip", "--count", "3", "--reason", "the vendor moves")
+    assert done.out.splitlines()[-1] == "Done: 2 skips_next."
+    assert [len(handle.refresh().skips) for handle in handles] == [3, 3]
+    assert "from 0 to 100" in cli("bulk", "skip", "--count", "101", code=2).err
+    assert "leave it out of pause" in cli("bulk", "pause", "--count", "2", code=2).err
 
 
 def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:

@@ -22,9 +22,6 @@ OWN: dict[RqschedError, str] = {
     errors.LimitNotFoundError("a", "b"): "`rqsched limits` shows",
     errors.LimitConflictError("a", "b", "c", number=1, given=2): "Leave limit_running out",
     errors.LimitConflictError("a", "b", "c", number=None, given=None): "give limit_running",
-    errors.UpstreamError(
-        "after", "'b' is to come after 'a', which is not there; create that first"
-    ): "create that first",
     errors.ScheduleExistsError("a"): "use upsert",
     errors.ScheduleStateError("a", "paused", "pause"): "Resume a paused schedule",
     errors.ScheduleStateError("a", "done", "resume", "Use restart()."): "done. Use restart().",

@@ -34,6 +34,8 @@ def test_the_client_has_bulk_operations(web: Web) -> None:
     assert [row.outcome for row in client.bulk("trigger", status="active", idempotency_key="k")] == ["triggered"] * 2
     with pytest.raises(InvalidLimitError):
         client.bulk("pause", bound=1)
+    assert [row.outcome for row in client.bulk("skip_next", count=2, text="b")] == ["skips_next"]
+    assert len(web.env.scheduler.get("b").skips) == 2
     assert [row.outcome for row in client.bulk("pause", text="b")] == ["paused"]
     assert web.read("b")["status"] == "paused"
 

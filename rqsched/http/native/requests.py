@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rqsched.core.lifecycle import MAX_SKIPS
 from rqsched.core.limit import MAX_NUMBER
 from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.core.policy import MAX_ERROR_TYPES
@@ -522,6 +523,9 @@ class BulkRequest(RequestBody):
     )
     until: Instant | None = Field(default=None, description="Of a pause: they fire again by themselves then.")
     overlap: Name | None = Field(default=None, description="Of a trigger, instead of each schedule's policy.")
+    count: Annotated[int, Field(ge=0, le=MAX_SKIPS)] = Field(
+        default=1, description="Of skip_next: how many occurrences of each are skipped; 0 takes back what is skipped."
+    )
     idempotency_key: Name | None = Field(default=None, description="Of a trigger: sent again it starts nothing twice.")
     dry_run: bool = Field(default=False, description="Return what would be done; write nothing.")
     bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more schedules than this.")

@@ -393,23 +393,24 @@ def trigger(
     return Json(trigger_response(result))
 
 
-BulkOperation = Annotated[Literal["pause", "resume", "trigger"], Path(description="What is done to each.")]
+BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Path(description="What is done to each.")]
 
 
 @router.post("/bulk/{operation}/", response_model=BulkResponse)
 def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Response:
-    """Pause, resume or trigger every schedule that matches, each in a transaction of its own.
+    """Pause, resume, trigger or skip the next of every schedule that matches, each in a transaction of its own.
 
     More than `bound` is 422, and nothing is done. Sent again it goes on: what was paused is not active any more.
     """
     rows = call.scheduler.bulk(
-        operation,
+        operation.replace("-", "_"),
         reason=body.reason,
         note=body.note,
         catch_up=body.catch_up,
         until=body.until,
         overlap=body.overlap,
         idempotency_key=body.idempotency_key,
+        count=body.count,
         dry_run=body.dry_run,
         bound=body.bound,
         context=call.context,
