@@ -13,6 +13,7 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from rqsched.api.calendars import Calendars
 from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
@@ -111,6 +112,17 @@ def _iterated(
 
 def _same(value: T) -> T:
     return value
+
+
+class AsyncCalendars(_Async[Calendars]):
+    """Calendars whose operations are awaited."""
+
+    set = _awaited(Calendars.set, _same)
+    get = _awaited(Calendars.get, _same)
+    list = _awaited(Calendars.list, _same)
+    delete = _awaited(Calendars.delete, _same)
+    used_by = _awaited(Calendars.used_by, _same)
+    history = _awaited(Calendars.history, _same)
 
 
 class AsyncRunHandle(_Async[RunHandle], RunView):
@@ -243,6 +255,12 @@ class AsyncScheduler(_Async[Scheduler]):
     holds = _awaited(Scheduler.holds, _same)
     preview_release = _awaited(Scheduler.preview_release, _same)
     release = _awaited(Scheduler.release, _same)
+
+    @property
+    def calendars(self) -> AsyncCalendars:
+        """What many schedules exclude, by name."""
+        return AsyncCalendars(self._blocking.calendars)
+
     freeze = _awaited(Scheduler.freeze, _same)
     frozen = _awaited(Scheduler.frozen, _same)
     freezes = _awaited(Scheduler.freezes, _same)

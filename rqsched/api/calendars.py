@@ -13,7 +13,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.option_table import require_id, require_note
 from rqsched.errors import CalendarNotFoundError, InvalidInputError
 from rqsched.spec.calendars import Calendar, require_entries, require_name
-from rqsched.spec.exclusion import ExcludeLike
+from rqsched.spec.exclusion import ExcludeLike, is_name
 from rqsched.store import calendars as store
 
 MAX_USERS = 1_000
@@ -33,7 +33,8 @@ class Calendars:
         self._namespace = namespace
 
     @property
-    def _runtime(self) -> Runtime:
+    def runtime(self) -> Runtime:
+        """What its process holds."""
         return self._runtime_of()
 
     def set(
@@ -65,7 +66,7 @@ class Calendars:
             raise InvalidInputError("reaches", f"{reaches!r} is not a date; give datetime.date(2027, 12, 31)")
         entries = require_entries(exclude)
         wanted = Calendar(require_name(name), entries, of, reaches=reaches, source=source, description=description)
-        return chain.set_calendar(self._runtime, wanted, _context(context), revision=revision)[0]
+        return chain.set_calendar(self.runtime, wanted, _context(context), revision=revision)[0]
 
     def get(self, name: str, *, shared: bool | None = None, namespace: str | None = None) -> Calendar:
         """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
@@ -73,13 +74,15 @@ class Calendars:
         With `shared` only one that all namespaces share, or (False) only one of the namespace.
         """
         where = self._of(namespace, shared=False)
+        if not is_name(name):
+            raise CalendarNotFoundError(str(name)[:64], None if shared else where)
         places = {None: (where, None), True: (None,), False: (where,)}[shared]
 
         def read(connection: Any) -> Calendar | None:
             found = (store.find(connection, place, name) for place in places)
             return next((one for one in found if one is not None), None)
 
-        found: Calendar | None = self._runtime.database.read(read)
+        found: Calendar | None = self.runtime.database.read(read)
         if found is None:
             raise CalendarNotFoundError(name, None if shared else where)
         return found
@@ -89,7 +92,7 @@ class Calendars:
         where = require_id(self._namespace(namespace), "namespace")
         if not names:
             return ()
-        found: tuple[Calendar, ...] = self._runtime.database.read(
+        found: tuple[Calendar, ...] = self.runtime.database.read(
             lambda connection: chain.require_named(connection, where, names)
         )
         return found
@@ -97,7 +100,7 @@ class Calendars:
     def list(self, *, namespace: str | None = None) -> builtins.list[Calendar]:
         """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
         where = self._of(namespace, shared=False)
-        found: builtins.list[Calendar] = self._runtime.database.read(
+        found: builtins.list[Calendar] = self.runtime.database.read(
             lambda connection: store.find_all(connection, where, 2 * chain.MAX_CALENDARS)
         )
         return found
@@ -116,18 +119,20 @@ class Calendars:
         Raises CalendarInUseError with the first of those that do, CalendarNotFoundError and CalendarChangedError.
         """
         of = self._of(namespace, shared=shared)
-        chain.delete_calendar(self._runtime, of, name, _context(context), revision=revision)
+        if not is_name(name):
+            raise CalendarNotFoundError(str(name)[:64], of)
+        chain.delete_calendar(self.runtime, of, name, _context(context), revision=revision)
 
     def used_by(self, calendar: Calendar) -> builtins.list[tuple[str, str]]:
         """Return the namespace and id of each schedule that names it, deleted ones left out; the first thousand."""
-        found: builtins.list[tuple[str, str]] = self._runtime.database.read(
+        found: builtins.list[tuple[str, str]] = self.runtime.database.read(
             lambda connection: store.users(connection, calendar.namespace, calendar.name, MAX_USERS)
         )
         return found
 
     def history(self, calendar: Calendar) -> builtins.list[dict[str, Any]]:
         """Return its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
-        found: builtins.list[dict[str, Any]] = self._runtime.database.read(
+        found: builtins.list[dict[str, Any]] = self.runtime.database.read(
             lambda connection: store.changes_of(connection, calendar.namespace, calendar.name)
         )
         return found

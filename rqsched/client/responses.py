@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -15,6 +15,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import RESOURCES, Quota, Usage
 from rqsched.core.results import Page
+from rqsched.spec.calendars import Calendar
 
 T = TypeVar("T")
 
@@ -111,6 +112,28 @@ def holds(response: httpx.Response) -> list[Hold]:
 
 def _hold(json: Mapping[str, Any]) -> Hold:
     return read(Hold, {"uid": "", **json, "kept_in": tuple(json["kept_in"])})
+
+
+def calendar(response: httpx.Response) -> Calendar:
+    """Read a calendar; the uid of its change stays with the server."""
+    return _calendar(response.json())
+
+
+def calendars(response: httpx.Response) -> list[Calendar]:
+    """Read calendars."""
+    return [_calendar(one) for one in response.json()["items"]]
+
+
+def calendar_users(response: httpx.Response) -> list[tuple[str, str]]:
+    """Read the namespace and id of the schedules that name a calendar."""
+    return [(one["namespace"], one["schedule_id"]) for one in response.json()["used_by"]]
+
+
+def _calendar(json: Mapping[str, Any]) -> Calendar:
+    known = {name: value for name, value in json.items() if name in _names(Calendar)}
+    known |= {name: json[name] and datetime.fromisoformat(json[name]) for name in ("created_at", "changed_at")}
+    known |= {"exclude": tuple(json["exclude"]), "reaches": json["reaches"] and date.fromisoformat(json["reaches"])}
+    return Calendar(**known)
 
 
 def release_preview(response: httpx.Response) -> ReleasePreview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import httpx
@@ -28,11 +28,13 @@ from rqsched.core.results import MAX_PAGE, BulkRow, LimitDescription, Load, Page
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
+from rqsched.spec.calendars import Calendar, require_entries
 
 if TYPE_CHECKING:
     from rqsched.api.declarations import Declaration
     from rqsched.api.list_filters import ListFilters
     from rqsched.core.option_table import Options
+    from rqsched.spec.exclusion import ExcludeLike
     from rqsched.spec.spec import SpecLike
 
 T = TypeVar("T")
@@ -254,6 +256,49 @@ class Client:
         """Let everything of the namespace begin again; see `Scheduler.thaw`. What has ended is not read."""
         body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
+
+    def calendars(self) -> Sequence[Calendar]:
+        """Read the calendars that schedules of the namespace may name; see `Scheduler.calendars`."""
+        return self.send(get(path_of("calendars"), responses.calendars))
+
+    def calendar(self, name: str) -> Calendar:
+        """Read one of them; raises CalendarNotFoundError."""
+        return self.send(get(path_of("calendars", name), responses.calendar))
+
+    def calendar_users(self, name: str) -> Sequence[tuple[str, str]]:
+        """Read the namespace and id of the schedules that name it and that the token sees."""
+        return self.send(get(path_of("calendars", name), responses.calendar_users))
+
+    def set_calendar(
+        self,
+        name: str,
+        exclude: ExcludeLike,
+        *,
+        shared: bool = False,
+        description: str | None = None,
+        source: str | None = None,
+        reaches: date | None = None,
+        revision: int | None = None,
+        reason: str | None = None,
+    ) -> Calendar:
+        """Create a calendar, or replace what it holds; see `Calendars.set`."""
+        body = given(
+            {
+                "exclude": list(require_entries(exclude)),
+                "description": description,
+                "source": source,
+                "reaches": reaches and reaches.isoformat(),
+                "revision": revision,
+                "reason": reason,
+            }
+        )
+        path, params = path_of("calendars", name), {"shared": "true"} if shared else {}
+        return self.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
+
+    def delete_calendar(self, name: str, *, shared: bool = False, revision: int | None = None) -> None:
+        """Delete a calendar that no schedule names; see `Calendars.delete`."""
+        params = given({"shared": "true" if shared else None, "revision": revision})
+        return self.send(Request("DELETE", path_of("calendars", name), responses.nothing, params=params))
 
     def retry_failed(
         self,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Any
 
 from rqsched.errors import InvalidIdError, InvalidSpecError
 from rqsched.spec.exclusion import ExcludeLike, canonical_exclusions, is_name
+from rqsched.spec.members import iso_text
 
 MAX_ENTRIES = 5_000
 """The most dates, ranges and weekly windows of a calendar."""
@@ -54,6 +56,22 @@ class Calendar:
     def is_shared(self) -> bool:
         """Whether schedules of every namespace may name it."""
         return self.namespace is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it; which change made it so, and since when, stays with the database."""
+        return {
+            "name": self.name,
+            "shared": self.is_shared,
+            "namespace": self.namespace,
+            "revision": self.revision,
+            "exclude": list(self.exclude),
+            "reaches": self.reaches and self.reaches.isoformat(),
+            "source": self.source,
+            "description": self.description,
+            "created_at": self.created_at and iso_text(self.created_at),
+            "changed_at": self.changed_at and iso_text(self.changed_at),
+            "changed_by": self.changed_by,
+        }
 
     def without(self, other: Calendar | None) -> tuple[str, ...]:
         """Return what it excludes and another one does not."""

@@ -64,6 +64,7 @@ WITHOUT = {
     "ping",
     "db",
     "machine",
+    "calendar",
     "export",
     "import",
     "hold",

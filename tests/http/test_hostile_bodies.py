@@ -33,6 +33,7 @@ ROUTES = [
     "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",
     "POST /api/v1/sync/",
+    "PUT /api/v1/calendars/{calendar}/",
     "POST /api/v1/hold/",
     "POST /api/v1/release/",
     "POST /api/v1/freeze/",

@@ -76,6 +76,7 @@ def populate(web: Web) -> dict[str, str]:
     ojs.nack(dead)
     run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
     backfill = web.post(at("report", "backfill/"), PAST).json()
+    web.env.scheduler.calendars.set("holidays", ["2026-12-25"])
     return {
         "schedule_id": "report",
         "name": REPORT["name"],
@@ -85,6 +86,7 @@ def populate(web: Web) -> dict[str, str]:
         "dead_letter_id": dead["id"],
         "uid": backfill["uid"],
         "operation": "resume",
+        "calendar": "holidays",
     }
 
 

@@ -27,7 +27,8 @@ from rqsched.http.request_bodies import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["hold"])
 
 
-def _require_all(call: Call) -> None:
+def require_all(call: Call) -> None:
+    """Refuse a principal that sees only some namespaces; raises ForbiddenError."""
     if call.principal.namespaces is not None:
         raise ForbiddenError("this concerns every namespace, and the token sees only some; use one of all namespaces.")
 
@@ -41,7 +42,7 @@ def read_hold(call: Read) -> Response:
 @router.post("/hold/", response_model=HoldResponse)
 def hold(call: AdminAlways, body: HoldRequest) -> Response:
     """Let nothing begin until it is released, in any namespace; idempotent."""
-    _require_all(call)
+    require_all(call)
     call.scheduler.hold(body.reason, context=call.context)
     return Json(_hold(call))
 
@@ -59,14 +60,14 @@ def preview(
     missed: Annotated[bool, Query(description="What is due is recorded as missed instead of firing.")] = False,
 ) -> Response:
     """Show what a release would do now: what fires by policy, and which runs wait to begin; at most 500 of each."""
-    _require_all(call)
+    require_all(call)
     return Json(_previewed(call.scheduler.preview_release(since=since, missed=missed)))
 
 
 @router.post("/release/", response_model=ReleaseResponse)
 def release(call: AdminAlways, body: ReleaseRequest) -> Response:
     """Let everything begin again; with `missed` or `cancel_pending`, what is due and what waits is dealt with first."""
-    _require_all(call)
+    require_all(call)
     done = call.scheduler.release(
         since=body.since,
         missed=body.missed,

@@ -14,7 +14,7 @@ from rqsched.errors import InvalidInputError, ScheduleStateError, did_you_mean
 from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
-from rqsched.http.native import events, holding, namespace, runs, schedules
+from rqsched.http.native import calendars, events, holding, namespace, runs, schedules
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem
@@ -70,5 +70,6 @@ router = APIRouter(
 router.include_router(schedules.router)
 router.include_router(namespace.router)
 router.include_router(holding.router)
+router.include_router(calendars.router)
 router.include_router(runs.router)
 router.include_router(events.router)

@@ -116,5 +116,6 @@ def test_lock_names_files_by_their_hashes_and_no_host() -> None:
 
 def test_every_extra_serves_those_who_install_it() -> None:
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
-        "cli", "http", "dashboard", "postgres", "machines", "wsgi", "django", "embedded", "yaml", "otel", "all",
+        "cli", "http", "dashboard", "postgres", "machines", "wsgi", "django", "embedded", "yaml", "otel",
+        "calendars", "all",
     }  # fmt: skip

@@ -1,0 +1,170 @@
+"""Calendars: those of the namespace, and shared ones, which take a principal that sees every namespace to change."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from starlette.responses import Response
+
+from rqsched.core.audit import CommandContext
+from rqsched.http.dependencies import AdminAlways, Call, Read
+from rqsched.http.native.holding import require_all
+from rqsched.http.native.requests import Name, Note, RequestBody
+from rqsched.http.openapi import Json, Schema
+from rqsched.http.request_bodies import StrictRoute
+from rqsched.spec.calendars import MAX_ENTRIES, Calendar
+
+router = APIRouter(route_class=StrictRoute, tags=["calendars"])
+
+CalendarName = Annotated[str, Path(max_length=255, description="The name, by which schedules exclude what it holds.")]
+Shared = Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")]
+Revision = Annotated[int | None, Query(ge=1, le=2**53, description="Refused unless it is at this revision.")]
+
+
+def _listed(value: Any) -> Any:
+    return value if value is None or isinstance(value, list) else [value]
+
+
+def _date(value: Any) -> date:
+    try:
+        return date.fromisoformat(value if isinstance(value, str) and len(value) == 10 else "")
+    except ValueError:
+        raise ValueError("must be a date such as 2028-12-31") from None
+
+
+Entries = Annotated[
+    list[Name],
+    Field(max_length=MAX_ENTRIES),
+    BeforeValidator(_listed),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ENTRIES}]}
+    ),
+]
+Day = Annotated[date, BeforeValidator(_date), WithJsonSchema({"type": "string", "format": "date"})]
+
+
+class CalendarRequest(RequestBody):
+    """What a calendar holds."""
+
+    exclude: Entries = Field(description="Its dates, ranges of dates and weekly windows.")
+    description: Note | None = Field(default=None, description="What it is for.")
+    source: Note | None = Field(default=None, description="What it was imported from.")
+    reaches: Day | None = Field(default=None, description="The last day about which it says anything.")
+    revision: int | None = Field(default=None, ge=0, le=2**53, description="Replace only this one; 0: there is none.")
+    reason: Note | None = Field(default=None, description="Why, for its history.")
+
+
+class CalendarResponse(Schema):
+    """A calendar as it is."""
+
+    name: str
+    """Its name."""
+    shared: bool
+    """Whether schedules of every namespace may name it."""
+    namespace: str | None
+    """The namespace it belongs to; null for a shared one."""
+    revision: int
+    """Grows by one with every change."""
+    exclude: list[str]
+    """Its dates, ranges of dates and weekly windows, in the time zone of each schedule."""
+    reaches: date | None
+    """The last day about which it says anything; null for one without an end."""
+    source: str | None
+    """What it was imported from; null for one that was written by hand."""
+    description: str | None
+    """What it is for."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime
+    """When it was changed last."""
+    changed_by: str | None
+    """Who changed it last."""
+
+
+class CalendarsResponse(Schema):
+    """The calendars that schedules of a namespace may name."""
+
+    items: list[CalendarResponse]
+    """By name; at most 1000."""
+
+
+class CalendarUser(Schema):
+    """A schedule that names a calendar."""
+
+    namespace: str
+    """Its namespace."""
+    schedule_id: str
+    """Its id."""
+
+
+class CalendarUse(CalendarResponse):
+    """A calendar with what became of it."""
+
+    used_by: list[CalendarUser]
+    """The schedules that name it, of the namespaces that the caller sees; at most 1000."""
+    history: list[dict[str, Any]]
+    """Its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
+
+
+@router.get("/calendars/", response_model=CalendarsResponse)
+def list_calendars(call: Read) -> Response:
+    """List the calendars that schedules of the namespace may name: its own, and the shared ones."""
+    return Json({"items": [_told(one) for one in call.scheduler.calendars.list(namespace=call.namespace)]})
+
+
+@router.get("/calendars/{calendar}/", response_model=CalendarUse)
+def read_calendar(call: Read, calendar: CalendarName) -> Response:
+    """Read a calendar, which schedules name it, and who changed what."""
+    of = call.scheduler.calendars
+    found = of.get(calendar, namespace=call.namespace)
+    used = [pair for pair in of.used_by(found) if call.principal.sees(pair[0])]
+    users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
+    return Json({**_told(found), "used_by": users, "history": of.history(found)})
+
+
+@router.put("/calendars/{calendar}/", response_model=CalendarResponse)
+def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarRequest, shared: Shared = False) -> Response:
+    """Create a calendar or replace what it holds; every schedule that names it is planned again. Idempotent."""
+    found = call.scheduler.calendars.set(
+        calendar,
+        body.exclude,
+        shared=shared,
+        namespace=_namespace(call, shared=shared),
+        description=body.description,
+        source=body.source,
+        reaches=body.reaches,
+        revision=body.revision,
+        context=_context(call, body.reason),
+    )
+    return Json(_told(found))
+
+
+@router.delete("/calendars/{calendar}/", status_code=204)
+def delete_calendar(
+    call: AdminAlways, calendar: CalendarName, shared: Shared = False, revision: Revision = None
+) -> Response:
+    """Delete a calendar; 409 with the names of the schedules that name it, when there are some."""
+    namespace = _namespace(call, shared=shared)
+    call.scheduler.calendars.delete(
+        calendar, shared=shared, namespace=namespace, revision=revision, context=call.context
+    )
+    return Response(status_code=204)
+
+
+def _namespace(call: Call, *, shared: bool) -> str | None:
+    if not shared:
+        return call.namespace
+    require_all(call)
+    return None
+
+
+def _context(call: Call, reason: str | None) -> CommandContext:
+    given = call.context
+    return CommandContext(given.principal, given.request_id, given.source, reason, traceparent=given.traceparent)
+
+
+def _told(calendar: Calendar) -> dict[str, Any]:
+    return calendar.to_dict()
