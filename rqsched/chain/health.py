@@ -42,6 +42,7 @@ from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError, in_words
 from rqsched.store import (
+    calendars,
     deliveries,
     limits,
     metadata,
@@ -71,6 +72,7 @@ _DEEP = 1_000
 _MOST, _MOST_WAITING = 1_000, 5_000
 """Up to how many are counted, of schedules and blocked runs, and of runs and targets that wait."""
 _LATE = timedelta(minutes=10)
+_ENDS_SOON = timedelta(days=90)
 """Notifications that wait longer are a warning."""
 _NEARLY_FULL = 0.9
 """The share of a quota, or of Redis's memory, from which on it is told."""
@@ -609,6 +611,17 @@ def _excluded(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.all_excluded(connection, scope.namespace, now, _MOST))
     fine = "no schedule excludes all its occurrences"
     return _of(found, len(found), fine, "all occurrences of the next ten years are excluded")
+
+
+@_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
+def _calendars(scope: _Scope) -> Finding:
+    """Look for calendars in use that soon say nothing more: then schedules would fire on holidays."""
+    today = scope.runtime.now().date()
+    found = scope.read(lambda connection: calendars.ending(connection, scope.namespace, today + _ENDS_SOON, _MOST))
+    if not found:
+        return Finding(Level.OK, f"no calendar in use ends within {_ENDS_SOON.days} days")
+    ends = [f"{one.name} {'ended' if (one.reaches or today) < today else 'ends'} {one.reaches}" for one in found]
+    return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}", names=ends)
 
 
 @_check("newer release", "schema", "Start workers of that release; those of this one leave them alone.")

@@ -134,6 +134,15 @@ def find_all(connection: Connection, namespace: str | None, limit: int) -> list[
     return [to_calendar(row) for row in connection.execute(statement)]
 
 
+def ending(connection: Connection, namespace: str | None, until: date, limit: int) -> list[Calendar]:
+    """Read the calendars that say nothing after a day, up to one, and that a schedule names; those of all for None."""
+    statement = sa.select(*_COLUMNS).where(calendars.c.reaches <= until.isoformat())
+    if namespace is not None:
+        statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
+    found = map(to_calendar, connection.execute(statement.order_by(calendars.c.reaches, calendars.c.name)).all())
+    return [one for one in found if users(connection, one.namespace, one.name, 1)][:limit]
+
+
 def count(connection: Connection, namespace: str | None) -> int:
     """Count the calendars of a namespace, or the shared ones (None)."""
     of = calendars.c.namespace == (namespace or SHARED)

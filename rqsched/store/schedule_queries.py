@@ -37,6 +37,7 @@ from rqsched.store.tables import (
     IS_LIVE,
     IS_OVERDUE,
     IS_RESTING,
+    NAMES_CALENDARS,
     RESTING,
     RESUMES,
     constant,
@@ -714,7 +715,7 @@ def limited_to_environments(connection: Connection, namespace: str | None, limit
 
 def all_excluded(connection: Connection, namespace: str | None, now: datetime, limit: int) -> list[Schedule]:
     """Read active schedules of a namespace, or of all, whose occurrences of ten years from now on are all excluded."""
-    excludes = schedules.c.spec.contains('"exclude":', autoescape=True)
+    excludes = schedules.c.spec.contains('"exclude":', autoescape=True) | NAMES_CALENDARS
     is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
     found = to_schedules(connection, connection.execute(statement.limit(limit)).all())

@@ -70,6 +70,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "blocked",
             "limits",
             "excluded",
+            "calendars",
             "newer release",
             "late",
             "long",

@@ -60,7 +60,7 @@ def test_what_is_no_calendar_is_refused(web: Web, body: dict[str, object], code:
 
 def test_name_that_no_calendar_has_is_refused_and_an_unknown_one_of_a_schedule_too(web: Web) -> None:
     problem(web("PUT", f"{CALENDARS}Sat/", {"exclude": []}), 422, "invalid_id")
-    problem(web.get(f"{CALENDARS}a%00b/"), 404, "calendar_not_found")
+    problem(web.get(f"{CALENDARS}a%0Ab/"), 404, "calendar_not_found")
     problem(web("DELETE", f"{CALENDARS}Sat/"), 404, "calendar_not_found")
     problem(web("PUT", at("report"), {**DAILY, "exclude": ["holidays"]}), 422, "unknown_calendar")
 

@@ -31,6 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
     "POST /api/v1/sync/": {"schedules": [{"schedule_id": "synced", **MINUTELY}]},
     "POST /api/v1/runs/retry/": {"since": 3600},
+    "PUT /api/v1/calendars/{calendar}/": {"exclude": ["2026-12-24"]},
     "POST /ojs/v1/cron": REPORT,
     "PATCH /ojs/v1/cron/{name}": {"enabled": False},
     "POST /ojs/v1/workers/fetch": WORKER,

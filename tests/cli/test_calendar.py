@@ -1,0 +1,178 @@
+"""`rqsched calendar`: what it says, to people and to programs, and what it takes from files of others."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from rqsched import Cron
+from rqsched.api import calendar_sources
+from rqsched.api.calendar_sources import FoundDays, public_holidays, read_icalendar
+from rqsched.errors import CalendarInUseError, InvalidInputError
+from tests.support.cli import HELLO, Cli
+
+TODAY = date(2026, 1, 15)
+
+
+def ics(*events: str) -> bytes:
+    """An iCalendar file of these events, given without their uids."""
+    inner = "".join(f"BEGIN:VEVENT\r\nUID:{number}\r\n{event}\r\nEND:VEVENT\r\n" for number, event in enumerate(events))
+    return f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//\r\n{inner}END:VCALENDAR\r\n".encode()
+
+
+def event(*lines: str) -> str:
+    return "\r\n".join(lines)
+
+
+def test_calendar_is_set_shown_listed_and_deleted(cli: Cli) -> None:
+    assert "revision 1: 2026-12-25, Sat, Sun." in cli(
+        "calendar", "set", "holidays", "--exclude", "2026-12-25", "--exclude", "Sat, Sun", "--reason", "closed"
+    ).out  # fmt: skip
+    cli.scheduler.create("nightly", HELLO, Cron("0 9 * * *"), exclude="holidays")
+
+    assert "holidays" in cli("calendar", "list").out
+    (listed,) = cli("calendar", "list", "-o", "jsonl").rows
+    assert (listed["name"], listed["used_by"], listed["shared"]) == ("holidays", 1, False)
+    shown = cli("calendar", "show", "holidays").out
+    assert "nightly" in shown
+    assert "+2 -0 closed" in shown
+    told = cli("calendar", "show", "holidays", "-o", "json").json
+    assert told["used_by"] == [{"namespace": "default", "schedule_id": "nightly"}]
+    assert "nightly" in cli("calendar", "delete", "holidays", code=CalendarInUseError.exit_code).err
+    assert "date, a range" in cli("calendar", "set", "holidays", "--exclude", "25.12.", code=2).err
+    assert "at revision 1, not 7" in cli("calendar", "set", "holidays", "--revision", "7", code=4).err
+    cli.scheduler.get("nightly").delete()
+    assert cli("calendar", "delete", "holidays").out == "Deleted calendar holidays.\n"
+    assert "no calendar" in cli("calendar", "show", "holidays", code=3).err
+
+
+def test_import_of_a_file_says_until_when_it_reaches_and_what_it_left_out(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "closed\x1b[31m.ics"
+    year = date.today().year  # noqa: DTZ011 - the command's own clock is the host's
+    file.write_bytes(
+        ics(
+            event(f"DTSTART;VALUE=DATE:{year}1224", f"DTEND;VALUE=DATE:{year}1227", "RRULE:FREQ=YEARLY"),
+            event(f"DTSTART:{year}0301T100000Z", "SUMMARY:lunch"),
+        )
+    )
+    preview = cli("calendar", "import", "closed", "--ics", str(file), "--dry-run")
+    assert "1 event(s) are left out" in preview.out
+    assert "and recurrences go on" in preview.out
+    assert cli.scheduler.calendars.list() == []
+
+    cli("calendar", "import", "closed", "--ics", str(file))
+
+    calendar = cli.scheduler.calendars.get("closed")
+    assert f"{year}-12-24/{year}-12-26" in calendar.exclude
+    assert calendar.reaches is not None
+    assert "\x1b" not in cli("calendar", "show", "closed").out
+
+
+def test_import_of_public_holidays_replaces_what_the_calendar_held(cli: Cli) -> None:
+    cli("calendar", "set", "holidays", "--exclude", "2026-03-03")
+
+    cli("calendar", "import", "holidays", "--country", "DE", "--subdivision", "BY", "--years", "2026-2027")
+
+    calendar = cli.scheduler.calendars.get("holidays")
+    assert {"2026-01-06", "2026-12-25/2026-12-26", "2027-01-01"} <= {*calendar.exclude}
+    assert "2026-03-03" not in calendar.exclude
+    assert (calendar.reaches, calendar.source) == (date(2027, 12, 31), "public holidays DE-BY 2026-2027")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--country", "XX"], "'XX' is not known"),
+        (["--country", "DE", "--subdivision", "QQ"], "those of DE are"),
+        (["--country", "DE", "--years", "many"], "write 2027 or 2027-2029"),
+        (["--country", "DE", "--years", "1-4000"], "must be 1 to 50 years"),
+        ([], "give one of them"),
+        (["--ics", "/none/such"], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_with_what_to_write(cli: Cli, words: list[str], told: str) -> None:
+    assert told in cli("calendar", "import", "holidays", *words, code=2).err
+    assert cli.scheduler.calendars.list() == []
+
+
+def test_whole_days_are_taken_with_their_recurrences_and_exceptions() -> None:
+    found = read_icalendar(
+        ics(
+            event("DTSTART;VALUE=DATE:20260501"),
+            event("DTSTART;VALUE=DATE:20260601", "DURATION:P3D"),
+            event(
+                "DTSTART;VALUE=DATE:20260706",
+                "RRULE:FREQ=WEEKLY;COUNT=3",
+                "EXDATE;VALUE=DATE:20260713",
+            ),
+            event("DTSTART;VALUE=DATE:20260801", "STATUS:CANCELLED"),
+            event("DTSTART;VALUE=DATE:20200101"),
+            event("DTSTART;TZID=Nowhere/Wrong:20260901T100000", "SUMMARY:timed"),
+        ),
+        TODAY,
+    )
+
+    assert found == FoundDays(
+        ("2026-05-01", "2026-06-01/2026-06-03", "2026-07-06", "2026-07-20"), date(2026, 7, 20), left_out=2
+    )
+
+
+def test_endless_recurrences_end_at_the_horizon_and_say_so() -> None:
+    found = read_icalendar(ics(event("DTSTART;VALUE=DATE:19000101", "RRULE:FREQ=YEARLY")), TODAY, date(2028, 6, 1))
+
+    assert found == FoundDays(("2025-01-01", "2026-01-01", "2027-01-01", "2028-01-01"), date(2028, 6, 1), is_cut=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "is not iCalendar"),
+        (b"\xff\xfe\x00\x1b[31m", "is not iCalendar"),
+        (b"<html></html>", "is not iCalendar"),
+        (ics(), "holds no whole day"),
+        (ics(event("DTSTART:20260301T100000Z")), "1 of its 1 events are of a time of day"),
+        (ics(event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=SECONDLY")), "holds no whole day"),
+        (ics(event("SUMMARY:no start")), "holds no whole day"),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_calendar_is_refused_without_its_controls(text: bytes, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told) as refused:
+        read_icalendar(text, TODAY)
+    assert str(refused.value).isprintable()
+
+
+def test_too_much_is_refused_before_it_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match="give at most 5242880"):
+        read_icalendar(b" " * (calendar_sources.MAX_BYTES + 1), TODAY)
+    monkeypatch.setattr(calendar_sources, "MAX_EVENTS", 2)
+    with pytest.raises(InvalidInputError, match="more than 2 events"):
+        read_icalendar(ics(*[event("DTSTART;VALUE=DATE:20260301")] * 3), TODAY)
+    monkeypatch.setattr(calendar_sources, "MAX_OCCURRENCES", 100)
+    with pytest.raises(InvalidInputError, match="recurs more than 100 times"):
+        read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=DAILY")), TODAY)
+    with pytest.raises(InvalidInputError, match="within twenty years"):
+        read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301")), TODAY, date(3000, 1, 1))
+
+
+def test_public_holidays_of_a_region_are_those_of_its_years() -> None:
+    found = public_holidays("DE", "BY", [2026])
+
+    assert "2026-12-25/2026-12-26" in found.exclude
+    assert (found.reaches, found.is_cut, found.left_out) == (date(2026, 12, 31), False, 0)
+
+
+def test_doctor_warns_before_a_calendar_in_use_ends(cli: Cli) -> None:
+    soon = date.today() + timedelta(days=60)  # noqa: DTZ011 - as above
+    cli.scheduler.calendars.set("holidays", ["2026-01-01"], reaches=soon)
+    cli.scheduler.calendars.set("unused", ["2026-01-01"], reaches=soon)
+    assert cli.findings(1)["calendars"]["level"] == "ok"
+
+    cli.scheduler.create("nightly", HELLO, Cron("0 9 * * *"), exclude="holidays")
+
+    found = cli.findings(1)["calendars"]
+    assert (found["level"], found["detail"]) == (
+        "warning", f"nothing is excluded any more after: holidays ends {soon}",
+    )  # fmt: skip
