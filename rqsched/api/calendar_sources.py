@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta
+from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -101,8 +102,6 @@ def public_holidays(country: str, subdivision: str | None, years: Iterable[int])
 
 
 def _installed(name: str) -> Any:
-    from importlib import import_module  # noqa: PLC0415 - an optional extra
-
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

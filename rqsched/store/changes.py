@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.store import run_hours
+from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.metadata import DATABASE_ID, is_frozen
 from rqsched.store.rows import (
@@ -89,7 +90,9 @@ def lock_to_fire(
     dialect = dialect_of(connection)
     given = {"among": dialect.listed(sorted(uids))}
     found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
-    locked = to_schedules(connection, (row[:-1] for row in found))
+    locked = [to_schedule(None, row[:-1]) for row in found]
+    if any([NAMING in one.definition.spec for one in locked]):  # noqa: C419 - as few calls as there can be
+        locked = with_contents(connection, locked)
     return {one.uid: one for one in locked}, {one.uid for one, row in zip(locked, found, strict=True) if row[-1]}
 
 
