@@ -58,7 +58,7 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
     except Exception as error:  # noqa: BLE001 - the parser raises of many kinds
         raise InvalidInputError("file", f"is not iCalendar ({_plain(error)}); give a file in that format") from None
     if len(events) > MAX_EVENTS:
-        raise InvalidInputError("file", f"holds more than {MAX_EVENTS} events; split it")
+        raise InvalidInputError("file", f"holds more than {MAX_EVENTS} events; give several files")
     whole = [event for event in events if _is_whole_days(event)]
     begin, end = date(today.year - 1, 1, 1), until or today + HORIZON
     kept = icalendar.Calendar()
