@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rqsched.api.calendars import Calendars
     from rqsched.api.declarations import Declaration, DeclarationOptions
     from rqsched.api.description import (
         BackfillProgress,
@@ -96,6 +97,7 @@ __all__ = [
     "BackfillRow",
     "BulkRow",
     "Calendar",
+    "Calendars",
     "CatchUp",
     "ClockEffect",
     "ClockNight",
@@ -180,6 +182,7 @@ _HOMES = {
     "BackfillRow": "core.results",
     "BulkRow": "core.results",
     "Calendar": "spec.calendars",
+    "Calendars": "api.calendars",
     "CatchUp": "core.policy",
     "ClockEffect": "core.simulation_report",
     "ClockNight": "core.simulation_report",

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from rqsched.api.async_scheduler import AsyncRunHandle, AsyncScheduleHandle, AsyncScheduler, run
+from rqsched.api.async_scheduler import AsyncCalendars, AsyncRunHandle, AsyncScheduleHandle, AsyncScheduler, run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import creating, option_checks
@@ -39,6 +39,7 @@ from rqsched.errors import (
 from rqsched.spec.spec import Cron, Every, Spec
 
 __all__ = [
+    "AsyncCalendars",
     "AsyncRunHandle",
     "AsyncScheduleHandle",
     "AsyncScheduler",

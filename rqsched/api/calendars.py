@@ -28,14 +28,14 @@ class Calendars:
     'report'
     """
 
-    def __init__(self, runtime: Callable[[], Runtime], namespace: Callable[[str | None], str]) -> None:
-        self._runtime_of = runtime
+    def __init__(self, runtime: Runtime, namespace: Callable[[str | None], str]) -> None:
+        self._runtime = runtime
         self._namespace = namespace
 
     @property
     def runtime(self) -> Runtime:
         """What its process holds."""
-        return self._runtime_of()
+        return self._runtime
 
     def set(
         self,

@@ -127,7 +127,6 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         is_of_process = not (any(given.values()) or overrides or settings or workflows or database)
         self.declarations = of_process if is_of_process else Declarations(self.runtime.workflows)
         self._recovering = Recovering(lambda: self.runtime)
-        self.calendars = Calendars(lambda: self.runtime, self._namespace)
         self.signals = signals.Signals()
         self.runtime.subscribers.append(self.signals.emit)
 
@@ -305,6 +304,11 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         spec, options = unfold(when, given)
         is_external = options.get("executor") == "external"
         return option_checks.new_definition(self.runtime, name, spec, options, is_external=is_external)
+
+    @property
+    def calendars(self) -> Calendars:
+        """What many schedules exclude, by name."""
+        return Calendars(self.runtime, self._namespace)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:
         return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))

@@ -24,6 +24,7 @@ PUBLIC_NAMES = {
     "BackfillRow",
     "BulkRow",
     "Calendar",
+    "Calendars",
     "CatchUp",
     "ClockEffect",
     "ClockNight",
@@ -233,11 +234,14 @@ IN_PROCESS: dict[type, set[str]] = {
 }  # fmt: skip
 """What needs the database or the code of this process, and what only surfaces call."""
 OVER_HTTP: dict[type, set[str]] = {
-    Scheduler: {"batch_delete", "events", "follow", "handle", "send", "workflows"},
+    Scheduler: {
+        "batch_delete", "calendar", "calendar_users", "delete_calendar", "events", "follow", "handle", "send",
+        "set_calendar", "workflows",
+    },
     ScheduleHandle: set(),
     RunHandle: set(),
-}
-"""What needs a server: streams, and handles that have read nothing yet."""
+}  # fmt: skip
+"""What needs a server, or one call for what is an object there: calendars; streams, and handles that have read nothing yet."""
 NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
 """Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
 
