@@ -241,7 +241,7 @@ OVER_HTTP: dict[type, set[str]] = {
     ScheduleHandle: set(),
     RunHandle: set(),
 }  # fmt: skip
-"""What needs a server, and calls for what is an object there (calendars): streams, and handles that have read nothing."""
+"""What needs a server, and what is an object there (calendars): streams, and handles that have read nothing yet."""
 NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
 """Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
 
