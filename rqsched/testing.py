@@ -218,7 +218,8 @@ def _as_of(schedule: Schedule, given: Spec) -> Spec:
     """Return a spec as it would be of a schedule; what is excluded may be given as an option beside it."""
     have = schedule.spec
     placed = with_clocks(given, have).placed_for(schedule.namespace, schedule.schedule_id)
-    return (placed if placed.exclude else replace(placed, exclude=have.exclude)).anchored_like(have)
+    beside = placed if placed.exclude else replace(placed, exclude=have.exclude, on_excluded=have.on_excluded)
+    return beside.anchored_like(have)
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:

@@ -142,6 +142,7 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         warnings=[*_warnings(definition.spec, schedule.contents, schedule.updated_at.date())],
         last_outcome=schedule.outcome_of_last_run,
         skips=schedule.skipped_at,
+        moved_from=schedule.moved_from,
     )
 
 

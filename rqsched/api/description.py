@@ -133,7 +133,7 @@ class Description:
     blocked_reason: str | None = None
     """Which worker lacked what code for the newest run, when that one is blocked."""
     warnings: list[str] = field(default_factory=list)
-    """What changes of the clocks do to it within a year of its last change, in words; usually nothing."""
+    """What changes of the clocks and excluded days do to it within a year of its last change; usually nothing."""
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
@@ -144,6 +144,8 @@ class Description:
     """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
     resume_catch_up: str | None = None
     """Where it continues then: `next`, `once` or `from_now`; None without `resume_at`."""
+    moved_from: list[datetime] = field(default_factory=list)
+    """The excluded instants that the next occurrence was moved from; usually none."""
     skips: list[datetime] = field(default_factory=list)
     """The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."""
 
@@ -158,8 +160,9 @@ _NAMES = [one.name for one in fields(Description)]
 def plainly(described: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Description as JSON-native values, the same objects where there are any."""
     found = {name: iso_utc(value) if type(value) is datetime else value for name, value in described.items()}
-    if found["skips"]:
-        found["skips"] = [*map(iso_utc, found["skips"])]
+    for name in ("skips", "moved_from"):
+        if found[name]:
+            found[name] = [*map(iso_utc, found[name])]
     return found
 
 
@@ -298,6 +301,8 @@ class RunDescription:
     """Which worker was the last of them, and what it lacked; None unless it is blocked."""
     upstream_run_uid: str | None = None
     """The run of another schedule whose end started it; None unless its kind is `after`."""
+    moved_from: list[datetime] = field(default_factory=list)
+    """The excluded instants that its occurrence was moved from: it stands for them, too; usually none."""
     traceparent: str | None = None
     """The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."""
 
@@ -352,6 +357,7 @@ class ScheduleFields:
     skips = Shown[list[datetime]](
         "The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."
     )
+    moved_from = Shown[list[datetime]]("The excluded instants that the next occurrence was moved from; usually none.")
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
     overdue_since = Shown[datetime | None](
         "Since when it has been without a success for as long as allowed; None when it is not, or expects none."
@@ -375,6 +381,9 @@ class RunFields:
     instance_id = Shown[str]("The readable id, unique within the schedule.")
     workflow = Shown[str]("The name of the workflow it executes.")
     occurrence_at = Shown[datetime]("The nominal time; for a manual run the moment of the trigger.")
+    moved_from = Shown[list[datetime]](
+        "The excluded instants that its occurrence was moved from: it stands for them, too; usually none."
+    )
     due_at = Shown[datetime | None]("When its occurrence could fire: nominal plus jitter; None for a manual run.")
     attempt = Shown[int]("The number of the newest attempt, from 1.")
     worker = Shown[str | None]("Who executes or executed the newest attempt; None before it started.")

@@ -377,6 +377,7 @@ class ScheduleHandle(ScheduleView):
                 context=context,
                 operation=operation,
                 calendars=require_named(connection, schedule.namespace, names, locks=True) if names else (),
+                ran_of=partial(changes.nominals_run, connection),
             )
             return lifecycle.decide_switch(
                 change,

@@ -205,6 +205,8 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
             timezone: IANA name for cron expressions that name none; default RQSCHED_TIMEZONE, which is UTC by default.
             exclude: Dates, ranges of dates and weekly windows in its timezone in which it does not fire: `2026-12-25`,
                 `2026-12-24/2027-01-01`, `Sat, Sun`, `Mon-Fri 00:00-06:00`; default none.
+            on_excluded: An occurrence on an excluded day is left out (`skip`, default), or happens on the `next` or the
+                `previous` day that is not excluded; for single instants and crons with one time of day.
             dst_gap: A local time that the clock leaves out fires as much later (`shift`, default), or not (`skip`).
             dst_fold: A local time that the clock shows twice fires the `first` time (default), or `both`.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.

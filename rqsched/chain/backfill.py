@@ -33,6 +33,7 @@ from rqsched.errors import (
     InvalidLimitError,
     ScheduleNotFoundError,
 )
+from rqsched.spec.moved import REACH
 from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
@@ -126,7 +127,7 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
         raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
     if schedule.spec.after is not None:
         raise InvalidInputError("spec", "has no past occurrences where it comes after another; trigger it instead")
-    count = schedule.spec.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
+    count = schedule.declared.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
     if count > bound:
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
 
@@ -187,7 +188,8 @@ def _chunk(
 def _fire_chunk(
     runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule, *, skip_locked: bool
 ) -> Decided[_Fired | None]:
-    nominals = list(islice(schedule.spec.between(backfill.cursor, backfill.end_at), CHUNK))
+    spec = schedule.declared
+    nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
     # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
     policy = for_backfill(overlap or schedule.policies.overlap)
@@ -208,6 +210,7 @@ def _fire_chunk(
         now=runtime.now(),
         backfill_uid=backfill.uid,
         ran=ran or frozenset(),
+        stood_for=_stood_for(connection, schedule, backfill.cursor, until),
         failed=failed,
         pruned_to=_pruned_to(connection, schedule, backfill.rerun),
         overlap=overlap,
@@ -221,6 +224,13 @@ def _fire_chunk(
         backfills.save(connection, moved)
 
     return Decided([decided], (moved, rows), also=save)
+
+
+def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, end_at: datetime) -> frozenset[datetime]:
+    """Return which nominal instants have a run, where some may have been moved; those of other timings never are."""
+    if not schedule.declared.can_move:
+        return frozenset()
+    return changes.nominals_run(connection, schedule, start_at - REACH, end_at + REACH)
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
@@ -249,7 +259,8 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iter
     """Say what a backfill would do, without writing (`dry_run`): chunk by chunk, in bounded memory."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
-    return _preview_chunks(runtime, schedule, schedule.spec.between(start_at, end_at), wanted.rerun)
+    nominals = schedule.declared.between(start_at, end_at)
+    return _preview_chunks(runtime, schedule, nominals, wanted.rerun)
 
 
 def _preview_chunks(
@@ -271,6 +282,7 @@ def _preview(
         schedule,
         chunk,
         ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
+        stood_for=_stood_for(connection, schedule, start_at, end_at),
         failed=[] if rerun is None else changes.failed_occurrences(connection, schedule.uid, start_at, end_at),
         pruned_to=_pruned_to(connection, schedule, rerun),
         room=room,

@@ -223,7 +223,9 @@ def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar
         if tried is not None and any(map(tried.is_written, locked)):
             return tried
         now = runtime.now()
-        decided = [decide_apply_calendars(one, now=now, before=before, operation=operation) for one in locked]
+        ran_of = partial(changes.nominals_run, connection)
+        plan = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
+        decided = [plan(one) for one in locked]
         moved = sum(one.before is not None and one.before.next_run_at != one.after.next_run_at for one in decided)
         return Decided([one for one in decided if not one.is_empty], moved)
 

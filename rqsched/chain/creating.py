@@ -24,6 +24,7 @@ from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid, new_uids
 from rqsched.core.lifecycle import Identity, RunsOf
 from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, changed, unchanged
+from rqsched.core.moves import RanOf
 from rqsched.core.option_table import require_key
 from rqsched.errors import RqschedError, ScheduleExistsError
 from rqsched.spec.calendars import Calendar
@@ -299,6 +300,7 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
             now=runtime.now(),
             runs_of=partial(open_runs, connection),
             calendars_of=_calendars_of(connection, namespace),
+            ran_of=partial(changes.nominals_run, connection),
         )
         decided = upstreams.told([one for one, _ in done], wanted)
         outcomes = [(one.after, outcome) for one, (_, outcome) in zip(decided, done, strict=True)]
@@ -320,6 +322,7 @@ def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> li
             now=runtime.now(),
             runs_of=lambda one: changes.open_runs(connection, [one])[one.uid],
             calendars_of=_calendars_of(connection, requests[0].named.namespace, locks=False),
+            ran_of=partial(changes.nominals_run, connection),
         )
 
     return runtime.database.read(work)
@@ -342,6 +345,7 @@ def _decide_each(
     now: datetime,
     runs_of: RunsOf,
     calendars_of: _CalendarsOf,
+    ran_of: RanOf,
 ) -> list[tuple[Change, str]]:
     """Decide about each request; those schedules that are `known` by their id are there.
 
@@ -355,8 +359,8 @@ def _decide_each(
         if schedule is None:
             done.append((_created_alike(made, request, uid, now, calendars), "created"))
             continue
-        change = partial(_changed, runs_of, request=request, operation=uid, now=now, calendars=calendars)
-        decided = lifecycle.planned_first(schedule, change, now=now)
+        change = partial(_changed, (runs_of, ran_of), request=request, operation=uid, now=now, calendars=calendars)
+        decided = lifecycle.planned_first(schedule, change, now=now, ran_of=ran_of)
         done.append((decided, "unchanged" if decided.is_empty else "updated"))
     return done
 
@@ -381,13 +385,14 @@ def _created_alike(
 
 
 def _changed(
-    runs_of: RunsOf,
+    reads: tuple[RunsOf, RanOf],
     schedule: Schedule,
     request: ScheduleRequest,
     operation: str,
     now: datetime,
     calendars: tuple[Calendar, ...],
 ) -> Change:
+    runs_of, ran_of = reads
     decided = lifecycle.decide_update(
         schedule,
         _declared(schedule, request),
@@ -398,6 +403,7 @@ def _changed(
         operation=operation,
         keep_next=request.keep_next,
         calendars=calendars,
+        ran_of=ran_of,
     )
     if not request.keep_next and lifecycle.can_continue(decided.after, now):  # Waymark's registration restarts instead
         runs = runs_of(schedule)

@@ -208,7 +208,8 @@ def _fire_due(
             context = context._replace(asked=asked)
         if schedule.contents and schedule.has_old_plan:
             decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
-            change = planned_first(schedule, decide, now=now)
+            ran_of = partial(changes.nominals_run, connection)
+            change = planned_first(schedule, decide, now=now, ran_of=ran_of)
         else:
             change = decide_fire(schedule, open_runs, now=now, context=context)
         fired.append(Fired(str(link), "fired", change=change, span=span))

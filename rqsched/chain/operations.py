@@ -59,7 +59,10 @@ def operate(
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         upstreams.require(connection, namespace, wanted, locked)
-        decided = planned_first(schedule, lambda one: decide(connection, one, operation), now=runtime.now())
+        ran_of = partial(changes.nominals_run, connection)
+        decided = planned_first(
+            schedule, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of
+        )
         return Decided([decided], decided.after, also=upstreams.telling(namespace, wanted, [decided]))
 
     return change(runtime, decide_one, within=within)

@@ -5,7 +5,7 @@ Only reads. What has been pruned is said to be pruned: nothing is concluded from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -25,6 +25,7 @@ from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
 from rqsched.errors import NewerReleaseError, error_line
 from rqsched.spec.cron import Gap
+from rqsched.spec.moved import FURTHEST
 from rqsched.spec.spec import After, Spec
 from rqsched.spec.words import after_in_words
 from rqsched.store import (
@@ -42,6 +43,7 @@ from rqsched.store.database import Connection
 LOOKED_AT = 5_000
 """Events that are looked at for what was decided before or after an instant; more are not known to this answer."""
 _SKEW = timedelta(seconds=5)
+_MOST_DAYS = 3
 """An event may be recorded by a clock that is so far behind the one by which it was due."""
 _STATUSES = {
     audit.CREATED: ScheduleStatus.ACTIVE,
@@ -405,9 +407,31 @@ class _Question:
             text = f"It runs: {number}, started on {started}"
         elif run.ended_at is not None:
             text += f", started on {started}, ended on {self.clock(run.ended_at)}"
+        if run.moved_from:
+            text += f", moved from {self.days(run.moved_from)}"
         if run.error and run.status is not RunStatus.SUCCEEDED:
             text += f": {run.error}" if run.expired_at is not None else f". The error: {error_line(run.error)}"
         return self.say(answer, _ended(text), **fields)
+
+    def days(self, instants: Sequence[datetime]) -> str:
+        """Say instants that were moved."""
+        shown = [self.clock(at) for at in instants[:_MOST_DAYS]]
+        more = [f"{len(instants) - len(shown)} more"] if len(instants) > len(shown) else []
+        return f"{' and '.join([*shown, *more])}, which {'is' if len(instants) == 1 else 'are'} excluded"
+
+    def moved(self, spec: Spec) -> Why | None:
+        """Answer for a nominal instant that happens, or ran, on another day; None for every other instant."""
+        nominal = spec.nominal_in(self.at, self.end)
+        if nominal is None:
+            return None
+        run = run_queries.run_standing_for(self.connection, self.schedule.uid, nominal)
+        then = spec.moved_to(nominal) if run is None else run.occurrence_at
+        if then is None or then == nominal:
+            return None
+        told = replace(self, at=then).answer()
+        by = spec.excluded_by(nominal)
+        why = f"excluded ({by})" if by is not None else "excluded when it was planned"
+        return replace(told, at=self.at, text=f"It is moved to {self.clock(then)}, as {why}. {told.text}")
 
     def recorded(self, occurrence: datetime | None) -> Why | None:
         """Answer from the event that gave a passed occurrence its outcome; None when there is none.
@@ -468,8 +492,8 @@ class _Question:
             verb = "left" if self.at < self.now else "leaves"
             text = f"The clock {verb} out {_readings(gaps)} that day, and it does not fire then (dst_gap=skip)."
             return self.say(Answer.SKIPPED, text, occurrence_at=gaps[0].occurrence_at, reason="dst_skip")
-        if (excluded := _excluded_in(spec, self.at, self.end)) is not None:
-            return self.excluded(spec, excluded)
+        if (elsewhere := self.moved(spec) or self.excluded(spec)) is not None:
+            return elsewhere
         today = self.schedule.spec
         if spec != today and _first_in(today, self.at, self.end) is not None:
             event = self.newest(_TIMING, self.up_to(self.schedule.timing_changed_at))
@@ -500,16 +524,20 @@ class _Question:
             return f"{text}, which is not there any more"
         return text if upstream.is_active else f"{text}, which is {upstream.status.value}"
 
-    def excluded(self, spec: Spec, occurrence: datetime) -> Why:
-        """Answer for an instant that the timing names and excludes."""
+    def excluded(self, spec: Spec) -> Why | None:
+        """Answer for an instant that the timing names and excludes; None for every other one."""
+        occurrence = _excluded_in(spec, self.at, self.end)
+        if occurrence is None:
+            return None
         following = spec.next_after(occurrence)
         upcoming = "all of the next ten years are" if following is None else f"the next is on {self.clock(following)}"
-        text = f"It is excluded ({spec.excluded_by(occurrence)}); {upcoming}."
+        nowhere = f", and no other day within {FURTHEST.days} can be taken" if spec.is_moving else ""
+        text = f"It is excluded ({spec.excluded_by(occurrence)}){nowhere}; {upcoming}."
         return self.say(Answer.EXCLUDED, text, occurrence_at=occurrence)
 
     def ahead(self, occurrence: datetime) -> Why:
         """Answer for an occurrence that is still to come."""
-        schedule = self.schedule
+        schedule, spec = self.schedule, self.schedule.spec
         if schedule.remaining is not None and schedule.next_run_at is not None and occurrence > schedule.next_run_at:
             before, _ = schedule.timeline.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
             if before >= schedule.remaining:
@@ -517,6 +545,8 @@ class _Question:
                 return self.say(Answer.DONE, text, occurrence_at=occurrence)
         due = stored_due_of(schedule, occurrence)
         text = f"It fires on {self.clock(due)}" + (f", {self.delay} included" if due != occurrence else "")
+        if moved_from := schedule.moved_from if occurrence == schedule.next_run_at else spec.moved_from(occurrence):
+            text += f", moved from {self.days(moved_from)}"
         if environments := schedule.policies.environments:
             text += f", where RQSCHED_ENV is {' or '.join(sorted(environments))}"
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)

@@ -270,7 +270,7 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
     intervals = [member for member in spec.members if isinstance(member, Every)]
     kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
     if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
-        return {"spec": replace(spec, exclude=()).to_json()}  # what it excludes is an option
+        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # what it excludes is an option
     offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
     return {
         "cron": [cron.expression for cron in crons],

@@ -103,7 +103,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     PAUSED: frozenset({"reason", "paused_at", "until", "catch_up"}),
     RESUMED: frozenset({"next_fire_at", "reason", "until"}),
     UPDATED: _DEFINED | {"changed_fields"},
-    TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids"},
+    TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids", "moved_from"},
     SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"})
     | {"asked_at", "asked_by", "asked_reason", "upstream_run_id"},
     SKIPS_SET: frozenset({"occurrences", "reason", "next_fire_at"}),

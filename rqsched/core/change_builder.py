@@ -15,7 +15,7 @@ from typing import Any
 from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.ids import iso_utc
 from rqsched.core.limit import key_of, name_of
-from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed
+from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed, dump_moves
 from rqsched.core.policy import OverlapUntil
 from rqsched.spec.calendars import stamp_of
 
@@ -86,8 +86,10 @@ class ChangeBuilder:
     def plan(self, occurrence: Occurrence | None) -> None:
         """Set the next time of an active schedule; None says that its spec is over. Any other schedule has none."""
         if self.schedule.is_active:
-            nominal, due = (occurrence.nominal_at, occurrence.due_at) if occurrence else (None, None)
+            nominal, due, nominals = occurrence or (None, None, ())
             self.set(next_run_at=nominal, due_at=due, awaiting_run_uid=None)
+            if nominals or self.schedule.moves is not None:
+                self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=nominals)))
         if self.schedule.contents:
             self.note_calendars()
 
@@ -164,6 +166,8 @@ class ChangeBuilder:
 
     def build(self, operation: str | None = None) -> Change:
         """Number the position, stamp the row and return the Change; `operation` is the uid of what an owner asked."""
+        if self.schedule.moves is not None and self.schedule.next_run_at is None:
+            self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=())))
         before, after = self._before, self.schedule
         new = tuple(run for run in self._in_order() if run.uid not in self._read)
         moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)

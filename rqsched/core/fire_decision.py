@@ -16,6 +16,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import Change, Run, RunKind, Schedule
+from rqsched.core.moves import note_early
 from rqsched.core.occurrences import (
     TICK,
     DueOccurrences,
@@ -119,7 +120,10 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
         record_skips(builder, due.last)
         # One of them that a backfill ran as well is not among those that are counted as missed.
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
+    nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)
+    if schedule.moves is not None or schedule.spec.is_moving:
+        note_early(builder)
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)
     awaited: str | None = None
@@ -131,7 +135,8 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
             skip(builder, nominal, "environment")
             continue
         due_at = stored_due_of(builder.schedule, nominal)
-        result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at))
+        moved = nominals if nominal == schedule.next_run_at else schedule.spec.nominals_of(nominal)
+        result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at, nominals=moved))
         blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
         awaited = blocking[0].uid if blocking else None
     if not schedule.spec.is_from_completion:

@@ -29,19 +29,21 @@ from rqsched.core.model import (
     ScheduleStatus,
     Skips,
     changed,
+    dump_moves,
     dump_skips,
     dump_spec,
     unchanged,
 )
+from rqsched.core.moves import RanOf, carry_over, evaluate_to
 from rqsched.core.occurrences import (
     TICK,
     classify_due,
     drop_skips,
-    due_of,
     due_within,
     leave_out,
     miss_passed,
     next_occurrence,
+    occurrence_at,
     planned_from,
     record_skips,
     set_skips,
@@ -218,13 +220,15 @@ def decide_update(
     operation: str | None = None,
     keep_next: bool = False,
     calendars: tuple[Calendar, ...] = (),
+    ran_of: RanOf | None = None,
 ) -> Change:
     """Change what the owner declared.
 
     The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
-    `keep_next` leaves the next time alone even then (Waymark's re-registration). `calendars` are those that the spec of
-    the definition names. Raises when it is deleted, NewerReleaseError where its timing is not known here, and
-    InvalidSpecError for a changed spec all of whose occurrences are excluded.
+    What was moved off an excluded day and has its outcome gets no other; what was still ahead and has passed by the new
+    timing is due at once. `keep_next` leaves the next time alone even then (Waymark's re-registration). `calendars` are
+    those that the spec of the definition names. Raises when it is deleted, NewerReleaseError where its timing is not
+    known here, and InvalidSpecError for a changed spec all of whose occurrences are excluded.
     """
     _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
     schedule.spec.require_known()
@@ -244,8 +248,8 @@ def decide_update(
     declared: dict[str, Any] = {"definition": definition, "version": schedule.version + 1, "note": note}
     if "spec" in changed:
         _refuse_all_excluded(spec.with_calendars(calendars), now)
-        declared["upstream_id"] = _upstream_of(spec)
-        _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, contents=calendars, **declared)
+        declared |= {"upstream_id": _upstream_of(spec), "contents": calendars}
+        _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, ran_of=ran_of, **declared)
     else:
         builder.set(**declared)
         if _TIMING & set(changed) or policies.spread != schedule.policies.spread:
@@ -265,6 +269,7 @@ def decide_apply_calendars(
     now: datetime,
     before: Sequence[Calendar] = (),
     operation: str | None = None,
+    ran_of: RanOf | None = None,
 ) -> Change:
     """Plan a schedule again of whose calendars one was changed since its next time was planned.
 
@@ -279,7 +284,7 @@ def decide_apply_calendars(
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
     was = tuple(known.get(one.name, one) for one in schedule.contents)
     builder = ChangeBuilder(changed(schedule, contents=was), now=now)
-    _change_timing(builder, at, contents=schedule.contents, why="calendar_changed")
+    _change_timing(builder, at, contents=schedule.contents, why="calendar_changed", ran_of=ran_of)
     after = builder.schedule
     if after.next_run_at != schedule.next_run_at:
         newest = max(schedule.contents, key=lambda one: (one.changed_at or now, one.name))
@@ -291,11 +296,13 @@ def decide_apply_calendars(
     return builder.build(operation)
 
 
-def planned_first(schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime) -> Change:
+def planned_first(
+    schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime, ran_of: RanOf | None = None
+) -> Change:
     """Decide about a schedule once it is planned by its calendars as they are; nothing precedes that of most."""
     if not schedule.has_old_plan:
         return decide(schedule)
-    planned = decide_apply_calendars(schedule, now=now)
+    planned = decide_apply_calendars(schedule, now=now, ran_of=ran_of)
     return combined(planned, decide(planned.after))
 
 
@@ -306,6 +313,7 @@ def _change_timing(
     tzdata: str = "",
     keep_next: bool = False,
     why: str = "timing_changed",
+    ran_of: RanOf | None = None,
     **timing: Any,
 ) -> None:
     """Set another timing, its definition or the contents of its calendars, from an instant on that is not after now.
@@ -313,12 +321,15 @@ def _change_timing(
     The one way in which a timing changes: what has been due until then gets its outcome or keeps its fire, and the next
     time is set anew.
     """
+    before = builder.schedule
     _close_timing(builder, at, tzdata, keep_next=keep_next)
     builder.set(**timing)
     if builder.schedule.contents or builder.schedule.calendars is not None:
         builder.note_calendars()
+    since = builder.schedule.timing_changed_at
+    due = carry_over(builder, before, at=since, keep_next=keep_next, ran_of=ran_of)
     drop_skips(builder, at, why)
-    _move(builder, at, keep_next=keep_next)
+    _move(builder, at, keep_next=keep_next, due=due)
 
 
 def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
@@ -336,6 +347,9 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
             kept = next(iter(classify_due(schedule, at).fires), stored)
             miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value, until=at)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+            if kept != stored and schedule.spec.is_moving:
+                nominals = schedule.spec.nominals_of(kept)
+                builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
     builder.set(
         timing_changed_at=planned_from(builder.schedule, at),
@@ -344,8 +358,8 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
     )
 
 
-def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool) -> None:
-    """Set the next time anew, unless the stored one was already due then or is asked to be kept."""
+def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
+    """Set the next time anew, to what is due now if something is, unless the stored one was due then or is kept."""
     schedule = builder.schedule
     stored = schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
@@ -355,7 +369,7 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool) -> None:
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    builder.plan(next_occurrence(schedule, planned_from(schedule, at)))
+    builder.plan(due or next_occurrence(schedule, planned_from(schedule, at)))
 
 
 def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
@@ -457,7 +471,7 @@ def decide_skip_next(
         return unchanged(schedule)
     stored = schedule.next_run_at
     if stored is None or (following != stored and not is_over(stored)):
-        builder.plan(None if following is None else Occurrence(following, due_of(schedule, following)))
+        builder.plan(None if following is None else occurrence_at(schedule, following))
     builder.set(version=schedule.version + 1)
     builder.record(
         audit.SKIPS_SET,
@@ -516,7 +530,7 @@ def decide_resume(
         drop_skips(builder, at, "timing_changed")
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     if keep_next and upcoming is not None and upcoming > now:
-        builder.plan(Occurrence(upcoming, due_of(schedule, upcoming)))
+        builder.plan(occurrence_at(schedule, upcoming))
     else:
         _plan_anew(builder, at, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
@@ -547,11 +561,11 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
         missed_run_uid=None,
         resume_at=None,
         resume_catch_up=None,
-        evaluated_to=planned_from(builder.schedule, at),
         skips=dump_skips(asked.after(planned_from(builder.schedule, at)) for asked in builder.schedule.parsed_skips),
         note=builder.schedule.note if note is None else note,
         version=builder.schedule.version + 1,
     )
+    evaluate_to(builder, planned_from(builder.schedule, at))
 
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
@@ -566,8 +580,8 @@ def _plan_anew(builder: ChangeBuilder, at: datetime, missed: datetime | None = N
     """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one after `at`."""
     spec = builder.schedule.spec
     if missed is not None:
-        builder.plan(Occurrence(missed, due_at=builder.now))
-        builder.set(evaluated_to=missed - TICK)
+        builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))
+        evaluate_to(builder, missed - TICK)
     elif spec.is_from_completion and (unfinished := builder.unfinished()):
         builder.wait_for(unfinished[-1].uid)
     else:

@@ -274,6 +274,8 @@ class Occurrence(NamedTuple):
     """The instant itself: what `occurrence_time` names."""
     due_at: datetime
     """Nominal time plus jitter or spread."""
+    nominals: tuple[datetime, ...] = ()
+    """The nominal instants of the spec that it stands for, where excluded ones were moved to it; else it is its own."""
 
 
 class Skips(NamedTuple):
@@ -312,14 +314,58 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
     return tuple(map(read, json.loads(text)))
 
 
+class Moves(NamedTuple):
+    """What a row keeps of occurrences that are moved off excluded days, by the nominal instants of their spec.
+
+    All of those up to `evaluated_to` have their outcome, but for those that are still to come by the timing that there
+    is; these are the exceptions that it does not tell.
+    """
+
+    nominals: tuple[datetime, ...] = ()
+    """Those that the next occurrence stands for, unless it stands for its own time alone."""
+    early: tuple[datetime, ...] = ()
+    """Those after `evaluated_to` that have their outcome, as they were moved to before it."""
+    settled: tuple[datetime, ...] = ()
+    """Those that have it by a timing before this one, which would bring them again: they are no occurrences of it."""
+
+
+def dump_moves(moves: Moves) -> str | None:
+    """Write the text that a row holds of them; None for none."""
+    kept = {name: [*map(iso_utc, instants)] for name, instants in moves._asdict().items() if instants}
+    return dumps(kept) if kept else None
+
+
+@lru_cache(maxsize=1024)
+def _parse_moves(text: str) -> Moves:
+    read = {name: tuple(map(datetime.fromisoformat, instants)) for name, instants in json.loads(text).items()}
+    return Moves(**{name: instants for name, instants in read.items() if name in Moves._fields})
+
+
+def dump_instants(instants: Iterable[datetime]) -> str | None:
+    """Write instants as a JSON list; None for none."""
+    return dumps(written) if (written := [*map(iso_utc, instants)]) else None
+
+
+def read_instants(text: str | None) -> tuple[datetime, ...]:
+    """Read what `dump_instants` wrote."""
+    return () if text is None else tuple(map(datetime.fromisoformat, json.loads(text)))
+
+
 @lru_cache(maxsize=4096)
 def _parse_with(spec: str, calendars: tuple[Calendar, ...]) -> Spec:
     return parse_spec(spec).with_calendars(calendars)
 
 
 @lru_cache(maxsize=1024)
-def _parse_timeline(spec: str, skips: str, calendars: tuple[Calendar, ...]) -> Spec:
-    return _parse_with(spec, calendars).without(at for asked in _parse_skips(skips) for at in asked.occurrences)
+def _parse_settled(spec: str, moves: str, calendars: tuple[Calendar, ...]) -> Spec:
+    whole, settled = _parse_with(spec, calendars), _parse_moves(moves).settled
+    return whole.settled_at(settled) if settled else whole
+
+
+@lru_cache(maxsize=1024)
+def _parse_timeline(spec: str, skips: str, moves: str | None, calendars: tuple[Calendar, ...]) -> Spec:
+    whole = _parse_with(spec, calendars) if moves is None else _parse_settled(spec, moves, calendars)
+    return whole.without(at for asked in _parse_skips(skips) for at in asked.occurrences)
 
 
 @dataclass(frozen=True)
@@ -425,6 +471,8 @@ class Schedule:
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
     """The group of its runs (`core.limit.key_of`), by its labels as they are now; None without `limit`."""
+    moves: str | None = None
+    """JSON of `Moves`; None where nothing was moved."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""
@@ -438,9 +486,14 @@ class Schedule:
 
     @property
     def spec(self) -> Spec:
-        """The parsed spec, with what the calendars hold that it names."""
-        if not self.contents:  # as in nearly all
+        """The parsed spec, with what the calendars hold that it names, and without what has its outcome elsewhere."""
+        if not self.contents and self.moves is None:  # as in nearly all
             return parse_spec(self.definition.spec)
+        return self.declared if self.moves is None else _parse_settled(self.definition.spec, self.moves, self.contents)
+
+    @property
+    def declared(self) -> Spec:
+        """The parsed spec, with what the calendars hold that it names."""
         return _parse_with(self.definition.spec, self.contents)
 
     @property
@@ -451,9 +504,23 @@ class Schedule:
     @property
     def timeline(self) -> Spec:
         """The parsed spec without what is skipped on request: when it fires."""
-        if self.skips is None and not self.contents:  # as in nearly all
+        if self.skips is None and not self.contents and self.moves is None:  # as in nearly all
             return parse_spec(self.definition.spec)
-        return self.spec if self.skips is None else _parse_timeline(self.definition.spec, self.skips, self.contents)
+        return (
+            self.spec
+            if self.skips is None
+            else _parse_timeline(self.definition.spec, self.skips, self.moves, self.contents)
+        )
+
+    @property
+    def parsed_moves(self) -> Moves:
+        """What is kept of occurrences that are moved off excluded days."""
+        return Moves() if self.moves is None else _parse_moves(self.moves)
+
+    @property
+    def moved_from(self) -> list[datetime]:
+        """The excluded instants that its next occurrence was moved from, in order."""
+        return [at for at in self.parsed_moves.nominals if at != self.next_run_at]
 
     @property
     def parsed_skips(self) -> tuple[Skips, ...]:
@@ -630,9 +697,16 @@ class Run:
     """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
     upstream_run_uid: str | None = None
     """The run whose end started it; None for every other kind."""
+    nominals: str | None = None
+    """JSON list of the nominal instants that it stands for, as excluded ones were moved to it; None: its occurrence."""
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""
+
+    @property
+    def moved_from(self) -> list[datetime]:
+        """The excluded instants that its occurrence was moved from, in order."""
+        return [at for at in read_instants(self.nominals) if at != self.occurrence_at]
 
     @property
     def is_asked(self) -> bool:

@@ -17,6 +17,7 @@ from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import jittered, spread_out
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
+from rqsched.core.moves import evaluate_to
 from rqsched.core.policy import MissedPolicy
 from rqsched.spec.spec import Spec
 
@@ -33,7 +34,15 @@ TICK = timedelta(microseconds=1)
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
     """Compute the next occurrence strictly after an instant, with its delay; None when the spec is over."""
     nominal = schedule.timeline.next_after(after)
-    return None if nominal is None else Occurrence(nominal, due_of(schedule, nominal))
+    if nominal is None:
+        return None
+    spec = schedule.spec
+    return Occurrence(nominal, due_of(schedule, nominal), spec.nominals_of(nominal) if spec.is_moving else ())
+
+
+def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
+    """Return an occurrence with its delay, and the nominal instants that it stands for."""
+    return Occurrence(nominal, due_of(schedule, nominal), schedule.spec.nominals_of(nominal))
 
 
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
@@ -238,7 +247,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
         builder.set(next_run_at=first)
         skip(builder, first, reason)
         miss_passed(builder, schedule.timeline, kept=first, policy=reason)
-        builder.set(evaluated_to=builder.now)
+        evaluate_to(builder, builder.now)
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:

@@ -29,6 +29,7 @@ from rqsched.core.policy import (
 from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.exclusion import MAX_EXCLUSIONS, ExcludeLike, require_exclusions
+from rqsched.spec.moved import ON_EXCLUDED, require_on_excluded
 from rqsched.spec.zones import FOLDS, GAPS, require_choice
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
@@ -223,6 +224,11 @@ def _exclude(name: str, value: Any) -> tuple[str, ...]:
     return require_exclusions(() if value is None else value, name)
 
 
+def _on_excluded(name: str, value: Any) -> str:
+    del name
+    return require_on_excluded(value)
+
+
 def _environments(name: str, names: Any) -> tuple[str, ...]:
     is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
     if not is_list or not all(isinstance(one, str) and 0 < len(one) <= MAX_ENVIRONMENT for one in names):
@@ -242,6 +248,11 @@ class CommonOptions(TypedDict, total=False):
         ExcludeLike | None,
         Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
                WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
+    ]  # fmt: skip
+    on_excluded: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest other day.",
+               WHEN, ON_EXCLUDED[0], "next", _on_excluded, choices=ON_EXCLUDED),
     ]  # fmt: skip
     dst_gap: Annotated[
         str | None,

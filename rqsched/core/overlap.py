@@ -19,7 +19,7 @@ from rqsched.core.ids import (
     live_instance_id,
     manual_instance_id,
 )
-from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dumps
+from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dump_instants, dumps
 from rqsched.core.occurrences import skip
 from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
 from rqsched.core.schedule_endings import complete_if_over, end_if_exhausted
@@ -44,6 +44,8 @@ class StartRequest(NamedTuple):
     """When it was to start, for its lateness."""
     upstream_run_uid: str | None = None
     """The run whose end asks; None for every other kind."""
+    nominals: tuple[datetime, ...] = ()
+    """The nominal instants that it stands for; none: the occurrence itself."""
 
 
 class StartResult(NamedTuple):
@@ -182,6 +184,7 @@ def _begin(
         outcome=outcome,
         effective_overlap_policy=run.overlap,
         trigger_number=number,
+        moved_from=None if run.nominals is None else [*map(iso_utc, run.moved_from)] or None,
         **{f"{ends}_run_ids": list(ended)} if ends else {},
     )
     return run
@@ -265,6 +268,7 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
         backfill_uid=request.backfill_uid,
         limit_group=schedule.limit_group,
         upstream_run_uid=request.upstream_run_uid,
+        nominals=dump_instants(request.nominals) if request.nominals else None,
         traceparent=None if builder.context is None else builder.context.traceparent,
     )
     builder.add_run(run)

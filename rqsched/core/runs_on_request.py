@@ -23,6 +23,7 @@ from rqsched.core.policy import OverlapPolicy
 from rqsched.core.results import BackfillRow
 from rqsched.core.target_progress import count_failed
 from rqsched.errors import RunStateError
+from rqsched.spec.spec import Spec
 
 RERUN = "rerun"
 """Why an occurrence that has a run is run again: that run had failed, and the backfill was asked to."""
@@ -74,6 +75,7 @@ def decide_backfill(
     now: datetime,
     backfill_uid: str,
     ran: frozenset[datetime],
+    stood_for: frozenset[datetime] = frozenset(),
     failed: Sequence[Run] = (),
     pruned_to: datetime | None = None,
     overlap: OverlapPolicy | None = None,
@@ -81,27 +83,31 @@ def decide_backfill(
 ) -> tuple[Change, list[BackfillRow]]:
     """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
 
-    The runs in `failed` are retried on request: that counts for no `max_runs`. What lies up to `pruned_to` may have
-    run: those runs were deleted, so it counts as run.
+    An occurrence all of whose nominal instants are among `stood_for` has run on another day. The runs in `failed` are
+    retried on request: that counts for no `max_runs`. What lies up to `pruned_to` may have run, as runs were deleted,
+    so it counts as run.
     """
     builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
     again = {} if schedule.status is ScheduleStatus.DELETED else {run.occurrence_at: run for run in failed}
-    rows: list[BackfillRow] = []
+    rows, spec = list[BackfillRow](), schedule.declared
     for nominal in occurrences:
         if nominal in again:
             run = attempt_again(builder, again[nominal], reason="backfill", overlap=overlap)
             outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
             rows.append(BackfillRow(nominal, run.instance_id, outcome, RERUN, run.uid))
             continue
-        if (known := _already_run(nominal, ran, pruned_to)) is not None:
+        if (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
             rows.append(known)
             continue
         if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
             reason = audit.REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else audit.NOT_TRIGGERABLE
             rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
-        request = StartRequest(RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal)
+        nominals = tuple(at for at in spec.nominals_of(nominal) if at not in stood_for) if spec.is_moving else ()
+        request = StartRequest(
+            RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal, nominals=nominals
+        )
         result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
         rows.append(_row(nominal, result))
     drain(builder)
@@ -134,8 +140,14 @@ def decide_stop_backfill(
     return builder.build()
 
 
-def _already_run(nominal: datetime, ran: frozenset[datetime], pruned_to: datetime | None) -> BackfillRow | None:
-    if nominal in ran:
+def _already_run(
+    spec: Spec,
+    nominal: datetime,
+    ran: frozenset[datetime],
+    stood_for: frozenset[datetime],
+    pruned_to: datetime | None,
+) -> BackfillRow | None:
+    if nominal in ran or (stood_for and all(at in stood_for for at in spec.nominals_of(nominal) or (nominal,))):
         return BackfillRow(nominal, None, "already_run")
     if pruned_to is not None and nominal <= pruned_to:
         return BackfillRow(nominal, None, "already_run", PRUNED)
@@ -163,20 +175,22 @@ def preview_backfill(
     nominals: Iterable[datetime],
     *,
     ran: frozenset[datetime],
+    stood_for: frozenset[datetime] = frozenset(),
     failed: Sequence[Run] = (),
     pruned_to: datetime | None = None,
     room: int | None = None,
 ) -> list[BackfillRow]:
     """Return what a backfill would do with each occurrence; nothing is decided.
 
-    `ran` are those that have a run, `failed` the runs that would be retried, `room` how many may still start.
+    `ran` are those that have a run, `stood_for` as in `decide_backfill`, `failed` runs that would be retried, `room`
+    how many may still start.
     """
-    rows = []
+    rows, spec = [], schedule.declared
     again = {run.occurrence_at: run for run in failed}
     for nominal in nominals:
         if nominal in again:
             rows.append(BackfillRow(nominal, again[nominal].instance_id, "would_start", RERUN, again[nominal].uid))
-        elif (known := _already_run(nominal, ran, pruned_to)) is not None:
+        elif (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
             rows.append(known)
         elif room == 0:
             rows.append(BackfillRow(nominal, None, "skipped", audit.REMAINING_EXHAUSTED))

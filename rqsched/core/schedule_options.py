@@ -23,6 +23,7 @@ from rqsched.errors import (
     InvalidTypeError,
     did_you_mean,
 )
+from rqsched.spec.moved import ON_EXCLUDED
 from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec, SpecLike
 
 _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {
@@ -42,7 +43,7 @@ _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if opt
 _OF_ACTION = frozenset({"args", "kwargs"})
 _STORED_AS_JSON = frozenset({Kind.OBJECT, Kind.ATTRIBUTES, Kind.LABELS})
 _CLOCKS = ("dst_gap", "dst_fold")
-_OF_SPEC = frozenset({"timezone", "exclude", *_CLOCKS})
+_OF_SPEC = frozenset({"timezone", "exclude", "on_excluded", *_CLOCKS})
 _COLUMNS = OPTIONS_KNOWN - _OF_SPEC - _OF_ACTION - _POLICY_FIELDS.keys() - TOLD_BY
 _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFACE)
 
@@ -88,7 +89,7 @@ def define(
     """
     require_known(options)
     timezone = options.get("timezone")
-    kept = () if base is None or spec is None else base.parsed_spec.exclude
+    kept = None if base is None or spec is None else base.parsed_spec
     if base is None:
         base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
@@ -124,20 +125,23 @@ def _member_text(member: Member, timezone: str | None) -> str:
     return dump_spec(Spec.coerce(member, timezone))
 
 
-def _excluding(base: Definition, given: Mapping[str, Any], kept: tuple[str, ...], *, has_new_spec: bool) -> Definition:
-    """Return a definition that excludes what the option says, else its spec, else (`kept`) what it did before.
+def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *, has_new_spec: bool) -> Definition:
+    """Return a definition that excludes what the options say, else its spec, else (`kept`) what it did before.
 
     Raises InvalidSpecError where option and new spec contradict each other.
     """
-    spec, wanted = base.parsed_spec, given.get("exclude")
-    own = spec.exclude
-    if has_new_spec and own and wanted and own != wanted:
-        raise InvalidSpecError("exclude", "contradicts that of the spec; give one")
-    if wanted is None:  # the option is not given
-        wanted = own or kept
-    elif has_new_spec:
-        wanted = wanted or own
-    return base if wanted == own else replace(base, spec=dump_spec(replace(spec, exclude=wanted)))
+    spec, changes = base.parsed_spec, dict[str, Any]()
+    for name, nothing in (("exclude", ()), ("on_excluded", ON_EXCLUDED[0])):
+        own, wanted = getattr(spec, name), given.get(name)
+        if has_new_spec and nothing not in {own, wanted} and wanted not in {None, own}:
+            raise InvalidSpecError(name, "contradicts that of the spec; give one")
+        if wanted is None or (has_new_spec and wanted == nothing):
+            wanted = own
+        if name not in given and own == nothing and kept is not None:
+            wanted = getattr(kept, name)
+        if wanted != own:
+            changes[name] = wanted
+    return replace(base, spec=dump_spec(replace(spec, **changes))) if changes else base
 
 
 def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bool) -> Definition:
@@ -183,6 +187,8 @@ def value_of(name: str, definition: Definition) -> Any:
         return list(definition.parsed_spec.exclude)
     if name in _CLOCKS and definition.parsed_spec.after is not None:  # it follows no clock
         return option.default
+    if name == "on_excluded":
+        return definition.parsed_spec.on_excluded
     if name in _CLOCKS:  # in a row that does not say it, as every release before had it
         return getattr(definition.parsed_spec, name) or {"dst_gap": "skip", "dst_fold": "first"}[name]
     if name in _OF_ACTION:
@@ -229,8 +235,6 @@ def _notifications(base: Definition, given: Mapping[str, Any]) -> str:
 
 def _require_consistent(definition: Definition) -> None:
     spec, policies = definition.parsed_spec, definition.parsed_policies
-    if spec.on_excluded != "skip":
-        raise InvalidSpecError("on_excluded", "is not available yet; leave it at 'skip'")
     if policies.targets is not None and definition.executor == "external":
         raise InvalidPolicyError("targets", "are named by a worker of rqsched; external workers take whole runs")
     if policies.limit is not None:

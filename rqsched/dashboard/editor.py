@@ -29,6 +29,7 @@ from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
 from rqsched.spec.duration import in_one_unit
 from rqsched.spec.exclusion import require_exclusions
+from rqsched.spec.moved import ON_EXCLUDED
 from rqsched.spec.spec import After, Cron, Every, Once, Spec
 from rqsched.spec.words import after_in_words, clock_warnings, in_words
 from rqsched.spec.zones import FOLDS, GAPS, known_timezones
@@ -42,8 +43,8 @@ KINDS = {
 _CLOCKS = ("dst_gap", "dst_fold")
 _FIRES = 5
 _LAID_OUT = {
-    "exclude", "dst_gap", "dst_fold", "jitter", "spread", "args", "kwargs", "labels", "overlap", "missed", "queue",
-    "timeout", "max_runs", "description", "owner",
+    "exclude", "on_excluded", "dst_gap", "dst_fold", "jitter", "spread", "args", "kwargs", "labels", "overlap",
+    "missed", "queue", "timeout", "max_runs", "description", "owner",
 }  # fmt: skip
 """The options with a place of their own in the form; the others are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
@@ -120,10 +121,10 @@ def _said(handle: ScheduleHandle, outcome: str) -> str:
 
 def preview(visit: Visit) -> Response:
     """Return what a timing means and when it would fire; the form asks while one types."""
-    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "dst_gap", "dst_fold")}
+    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "on_excluded", *_CLOCKS)}
     try:
         exclude, clocks = require_exclusions(_lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
-        said = replace(_spec(visit, given), exclude=exclude)
+        said = replace(_spec(visit, given), exclude=exclude, on_excluded=given["on_excluded"] or ON_EXCLUDED[0])
         if said.after is not None:
             return _preview_after(visit, said.after)
         spec = with_clocks(replace(said, dst_gap=clocks[0], dst_fold=clocks[1]), None)
@@ -135,7 +136,7 @@ def preview(visit: Visit) -> Response:
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
     spec = spec.anchored_at(visit.now)
-    fires = list(islice(_fires(spec, visit.now), _FIRES))
+    fires = [(at, spec.moved_from(at)) for at in islice(_fires(spec, visit.now), _FIRES)]
     return visit.page(
         "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone), is_after=False,
         is_excluded=not fires and spec.is_all_excluded_after(visit.now), warnings=clock_warnings(spec, visit.now),
@@ -166,7 +167,8 @@ def _form(
     return visit.page(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
-        missed=list(MissedPolicy), gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()), groups=groups,
+        missed=list(MissedPolicy), on_excluded=ON_EXCLUDED, gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()),
+        groups=groups,
         more={field.name for fields in groups.values() for field in fields},
     )  # fmt: skip
 

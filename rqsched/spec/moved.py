@@ -102,6 +102,22 @@ class Moved:
             found.append(nominal)
         return sorted(found)
 
+    def early(self, instant: datetime) -> list[datetime]:
+        """Return the nominal instants after an instant that happen at or before it."""
+        return [*takewhile(lambda at: self._happens_by(at, instant), self._nominals(instant))] if self.is_back else []
+
+    def late(self, instant: datetime) -> list[datetime]:
+        """Return the nominal instants at or before an instant that happen after it, in order."""
+        if self.is_back:
+            return []
+        return [*takewhile(lambda at: self._happens_after(at, instant), self._nominals_back(instant))][::-1]
+
+    def _happens_by(self, nominal: datetime, instant: datetime) -> bool:
+        return self.exclusion.holds(nominal) and (at := self.target(nominal)) is not None and at <= instant
+
+    def _happens_after(self, nominal: datetime, instant: datetime) -> bool:
+        return self.exclusion.holds(nominal) and (at := self.target(nominal)) is not None and at > instant
+
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order; ends where ten years of them are excluded."""
         last = after

@@ -18,7 +18,7 @@ from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecEr
 from rqsched.spec.calendars import Calendar, require_name
 from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, Gap
 from rqsched.spec.duration import format_duration
-from rqsched.spec.exclusion import ExcludeLike, exclusion_of, is_name, require_exclusions
+from rqsched.spec.exclusion import ExcludeLike, Exclusion, exclusion_of, is_name, require_exclusions
 from rqsched.spec.members import (
     After,
     Cron,
@@ -110,7 +110,7 @@ class Spec(Timeline):
         object.__setattr__(self, "exclude", require_exclusions(exclude))
         zone = require_timezone(self.timezone)
         if own := self._own_exclude:
-            object.__setattr__(self, "exclusion", exclusion_of(own, zone))
+            self._exclude_by(exclusion_of(own, zone))
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
@@ -130,6 +130,10 @@ class Spec(Timeline):
             if value:
                 told = "says when, and a schedule that comes after another has no times of its own; leave it out"
                 raise InvalidSpecError(name, told)
+
+    def _exclude_by(self, exclusion: Exclusion) -> None:
+        object.__setattr__(self, "exclusion", exclusion)
+        object.__setattr__(self, "is_moving", self.on_excluded != ON_EXCLUDED[0])
 
     def _require_movable(self) -> None:
         """Check that all of it can be moved; raises InvalidSpecError, which names what can."""
@@ -187,17 +191,47 @@ class Spec(Timeline):
         is_back, is_shift = self.on_excluded == "previous", self.dst_gap == "shift"
         return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether what is excluded happens on other days."""
-        return self.on_excluded != ON_EXCLUDED[0] and self.exclusion is not None
-
     def moved_from(self, instant: datetime) -> tuple[datetime, ...]:
         """Return the nominal instants that an occurrence stands for because they were moved to it, in order."""
         if not self.is_moving:
             return ()
         moved = (source for source in self.sources(instant) if isinstance(source, Moved))
         return tuple(sorted({at for source in moved for at in source.nominals_of(instant)}))
+
+    def nominals_of(self, instant: datetime) -> tuple[datetime, ...]:
+        """Return the nominal instants that an occurrence stands for, in order; none where it is its own time alone."""
+        if not (moved_from := self.moved_from(instant)):
+            return ()
+        is_own = self.is_nominal(instant) and instant not in self.settled
+        return tuple(sorted({*moved_from, *([instant] if is_own else [])}))
+
+    @cached_property
+    def can_move(self) -> bool:
+        """Whether `on_excluded` may move it: single instants, and crons with one time of day."""
+        return all(map(has_one_time, self.members))
+
+    def early(self, instant: datetime) -> set[datetime]:
+        """Return the nominal instants after an instant that happen at or before it, as they are moved."""
+        sources = self.sources(instant) if self.is_moving else ()
+        return {at for one in sources if isinstance(one, Moved) for at in one.early(instant)}
+
+    def late(self, instant: datetime) -> set[datetime]:
+        """Return the nominal instants at or before an instant that happen after it, as they are moved."""
+        sources = self.sources(instant) if self.is_moving else ()
+        return {at for one in sources if isinstance(one, Moved) for at in one.late(instant)}
+
+    def is_nominal(self, instant: datetime) -> bool:
+        """Return whether its members name an instant, excluded or not."""
+        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(instant))
+        return any(source.count(instant - _TICK, instant) for source in sources)
+
+    def nominal_in(self, start: datetime, end: datetime) -> datetime | None:
+        """Return the first instant in [start, end) that its members name, excluded or not; None when they name none."""
+        if self.is_from_completion:
+            return None
+        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(start))
+        found = [next(source.ascending(start - _TICK), end) for source in sources]
+        return min(found) if min(found) < end else None
 
     def moved_to(self, nominal: datetime) -> datetime | None:
         """Return when an instant that its members name happens: itself, or where it is moved; None for at no time."""
@@ -235,7 +269,7 @@ class Spec(Timeline):
         for name, value in (("contents", contents), ("settled", self.settled), ("left_out", self.left_out)):
             object.__setattr__(found, name, value)
         if texts:
-            object.__setattr__(found, "exclusion", exclusion_of(texts, require_timezone(self.timezone)))
+            found._exclude_by(exclusion_of(texts, require_timezone(self.timezone)))
         return found
 
     @property
@@ -285,7 +319,8 @@ class Spec(Timeline):
         """Return whether there are further occurrences, and all of the next ten years are excluded."""
         if not self.exclude or self.next_after(instant) is not None:
             return False
-        return replace(self, exclude=()).next_after(instant) is not None
+        plain = replace(self, exclude=()).settled_at(self.settled | self.early(instant))
+        return plain.next_after(instant) is not None
 
     def names(self, instant: datetime) -> bool:
         """Return whether an aware UTC instant is an occurrence."""
@@ -372,7 +407,8 @@ class Spec(Timeline):
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
-        crons = [source for source in self.sources(after) if isinstance(source, ZonedCron)]
+        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(after))
+        crons = [source for source in sources if isinstance(source, ZonedCron)]
         gaps = {gap for c in crons for gap in islice(c.expression.gaps(after, until, c.zone), limit)}
         if self.exclusion is not None:
             gaps = {gap for gap in gaps if not self.exclusion.holds(gap.occurrence_at)}

@@ -149,6 +149,8 @@ class Timeline(ABC):
     """No instant at or after this one is yielded."""
     exclusion: Exclusion | None = None
     """The local times of which none is yielded; None excludes nothing."""
+    is_moving: bool = False
+    """Whether what is excluded happens on other days: then its sources yield nothing that is."""
     left_out: frozenset[datetime] = frozenset()
     """Instants of its own that are not yielded."""
 
@@ -181,8 +183,8 @@ class Timeline(ABC):
         sources = self.sources(after)
         low, high = self._within(after, until)
         counts = [source.count(low, high) for source in sources]
-        if self._cuts is not None:
-            for start, end in self._cuts.stretches(low, high):
+        if self.exclusion is not None and not self.is_moving:
+            for start, end in self.exclusion.stretches(low, high):
                 inner = (start - _TICK, end - _TICK)
                 counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
         if len(counts) == 1:
@@ -234,7 +236,8 @@ class Timeline(ABC):
         after, until = require_utc(after, "after"), require_utc(until, "until")
         low, high = self._within(after, until)
         walk = partial(_merged_back, self.sources(after))
-        found = walk(high) if self._cuts is None else self._cuts.descending(walk, low, high)
+        cuts = None if self.is_moving else self.exclusion
+        found = walk(high) if cuts is None else cuts.descending(walk, low, high)
         if self.left_out:
             found = filterfalse(self.left_out.__contains__, found)
         newest = list(islice(takewhile(lambda at: at > low, found), limit))
@@ -244,16 +247,6 @@ class Timeline(ABC):
         """Return (after, until] cut at the window; where nothing is left both are the same."""
         low = max(after, self._opens_after)
         return low, max(low, min(until, _just_before(self.end_at or _LAST)))
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether what is excluded happens on other days: its sources yield nothing then that is."""
-        return False
-
-    @property
-    def _cuts(self) -> Exclusion | None:
-        """What is cut out of that which the sources yield."""
-        return None if self.is_moving else self.exclusion
 
     def admits(self, instant: datetime) -> bool:
         """Return whether an instant is within `start_at` and `end_at`."""
@@ -265,8 +258,8 @@ class Timeline(ABC):
 
     def _ascending(self, after: datetime, anchor: datetime) -> Iterator[datetime]:
         sources, after = self.sources(anchor), max(after, self._opens_after)
-        if self._cuts is not None:
-            found = self._cuts.ascending(partial(_merged, sources), after)
+        if self.exclusion is not None and not self.is_moving:
+            found = self.exclusion.ascending(partial(_merged, sources), after)
         elif len(sources) == 1:
             found = sources[0].ascending(after)
         else:

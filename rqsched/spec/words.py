@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 from rqsched.spec.cron import ALIASES, Gap
 from rqsched.spec.exclusion import Dates, is_name, parse_exclusion
 from rqsched.spec.members import After, Cron, Every, Member
+from rqsched.spec.moved import FURTHEST, Moved
 from rqsched.spec.spec import Spec
-from rqsched.spec.timeline import ZonedCron
+from rqsched.spec.timeline import Excluded, ZonedCron
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS = (
@@ -28,6 +29,7 @@ _MOST_TIMES = 4
 _MOST_EXCLUDED = 6
 """More of what is excluded than this are only counted."""
 _EVERY_DAY = "every day"
+_INSTEAD = {"next": ", but on the next other day", "previous": ", but on the last other day before"}
 _YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
@@ -39,25 +41,37 @@ def in_words(spec: Spec) -> str:
     edges = ((" from", spec.start_at), (" until", spec.end_at))
     window = "".join(f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in edges if at is not None)
     twice = ", twice where the clock shows it twice" if spec.dst_fold == "both" else ""
-    return phrase + twice + window + _except(spec.exclude)
+    return phrase + twice + window + _except(spec.exclude) + (_INSTEAD[spec.on_excluded] if spec.is_moving else "")
 
 
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
-    """Return what the next change of the clocks within a year does to a spec, in words; usually nothing.
+    """Return what changes of the clocks and excluded days do to a spec within a year, in words; usually nothing.
 
-    One line for the first local time that is left out, and one for the first that is shown twice.
+    One line for the first local time that is left out, one for the first that is shown twice, and one for what is
+    excluded and can be moved to no day.
     """
     if not spec.is_known:
         return []
     after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
     found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]
     for one in spec.sources(now):
+        if isinstance(one, Moved):
+            one = one.source  # noqa: PLW2901
         if isinstance(one, ZonedCron):
             for kind, gaps in enumerate((one.expression.gaps, one.expression.repeats)):
                 met = (gap for gap in gaps(after, until, one.zone) if not _is_excluded(spec, gap))
                 found[kind] += [(gap, one.zone) for gap in islice(met, 1)]
     told = (_left_out, _shown_twice)
-    return [words(spec, *min(met, key=itemgetter(0))) for met, words in zip(found, told, strict=True) if met]
+    lines = [words(spec, *min(met, key=itemgetter(0))) for met, words in zip(found, told, strict=True) if met]
+    lost = spec.excluded_between(after, until) if spec.is_moving and after < until else None
+    return lines if lost is None else [*lines, _moved_nowhere(spec, lost)]
+
+
+def _moved_nowhere(spec: Spec, lost: Excluded) -> str:
+    first = f"{lost.first.astimezone(ZoneInfo(spec.timezone)):%H:%M on %Y-%m-%d}"
+    others = f" and {lost.number.total - 1} more" if lost.number.total > 1 else ""
+    days = f"the {FURTHEST.days} days {'before' if spec.on_excluded == 'previous' else 'after'} it"
+    return f"{first}{others} {'are' if others else 'is'} excluded, and no day of {days} can be taken: skipped"
 
 
 def _is_excluded(spec: Spec, gap: Gap) -> bool:

@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
 from rqsched.core.policy import REPLACING, OverlapPolicy
+from rqsched.spec.moved import REACH
 from rqsched.store import run_hours
 from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
@@ -397,6 +398,20 @@ def _occurrences_of(dialect: Dialect, has_end: bool) -> sa.Select[Any]:
     if has_end:
         statement = statement.where(runs.c.occurrence_at < sa.bindparam("until"))
     return dialect.of_each(statement, runs.c.schedule_uid)
+
+
+def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
+    """Return the nominal instants of [since, until) of a schedule that have a run, on whatever day."""
+    statement = sa.select(runs.c.occurrence_at, runs.c.nominals).where(
+        runs.c.schedule_uid == schedule.uid,
+        IS_OCCURRENCE,
+        runs.c.occurrence_at >= since - REACH,
+        runs.c.occurrence_at < until + REACH,
+    )
+    found = set[datetime]()
+    for occurrence_at, nominals in connection.execute(statement):
+        found |= {*read_instants(nominals)} or {occurrence_at}
+    return frozenset(at for at in found if since <= at < until)
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.ids import iso_utc
 from rqsched.core.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, TargetStatus
 from rqsched.core.results import Page
+from rqsched.spec.moved import REACH
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
@@ -320,6 +322,15 @@ def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime
     """Read the run of the first occurrence in [start, end) that has one; a trigger's run stands for no occurrence."""
     within = runs.c.occurrence_at >= start, runs.c.occurrence_at < end
     found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *within)
+    row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
+    return None if row is None else to_run(row)
+
+
+def run_standing_for(connection: Connection, schedule_uid: str, nominal: datetime) -> Run | None:
+    """Read the run on another day that stands for a nominal instant, which was moved to it."""
+    near = runs.c.occurrence_at > nominal - REACH, runs.c.occurrence_at < nominal + REACH
+    named = runs.c.nominals.contains(f'"{iso_utc(nominal)}"', autoescape=True)
+    found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *near, named)
     row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
     return None if row is None else to_run(row)
 

@@ -223,6 +223,7 @@ schedules = sa.Table(
     sa.Column("upstream_id", Name),
     sa.Column("followed_at", Instant),
     sa.Column("missed_run_uid", Uid),
+    _text("moves"),
     _is_one_of("status", ScheduleStatus),
     # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
@@ -337,6 +338,7 @@ runs = sa.Table(
     sa.Column("passed_at", Instant),
     # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
+    _text("nominals"),
     sa.UniqueConstraint("schedule_uid", "number"),
     sa.UniqueConstraint("schedule_uid", "instance_id"),
     sa.UniqueConstraint("schedule_uid", "idempotency_key"),

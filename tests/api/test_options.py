@@ -117,6 +117,12 @@ def exclude(env: Env, schedule: ScheduleHandle) -> None:
     assert schedule.refresh().next_run_at == NOON + 30 * MINUTE
 
 
+def on_excluded(env: Env, schedule: ScheduleHandle) -> None:
+    del env
+    friday = NOON + DAY - 3 * HOUR
+    assert (schedule.next_run_at, schedule.moved_from) == (friday + DAY, [friday])
+
+
 def dst_gap(env: Env, schedule: ScheduleHandle) -> None:
     spring = datetime(2026, 3, 8, tzinfo=UTC)
     assert schedule.next_run_at is not None
@@ -342,6 +348,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
     "catch_up": ({"catch_up": "once"}, catch_up),
     "exclude": ({"exclude": "12:00-12:30"}, exclude),
+    "on_excluded": ({"on_excluded": "next", "exclude": "2026-01-16"}, on_excluded),
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
     "spread": ({"spread": "50s"}, spread),
     "max_runs": ({"max_runs": 1}, max_runs),
@@ -377,6 +384,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
 
 TIMINGS = {
     "timezone": Cron("0 9 * * *"),
+    "on_excluded": Cron("0 9 * * FRI"),
     "dst_gap": Cron("30 2 * * *", "America/New_York"),
     "dst_fold": Cron("30 1 * * *", "America/New_York"),
 }

@@ -49,6 +49,7 @@ SAMPLES: dict[str, Sample] = {
     "timezone": Sample("Europe/Berlin", "Europe/Berlin", "--timezone Europe/Berlin", {"timezone": "Europe/Berlin"}),
     "exclude": Sample(["Sat, Sun", "2026-12-25"], ["2026-12-25", "Sat, Sun"], "--exclude Sun,Sat --exclude 2026-12-25",
                       {"exclude": "Sat, Sun\r\n2026-12-25"}),
+    "on_excluded": Sample("next", "next", "--on-excluded next", {"on_excluded": "next"}),
     "dst_gap": Sample("skip", "skip", "--dst-gap skip", {"dst_gap": "skip"}),
     "dst_fold": Sample("both", "both", "--dst-fold both", {"dst_fold": "both"}),
     "args": Sample(["eu", 2], ["eu", 2], '--args ["eu",2]', {"args": '["eu", 2]'}),

@@ -115,6 +115,7 @@ def every_event() -> list[Event]:
         fire(active(["* * * * *", Every("90s")]), now=NOON + 72 * HOUR),
         fire(active(Spec(["* * * * *", Every("90s")], exclude="2026-01-16")), now=NOON + 72 * HOUR),
         lifecycle.decide_apply_calendars(naming, now=NOON),
+        fire(active(Spec("0 9 * * FRI", exclude="2026-01-16", on_excluded="next"))),
         fire(holding(overlapping("buffer_all"), run(1)), run(1)),
         fire(holding(overlapping("allow_all", max_runs=1), *two), *two),
         fire(active(Once(NOON + HOUR))),
@@ -156,7 +157,7 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
         "SchedulePaused": {"until", "catch_up"},
         "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
-        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "upstream_run_id"},
+        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "upstream_run_id", "moved_from"},
         "ScheduleTriggerSkipped": {
             "occurrence_time",
             "blocking_run_id",

@@ -606,6 +606,28 @@ def test_the_preview_leaves_out_what_is_excluded_and_says_so(pages: Pages) -> No
     )
 
 
+def test_the_preview_and_the_pages_say_what_an_occurrence_was_moved_from(pages: Pages) -> None:
+    asked = "/preview?kind=cron&timing=0+9+25+*+*&timezone=UTC&exclude=2026-01-25"
+    assert "moved from" not in pages.get(f"{asked}&on_excluded=skip")
+    shown = pages.get(f"{asked}&on_excluded=previous")
+    assert "not on 2026-01-25, but on the last other day before" in shown
+    assert "Sat 24 Jan" in shown
+    assert "moved from Sun 25 Jan" in shown
+    assert "moves Once and crons with one time of day" in pages.get(
+        "/preview?kind=every&timing=15m&timezone=UTC&exclude=Sat&on_excluded=next"
+    )
+    lost = pages.get("/preview?kind=cron&timing=0+9+25+*+*&timezone=UTC&exclude=2026-01-25/2026-03-01&on_excluded=next")
+    assert "09:00 on 2026-01-25 is excluded, and no day of the 31 days after it can be taken: skipped" in lost
+
+    handle = pages.env.create("payroll", spec="0 9 25 * *", exclude="2026-01-25", on_excluded="previous")
+    assert "<option selected>previous</option>" in pages.get("/schedules/payroll/edit")
+    assert "Its next occurrence is moved from Sun 25 Jan, which is excluded" in pages.get("/schedules/payroll")
+    run = pages.env.fire_next(handle, 10 * DAY)
+    page = pages.get(f"/runs/{run.uid}")
+    assert "<dt>Moved from</dt><dd>Sun 25 Jan</dd>" in page
+    assert "moved from 2026-01-25T09:00:00Z" in page
+
+
 def test_the_form_keeps_what_is_excluded_when_the_timing_is_edited(pages: Pages) -> None:
     handle = pages.env.create("report", spec="0 9 * * *", exclude="Sat, Sun")
     shown = pages.get("/schedules/report/edit")

@@ -23,7 +23,7 @@ from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
-from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus
+from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus, read_instants
 from rqsched.core.results import LimitDescription
 from rqsched.store import deliveries, limits, metadata
 from rqsched.store.tables import upstream_ends
@@ -157,9 +157,11 @@ def i2_one_run(story: Story) -> Iterator[str]:
             occurrence_at = datetime.fromisoformat(at)
             if story.pruned_to is None or occurrence_at > story.pruned_to:
                 yield f"I2: the run of {occurrence_at} is gone, and pruned_to is {story.pruned_to}"
-    of_occurrences = (run for run in story.runs if run.kind not in {RunKind.MANUAL, RunKind.AFTER})
-    counts = Counter(run.occurrence_at for run in of_occurrences)
+    occurring = [run for run in story.runs if run.kind not in {RunKind.MANUAL, RunKind.AFTER}]
+    counts = Counter(run.occurrence_at for run in occurring)
     yield from (f"I2: the occurrence {at} has {count} runs" for at, count in counts.items() if count > 1)
+    nominals = Counter(at for run in occurring for at in read_instants(run.nominals) or (run.occurrence_at,))
+    yield from (f"I2: the nominal instant {at} has {count} runs" for at, count in nominals.items() if count > 1)
 
 
 def i3_next_time(story: Story) -> Iterator[str]:

@@ -300,7 +300,7 @@ if (editor) {
   let wait, asked = 0;
   const preview = async () => {
     const number = ++asked;
-    const query = new URLSearchParams(["kind", "timing", "timezone", "exclude", "dst_gap", "dst_fold", ...(editor.elements.schedule_id ? ["schedule_id"] : [])].map((name) => [name, editor.elements[name].value]));
+    const query = new URLSearchParams(["kind", "timing", "timezone", "exclude", "on_excluded", "dst_gap", "dst_fold", ...(editor.elements.schedule_id ? ["schedule_id"] : [])].map((name) => [name, editor.elements[name].value]));
     if (query.get("kind") === "keep") return;
     const address = new URL(editor.dataset.preview, location.href);
     query.forEach((value, name) => address.searchParams.set(name, value));

@@ -41,6 +41,8 @@ START = datetime(2026, 1, 15, 12, 1, 0, 123456, tzinfo=UTC)
 FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
 SECOND = datetime(2026, 1, 15, 12, 10, tzinfo=UTC)
 HALF_A_SECOND = timedelta(milliseconds=500)
+MOVED: dict[str, Any] = {"spec": Cron("5 12 * * *"), "exclude": "2026-01-16", "on_excluded": "previous"}
+"""The options of a schedule whose first occurrence stands for that of the next day, too."""
 RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5), then=FailurePolicy.DEAD)
 ONCE = RetryPolicy(max_retries=0, then=FailurePolicy.DEAD)
 
@@ -465,6 +467,12 @@ OWNER = [
     Flow("upsert updates what is late", late(), upsert),
     Flow("upsert resumes", paused, upsert),
     Flow("update the timing of what is late", late(), of_report(lambda h: h.update(spec=Cron("*/7 * * * *")))),
+    Flow("free the day of what was moved and has run", waiting(**MOVED), of_report(lambda h: h.update(exclude=[]))),
+    Flow(
+        "move what is ahead to a time that has passed",
+        waiting(**MOVED | {"exclude": ()}),
+        of_report(lambda h: h.update(exclude="2026-01-16")),
+    ),
     Flow("update the overlap policy", waiting(), of_report(lambda h: h.update(overlap="allow_all"))),
     Flow("pause", crowded, of_report(lambda h: h.pause("away"))),
     Flow("pause until", crowded, of_report(lambda h: h.pause("away", until=h.runtime.now() + timedelta(hours=1)))),
@@ -494,6 +502,7 @@ CHAIN = [
         late(START + timedelta(minutes=15), missed="all", overlap="allow_all", max_runs=2),
         dispatch,
     ),
+    Flow("fire what was moved", late(FIRST + HALF_A_SECOND, **MOVED), dispatch),
     Flow("fire over what is skipped", late_over_skips, dispatch),
     Flow("create and name a calendar", naming, lambda env: make(env, "new", exclude=["breaks"])),
     Flow("change a calendar", naming, change_calendar, is_atomic=False),

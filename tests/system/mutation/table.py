@@ -17,6 +17,7 @@ _BULK = "tests/api/test_bulk_actions.py::test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
 _COMING = "tests/coming_over/test_"
 _EXCLUSION = "tests/spec/test_exclusion.py::"
+_MOVED = "tests/core/test_moved.py::"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
@@ -1431,7 +1432,7 @@ EXCLUSIONS = (
     _edit(
         "what is excluded counts as missed",
         "spec/timeline.py",
-        "            for start, end in self._cuts.stretches(low, high):\n",
+        "            for start, end in self.exclusion.stretches(low, high):\n",
         "            for start, end in ():\n",
         "tests/core/test_excluded.py::test_what_was_missed_around_a_stretch_counts_without_what_is_excluded",
     ),
@@ -1449,6 +1450,69 @@ EXCLUSIONS = (
         "if not schedule.spec.is_all_excluded_after(builder.now):",
         "if True:",
         "tests/core/test_excluded.py::test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is",
+    ),
+    _edit(
+        "a run does not record what it was moved from",
+        "core/overlap.py",
+        "nominals=dump_instants(request.nominals) if request.nominals else None,",
+        "nominals=None,",
+        _MOVED + "test_a_run_records_what_it_was_moved_from_and_others_record_nothing",
+        "tests/api/test_moved.py::test_what_was_moved_is_recorded_by_its_run_and_its_day_never_runs_again[sqlite]",
+    ),
+    _edit(
+        "what was moved ahead of its day and ran, runs on its day, too",
+        "core/moves.py",
+        "    settled = again | {one for one in had if one > schedule.evaluated_to} | past.keys()\n",
+        "    settled = again | past.keys()\n",
+        _MOVED + "test_payroll_that_ran_the_day_before_does_not_run_again_when_its_day_is_free_again",
+        "tests/api/test_moved.py::test_it_does_not_run_again_after_its_run_was_pruned[sqlite]",
+        _WORLDS.format(250),
+    ),
+    _edit(
+        "what ran on its day runs again on the day it would move to",
+        "core/moves.py",
+        "    again = {one for one in delayed if one in had | ran or (one not in to_come and had_passed(one))}\n",
+        "    again = {one for one in delayed if one in had}\n",
+        _MOVED + "test_what_ran_on_its_own_day_does_not_run_again_on_the_day_it_would_be_moved_to[next]",
+        "tests/api/test_moved.py::test_what_a_backfill_ran_is_not_moved_ahead_by_an_edit[sqlite]",
+    ),
+    _edit(
+        "what an edit moves to before now is lost",
+        "core/moves.py",
+        "    if due or not past:\n",
+        "    if True:\n",
+        _MOVED + "test_what_was_moved_ahead_and_is_freed_after_its_day_is_due_at_once_and_once",
+        _MOVED + "test_what_an_edit_moves_to_a_day_that_has_passed_is_due_at_once_and_once",
+    ),
+    _edit(
+        "what is missed beside a kept occurrence happens again on its day",
+        "core/moves.py",
+        "        had |= old.early(at)\n",
+        "        had |= set()\n",
+        _MOVED + "test_what_was_missed_beside_what_is_kept_has_its_outcome_too",
+    ),
+    _edit(
+        "a backfill runs what ran on another day",
+        "core/runs_on_request.py",
+        "if nominal in ran or (stood_for and all(at in stood_for for at in spec.nominals_of(nominal) or (nominal,))):",
+        "if nominal in ran:",
+        _MOVED + "test_a_backfill_takes_what_was_moved_and_not_what_ran_under_another_exclusion",
+        "tests/api/test_moved.py::test_what_was_moved_is_recorded_by_its_run_and_its_day_never_runs_again[sqlite]",
+    ),
+    _edit(
+        "an occurrence is moved as far as it takes",
+        "spec/moved.py",
+        "        if abs(local.date() - nominal.astimezone(self.zone).date()) > FURTHEST:\n",
+        "        if False:\n",
+        "tests/spec/test_moved.py::test_no_occurrence_is_moved_further_than_31_days_and_those_that_are_not_are_told",
+    ),
+    _edit(
+        "what was moved over an instant is not looked for behind it",
+        "spec/moved.py",
+        "self._units(after if self.is_back else self._begin_behind(after)):",
+        "self._units(after):",
+        "tests/spec/test_moved.py::test_what_happens_is_each_nominal_instant_on_its_day_or_the_nearest_other_one"
+        "[UTC-2099-12-31]",
     ),
 )
 """What is excluded never fires, and nothing else is lost with it."""

@@ -22,12 +22,31 @@ _SPECS: tuple[Callable[[], Any], ...] = (
     lambda: Spec([Once(START + timedelta(minutes=4)), Once(START + timedelta(minutes=9))]),
     lambda: Spec("* * * * *", exclude=[_minutes(3, 8), _minutes(12, 13)]),
 )
+_MOVING: tuple[Callable[[], Any], ...] = (
+    lambda: Cron("0 9 * * *"),
+    lambda: Spec([Cron("0 9 * * *"), Cron("0 14 * * *"), Cron("30 23 * * MON-FRI")]),
+    lambda: Cron("0 18 * * SUN,WED"),
+    lambda: Once(START + timedelta(days=5)),
+)
 _OVERLAPS = ("skip", "skip", "buffer_one", "buffer_all", "allow_all", "cancel_other", "terminate_other")
 
 
 def _minutes(first: int, end: int) -> str:
     """These minutes from the start on, of every day."""
     return "-".join(f"{START + timedelta(minutes=minute):%H:%M}" for minute in (first, end))
+
+
+def moving_declaration(random: Random) -> dict[str, Any]:
+    """Draw a spec of some times of day, days that are excluded, and to where what falls on those is moved."""
+    options = declaration(random)
+    if options["spec"] == Every("1m", from_completion=True):
+        options["missed"], options["overlap"] = "fire_once", "allow_all"
+    days = [(START + timedelta(days=random.randrange(-4, 20))).date() for _ in range(random.randrange(6))]
+    return options | {
+        "spec": random.choice(_MOVING)(),
+        "exclude": [*days, *random.choice(([], [], ["Sat, Sun"]))],
+        "on_excluded": random.choice(("next", "next", "previous", "previous", "skip")),
+    }
 
 
 def declaration(random: Random) -> dict[str, Any]:

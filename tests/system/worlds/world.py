@@ -26,7 +26,7 @@ from rqsched.store.database import Connection
 from tests.support.invariants import check_invariants, i8_executions, nothing_owed
 from tests.support.narrow import present
 from tests.support.stories import read_stories
-from tests.system.worlds.declarations import declaration
+from tests.system.worlds.declarations import declaration, moving_declaration
 from tests.system.worlds.faults import Crash, Faults, swallowed_errors
 from tests.system.worlds.rest import check_rest, watched_links
 from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
@@ -84,6 +84,8 @@ class World:
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed
         self._has_calendars = seed % 300 >= 250 and not is_skewed
         self._comes_after = seed % 300 >= 225 and not is_skewed
+        self._moves = 270 <= seed % 300 < 280
+        """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         if self._comes_after:
@@ -158,6 +160,11 @@ class World:
         missed = self.random.choice(_THAWS)
         return f"{missed} {actor.scheduler.thaw(missed=missed, cancel_pending=self.random.random() < 0.2)}"
 
+    @property
+    def _pace(self) -> int:
+        """How much longer everything takes in a world of days."""
+        return 211 if self._moves else 1
+
     def _some_schedule(self, actor: Actor) -> ScheduleHandle:
         """A schedule by its id, or an old handle of an incarnation that may be gone."""
         if self.handles and self.random.random() < 0.15:
@@ -169,7 +176,7 @@ class World:
         return handle
 
     def _declared(self) -> dict[str, Any]:
-        options = declaration(self.random)
+        options = moving_declaration(self.random) if self._moves else declaration(self.random)
         if self._is_later and self.random.random() < 0.4:
             options["start_within"] = timedelta(seconds=self.random.choice((20, 300)))
         if self._has_calendars and self.random.random() < 0.7:
@@ -253,7 +260,7 @@ class World:
     def backfill(self, actor: Actor) -> str:
         handle = self._some_schedule(actor)
         end = actor.clock.now() - timedelta(seconds=self.random.choice((0, 0, 60)))
-        start = end - timedelta(seconds=self.random.randint(30, 400))
+        start = end - timedelta(seconds=self.random.randint(30, 400)) * self._pace
         overlap = self.random.choice((None, "allow_all", "skip"))
         rows = handle.backfill(start, end, overlap=overlap).rows
         return f"{handle.schedule_id} [{start}, {end}) {overlap} -> {[row.outcome for row in rows]}"
@@ -341,7 +348,8 @@ class World:
 
     def time_passes(self, actor: Actor) -> str:
         span = self.random.choices((30.0, 90.0, 700.0, 7000.0), (40, 40, 15, 5))[0]
-        return str(self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, int(span * 1e6)) | 1)))
+        passed = timedelta(microseconds=self.random.randint(1, int(span * 1e6)) | 1)
+        return str(self.stage.clock.advance(passed * self._pace))
 
     def clock_jumps(self, actor: Actor) -> str:
         actor.clock.offset = self._spread * self.random.choice((-1, -0.4, 0, 0.5, 1))

@@ -1,7 +1,7 @@
 """Hours of runs, which the dashboard reads in place of the runs; indexes of live runs and of what was asked; long runs;
 ends of pauses; which traces schedules and runs belong to; what is skipped on request; facts of
 namespaces; until when runs may start; calendars; limits across schedules; which schedules come after others, and what
-is owed to them.
+is owed to them; what runs stand for that were moved.
 
 Additions only, so that processes of 0.1 go on beside this one: they leave what they do not know.
 """
@@ -24,8 +24,8 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
-    pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, calendars, and limits
-    across schedules.
+    pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, calendars, limits across
+    schedules, and what runs stand for.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -51,6 +51,9 @@ def upgrade() -> None:
     _create_calendars()
     _create_limits()
     _create_upstream_ends()
+    # Which instants a schedule and a run stand for where excluded ones were moved to another day.
+    op.add_column("rqsched_schedules", sa.Column("moves", sa.Text))
+    op.add_column("rqsched_runs", sa.Column("nominals", sa.Text))
 
 
 def downgrade() -> None:
@@ -70,6 +73,8 @@ def downgrade() -> None:
     op.drop_column("rqsched_runs", "expired_at")
     op.drop_column("rqsched_runs", "start_by")
     op.drop_column("rqsched_schedules", "skips")
+    op.drop_column("rqsched_runs", "nominals")
+    op.drop_column("rqsched_schedules", "moves")
     op.drop_index("ix_rqsched_schedules_resuming", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "resume_catch_up")
     op.drop_column("rqsched_schedules", "resume_at")
