@@ -196,8 +196,8 @@ def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
     if schedule.remaining is not None and start > now and not schedule.spec.is_from_completion:
         used = schedule.timeline.count_between(now, start - TICK, cap=schedule.remaining).total
         schedule = changed(schedule, remaining=max(schedule.remaining - used, 0))
-    nominal, due = (None, None) if schedule.remaining == 0 else _first(schedule, start) or (None, None)
-    return changed(schedule, next_run_at=nominal, due_at=due)
+    first = None if schedule.remaining == 0 else _first(schedule, start)
+    return changed(schedule, next_run_at=first and first.nominal_at, due_at=first and first.due_at)
 
 
 def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
