@@ -744,7 +744,7 @@ LIMITS = [
     Flow("places of a group are given on a fire", limited(), dispatch),
     Flow("a run of a group ends and the next gets its place", in_line, execute, is_atomic=False),
     Flow("a run of a group is terminated", one_runs, lambda env: holder(env).terminate(), is_whole=False),
-    Flow("a run in line is cancelled", in_line, lambda env: waiter(env).cancel()),
+    Flow("a run in line is cancelled", waiting_in_line, lambda env: waiter(env).cancel()),
     Flow("a run of a group is lost", one_runs, lose, is_whole=False),
     Flow("a grant is passed on", unclaimed, lambda env: env.scheduler.recover(), is_atomic=False, is_whole=False),
     Flow("a run that was passed over gets a place", passed_over, execute, is_atomic=False, is_whole=False),
