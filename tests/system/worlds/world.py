@@ -33,6 +33,7 @@ from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
 
 SCHEDULES = ("s0", "s1", "s2")
 CALENDARS = ("breaks", "closed")
+LIMIT = "default/shop"
 CHECK_EVERY = 25
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
@@ -86,11 +87,17 @@ class World:
         self._comes_after = seed % 300 >= 225 and not is_skewed
         self._moves = 270 <= seed % 300 < 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
+        self._has_limits = self._is_later and seed % 2 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         if self._comes_after:
             self._weights = [
                 20 if act is World.come_after else one for act, one in zip(_ACTS, self._weights, strict=True)
+            ]
+
+        if self._has_limits:
+            self._weights = [
+                8 if act is World.set_limit else one for act, one in zip(_ACTS, self._weights, strict=True)
             ]
 
     def live(self, steps: int | None = None) -> None:
@@ -115,7 +122,7 @@ class World:
         self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, 20_000)))
         self._idle.remove(actor)
         self.log.append(f"{self.stage.clock.now():%H:%M:%S.%f} {actor.name} {actor.clock.offset} {act.__name__}")
-        at, before = len(self.log) - 1, self._begun()
+        at, before, places = len(self.log) - 1, self._begun(), self._places()
         try:
             answer = act(self, actor)
             self.log[at] += f" {answer}" if answer is not None else ""
@@ -127,6 +134,7 @@ class World:
         finally:
             self._idle.append(actor)
         self._require_frozen(before, self._begun(), act)
+        self._require_places(places, self._places())
         self.links = [*dict.fromkeys([*self.links, *self.network.scheduled, *self.network.control])][-60:]
 
     def _begun(self) -> Begun:
@@ -152,6 +160,26 @@ class World:
             # A resume makes the run that it catches up with, which waits for the thaw.
             most = before.live + (self._comes_after and act in {World.resume, World.upsert})
             assert after.live <= most, "a run was made in a frozen namespace"
+
+    def _places(self) -> tuple[int, int]:
+        """How many runs of the group may run at once, and how many do; where a world has one."""
+        if not self._has_limits:
+            return 0, 0
+        was_on, self.faults.is_on = self.faults.is_on, False
+        runs, groups = tables.runs, tables.limits
+        running = sa.select(sa.func.count()).where(runs.c.limit_group == LIMIT, runs.c.status == "running")
+        number = sa.select(groups.c.number).where(groups.c.limit_group == LIMIT)
+        found = self.stage.database.read(lambda c: (c.scalar(number) or 0, c.scalar(running) or 0))
+        self.faults.is_on = was_on
+        return found
+
+    def _require_places(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """Never more of the group run than its number, but for those that ran when it was lowered."""
+        (_, ran), (number, running) = before, after
+        assert running <= max(number, ran), f"{running} run of a group of {number}, and {ran} did before"
+
+    def set_limit(self, actor: Actor) -> str:
+        return str(actor.scheduler.set_limit("shop", self.random.choice((1, 1, 2, 3))))
 
     def freeze(self, actor: Actor) -> str:
         return str(actor.scheduler.freeze())
@@ -182,6 +210,8 @@ class World:
         if self._has_calendars and self.random.random() < 0.7:
             spec = Spec.coerce(options["spec"])
             options["spec"] = replace(spec, exclude=(*spec.exclude, *self.random.sample(CALENDARS, 1)))
+        if self._has_limits and self.random.random() < 0.6:
+            options |= {"limit": "shop", "limit_running": self.random.choice((1, 2, 2))}
         return options
 
     def come_after(self, actor: Actor) -> str:
@@ -287,6 +317,8 @@ class World:
         if job is None:
             return None
         claim = execution.claim_run(actor.scheduler.runtime, job)
+        if claim is None and self._has_limits:  # it may have been passed over
+            claim = execution._leave(actor.scheduler.runtime, job, None)
         if claim is None:
             return f"{job} is stale"
         assert (claim.run.attempt, claim.run.delivery) == (job.attempt, job.delivery), f"{job} is stale and was started"
@@ -374,7 +406,9 @@ class World:
 
     def _check(self) -> None:
         was_on, self.faults.is_on = self.faults.is_on, False
-        check_invariants(self._first.scheduler.runtime, with_redis=False, skew=self.skew)
+        check_invariants(
+            self._first.scheduler.runtime, with_redis=False, skew=self.skew, lowers_limits=self._has_limits
+        )
         self.faults.is_on = was_on
 
     @property
@@ -423,7 +457,7 @@ class World:
 
     def _check_rest(self) -> None:
         runtime = self._first.scheduler.runtime
-        check_invariants(runtime, with_redis=False, skew=self.skew)
+        check_invariants(runtime, with_redis=False, skew=self.skew, lowers_limits=self._has_limits)
         i8_executions(runtime, self.executed.elements())
         check_rest(runtime, self.network)
         assert [*nothing_owed(runtime, read_stories(runtime))] == []
@@ -460,6 +494,7 @@ _CHANCES: dict[Act, int] = {
     World.set_calendar: 0,
     World.delete_calendar: 0,
     World.come_after: 0,
+    World.set_limit: 0,
 }
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
