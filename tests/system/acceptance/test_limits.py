@@ -1,4 +1,4 @@
-"""Real workers of each kind, killed, and a Redis that is emptied: never more of a group run than its number, all end."""
+"""Real workers of each kind, killed, and a Redis that is emptied: never more of a group run than its number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
     seen: list[int] = []
 
     def ended() -> int:
-        counts = live.scheduler.runtime.database.read(lambda c: {row[0]: row[1] for row in c.execute(STATUSES)})
+        counts: dict[str, int] = live.scheduler.runtime.database.read(
+            lambda connection: {row[0]: row[1] for row in connection.execute(STATUSES)}
+        )
         seen.append(counts.get("running", 0))
         return counts.get("succeeded", 0)
 
