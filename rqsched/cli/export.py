@@ -16,6 +16,7 @@ from rqsched.cli.schedule_file import Format
 from rqsched.config import Settings
 from rqsched.core.model import TASK, Schedule, ScheduleStatus
 from rqsched.errors import InvalidInputError
+from rqsched.spec.calendars import Calendar
 
 app = typer.Typer(add_completion=False)
 
@@ -34,6 +35,8 @@ class _Exported(NamedTuple):
     """Those that are left out because they are done."""
     urls: list[str]
     """Those with URLs, which may be secrets."""
+    calendars: dict[str, Calendar]
+    """Those of the namespace that the schedules of the file name."""
 
 
 @command(app)
@@ -70,7 +73,7 @@ def export(
     if file is None and session.writer.is_lines:
         session.writer.lines(found.entries)
         return
-    text = schedule_file.text_of(found.entries, form, head=told)
+    text = schedule_file.text_of(found.entries, form, head=told, calendars=found.calendars.values())
     if file is None:
         session.writer.document(text)
         return
@@ -98,7 +101,7 @@ def _format(file: Path | None, given: Format | None, output: Output) -> Format:
 
 
 def _exported(schedules: Iterable[Schedule], settings: Settings, *, is_done_wanted: bool) -> _Exported:
-    found = _Exported([], {}, [], [], [])
+    found = _Exported([], {}, [], [], [], {})
     for schedule in schedules:
         named = schedule.schedule_id
         if schedule.definition.managed_by == TASK:
@@ -110,6 +113,7 @@ def _exported(schedules: Iterable[Schedule], settings: Settings, *, is_done_want
         else:
             entry = schedule_file.entry_of(schedule, settings)
             found.entries.append(entry)
+            found.calendars.update({one.name: one for one in schedule.contents if not one.is_shared})
             if {"webhook", "heartbeat"} & entry.get("notifications", {}).keys():
                 found.urls.append(named)
     return found

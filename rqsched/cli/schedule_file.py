@@ -16,7 +16,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ from rqsched.core.payload import loads
 from rqsched.core.policy import Policies, RetryPolicy, no_retry
 from rqsched.core.schedule_options import value_of
 from rqsched.errors import ConfigError, InvalidInputError, did_you_mean
+from rqsched.spec.calendars import Calendar, require_entries, require_name
 from rqsched.spec.duration import in_one_unit, to_span
 from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 
@@ -45,6 +46,8 @@ _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
 _KEYS = tuple(dict.fromkeys([*_OWN[:-1], *OPTIONS, "note"]))
 """The keys of an entry in the order in which they are written."""
 _ENTRIES = "schedules"
+_CALENDARS, _OF_CALENDARS = "calendars", ("exclude", "description", "source", "reaches")
+"""The table beside the list, and the keys of a calendar in it."""
 _BESIDE = ("$schema", "$comment")
 """What JSON, which has no comments, may have beside the entries."""
 _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
@@ -85,12 +88,55 @@ def read(path: Path) -> list[Declaration]:
     entries = found
     if isinstance(found, Mapping):
         entries = found.get(_ENTRIES)
-        for name in sorted({str(name) for name in found} - {_ENTRIES, *_BESIDE}):  # perhaps a table that is misspelt
-            hint = did_you_mean(name, [_ENTRIES])
+        for name in sorted({str(name) for name in found} - {_ENTRIES, _CALENDARS, *_BESIDE}):  # perhaps misspelt
+            hint = did_you_mean(name, [_ENTRIES, _CALENDARS])
             _log.warning("%s: %s is not a key of this file and is ignored%s", path.name, name, hint)
     if not isinstance(entries, list):
         raise InvalidInputError(path.name, "has no list of schedules; see docs/cli.md for the form")
     return [_numbered(index, entry) for index, entry in enumerate(entries)]
+
+
+def read_calendars(path: Path) -> list[Calendar]:
+    """Read the calendars that a file of declarations has beside its list; raises InvalidInputError that names one."""
+    found = _parse(path)
+    tables = found.get(_CALENDARS) if isinstance(found, Mapping) else None
+    if tables is None:
+        return []
+    if not isinstance(tables, Mapping):
+        raise InvalidInputError(_CALENDARS, "must be a table of calendars by name, each with exclude")
+    return [_calendar_of(str(name), table) for name, table in sorted(tables.items(), key=str)]
+
+
+def _calendar_of(name: str, table: object) -> Calendar:
+    field = f"{_CALENDARS}.{name}"
+    if not isinstance(table, Mapping):
+        raise InvalidInputError(field, "must be a table with exclude")
+    for key in sorted({str(key) for key in table} - {*_OF_CALENDARS}):
+        hint = did_you_mean(key, _OF_CALENDARS) or f"; the keys are {', '.join(_OF_CALENDARS)}"
+        raise InvalidInputError(f"{field}.{key}", f"is not known{hint}")
+    told = {key: table.get(key) for key in ("description", "source")}
+    for key, value in told.items():
+        if value is not None and not isinstance(value, str):
+            raise InvalidInputError(f"{field}.{key}", f"must be text, not {type(value).__name__}")
+    exclude = require_entries(table.get("exclude") or (), f"{field}.exclude")
+    return Calendar(
+        require_name(name, field), exclude, "", reaches=_day(f"{field}.reaches", table.get("reaches")), **told
+    )
+
+
+def _day(field: str, value: object) -> date | None:
+    if value is None or (isinstance(value, date) and not isinstance(value, datetime)):
+        return value
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        raise InvalidInputError(field, f"{str(value)[:32]!r} is not a date; write 2028-12-31") from None
+
+
+def calendar_of(calendar: Calendar) -> dict[str, Any]:
+    """Return what a file says of a calendar."""
+    found = {name: calendar.to_dict()[name] for name in _OF_CALENDARS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _parse(path: Path) -> Any:
@@ -363,24 +409,31 @@ def text_of(
     *,
     head: Sequence[str] = (),
     remarks: Mapping[str, Sequence[str]] | None = None,
+    calendars: Iterable[Calendar] = (),
 ) -> str:
-    """Write entries that are `tidied`, sorted by id. `read` reads what is written.
+    """Write entries that are `tidied`, sorted by id, and calendars. `read` reads what is written.
 
     `head` are lines of comment at the top, `remarks` lines above the entry of an id. JSON has them in `$comment`.
     """
     ordered = sorted(entries, key=lambda entry: str(entry["schedule_id"]))
     said = remarks or {}
+    tables = {one.name: calendar_of(one) for one in sorted(calendars, key=lambda one: one.name)}
     if form is Format.JSON:
         about = [f"{entry['schedule_id']}: {line}" for entry in ordered for line in said.get(entry["schedule_id"], ())]
         comments = {"$comment": [*head, *about]} if head or about else {}
-        return json.dumps({**comments, _ENTRIES: ordered}, indent=2, ensure_ascii=False) + "\n"
+        beside = {_CALENDARS: tables} if tables else {}
+        return json.dumps({**comments, **beside, _ENTRIES: ordered}, indent=2, ensure_ascii=False) + "\n"
     is_toml = form is Format.TOML
     blocks = [
         _comment(said.get(entry["schedule_id"], ())) + (_toml_of if is_toml else _yaml_of)(entry) for entry in ordered
     ]
     opening = "" if is_toml else f"{_ENTRIES}:\n"
     empty = f"{_ENTRIES} = []\n" if is_toml else f"{_ENTRIES}: []\n"
-    return _comment(head) + ("\n" if head else "") + (opening + "\n".join(blocks) if blocks else empty)
+    written = [_toml(tables) if is_toml else _yaml_text(tables)] if tables else []
+    body = opening + "\n".join(blocks) if blocks else empty
+    if is_toml and not blocks:  # a key of the file stands before its tables
+        return _comment(head) + ("\n" if head else "") + "\n".join([body, *written])
+    return _comment(head) + ("\n" if head else "") + "\n".join([*written, body])
 
 
 def write(file: Path, text: str) -> None:
@@ -404,15 +457,33 @@ def _comment(lines: Iterable[str]) -> str:
     return "".join(f"# {shown(line)}\n" for line in lines)
 
 
-def _toml_of(entry: Mapping[str, Any]) -> str:
+def _tomlkit() -> Any:
     try:
         import tomlkit  # noqa: PLC0415 - most commands write no TOML
     except ImportError as error:
         raise ConfigError("writing TOML needs tomlkit; pip install 'rqsched[cli]' brings it.") from error
+    return tomlkit
+
+
+def _toml(tables: Mapping[str, Any]) -> str:
+    text: str = _tomlkit().dumps({_CALENDARS: dict(tables)})
+    return text
+
+
+def _yaml_text(tables: Mapping[str, Any]) -> str:
+    is_printable = json.dumps(tables, ensure_ascii=False).isprintable()
+    text: str = _yaml().safe_dump(
+        {_CALENDARS: dict(tables)}, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING
+    )
+    return text
+
+
+def _toml_of(entry: Mapping[str, Any]) -> str:
     sayable = {
         name: json.dumps(value, ensure_ascii=False) if _has_null(value) else value for name, value in entry.items()
     }
-    return tomlkit.dumps({_ENTRIES: [sayable]})
+    text: str = _tomlkit().dumps({_ENTRIES: [sayable]})
+    return text
 
 
 def _has_null(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from rqsched.core.notifications import hidden
 from rqsched.core.payload import loads
 from rqsched.core.results import Synced
 from rqsched.errors import InvalidInputError
+from rqsched.spec.calendars import Calendar
 
 app = typer.Typer(add_completion=False)
 
@@ -62,6 +64,7 @@ def sync(
             )
     else:
         declared = schedule_file.read(file)
+        _calendars(session, schedule_file.read_calendars(file), is_preview=dry_run or diff)
     if diff:
         plan = plan_sync(session.scheduler, declared, prune=prune, namespace=session.namespace)
         if _show_differences(session, plan):
@@ -79,6 +82,23 @@ def sync(
             progress=lambda *_: advance(1),
         )
     _show(session, synced, "")
+
+
+def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bool) -> None:
+    """Set the calendars of a file, before the schedules that name them; a calendar that it lacks is left as it is."""
+    of = session.scheduler.calendars
+    known = {one.name: one for one in of.list(namespace=session.namespace)}
+    for one in declared:
+        if (have := known.get(one.name)) and schedule_file.calendar_of(have) == schedule_file.calendar_of(one):
+            continue
+        session.writer.say(
+            f"Calendar {one.name}: {'would be ' if is_preview else ''}{'changed' if have else 'created'}."
+        )
+        if not is_preview:
+            of.set(
+                one.name, one.exclude, namespace=session.namespace, description=one.description, source=one.source,
+                reaches=one.reaches, context=session.context,
+            )  # fmt: skip
 
 
 def _show(session: Session, synced: Synced, intro: str) -> None:

@@ -176,3 +176,43 @@ def test_doctor_warns_before_a_calendar_in_use_ends(cli: Cli) -> None:
     assert (found["level"], found["detail"]) == (
         "warning", f"nothing is excluded any more after: holidays ends {soon}",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["toml", "yaml", "json"])
+def test_file_of_schedules_has_the_calendars_that_they_name(cli: Cli, tmp_path: Path, form: str) -> None:
+    cli.scheduler.calendars.set("holidays", ["2026-12-25", "Sun"], description="closed \x7f\U0001f384", reaches=TODAY)
+    cli.scheduler.calendars.set("unused", ["Sat"])
+    cli.scheduler.create("nightly", HELLO, Cron("0 9 * * *"), exclude=["holidays", "Sat"])
+    file = tmp_path / f"schedules.{form}"
+    cli("export", str(file))
+    before = cli.scheduler.calendars.get("holidays")
+    cli.scheduler.get("nightly").delete()
+    cli.scheduler.calendars.delete("holidays")
+
+    assert "Calendar holidays: created." in cli("sync", str(file)).out
+
+    after = cli.scheduler.calendars.get("holidays")
+    assert (after.exclude, after.description, after.reaches) == (before.exclude, before.description, before.reaches)
+    assert cli.scheduler.get("nightly").state.spec.exclude == ("Sat", "holidays")
+    assert "Calendar" not in cli("sync", str(file)).out
+    cli.scheduler.calendars.set("holidays", ["2026-12-24"])
+    assert "would be changed" in cli("sync", str(file), "--dry-run").out
+    assert cli.scheduler.calendars.get("holidays").exclude == ("2026-12-24",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[calendars.holidays]\nexcludes = []", "did you mean exclude"),
+        ("[calendars.Sat]\nexclude = []", "no day of the week"),
+        ("[calendars.holidays]\nexclude = ['25.12.']", "calendars.holidays.exclude"),
+        ("[calendars.holidays]\nexclude = []\nreaches = 'soon'", "is not a date"),
+        ("[calendars.holidays]\nexclude = []\ndescription = 3", "must be text"),
+        ("calendars = 3", "must be a table"),
+    ],
+)
+def test_calendar_of_a_file_that_cannot_be_is_refused(cli: Cli, tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "schedules.toml"
+    file.write_text("schedules = []\n" + text + "\n" if "[" in text[:1] else f"{text}\nschedules = []\n")
+    assert told in cli("sync", str(file), code=2).err
+    assert cli.scheduler.calendars.list() == []
