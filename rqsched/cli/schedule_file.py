@@ -119,9 +119,8 @@ def _calendar_of(name: str, table: object) -> Calendar:
         if value is not None and not isinstance(value, str):
             raise InvalidInputError(f"{field}.{key}", f"must be text, not {type(value).__name__}")
     exclude = require_entries(table.get("exclude") or (), f"{field}.exclude")
-    return Calendar(
-        require_name(name, field), exclude, "", reaches=_day(f"{field}.reaches", table.get("reaches")), **told
-    )
+    reaches = _day(f"{field}.reaches", table.get("reaches"))
+    return replace(Calendar(require_name(name, field), exclude, ""), reaches=reaches, **told)
 
 
 def _day(field: str, value: object) -> date | None:

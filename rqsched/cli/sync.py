@@ -91,9 +91,8 @@ def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bo
     for one in declared:
         if (have := known.get(one.name)) and schedule_file.calendar_of(have) == schedule_file.calendar_of(one):
             continue
-        session.writer.say(
-            f"Calendar {one.name}: {'would be ' if is_preview else ''}{'changed' if have else 'created'}."
-        )
+        outcome = "changed" if have else "created"
+        session.writer.say(f"Calendar {one.name}: {'would be ' if is_preview else ''}{outcome}.")
         if not is_preview:
             of.set(
                 one.name, one.exclude, namespace=session.namespace, description=one.description, source=one.source,
