@@ -120,7 +120,8 @@ def _calendar_of(name: str, table: object) -> Calendar:
             raise InvalidInputError(f"{field}.{key}", f"must be text, not {type(value).__name__}")
     exclude = require_entries(table.get("exclude") or (), f"{field}.exclude")
     reaches = _day(f"{field}.reaches", table.get("reaches"))
-    return replace(Calendar(require_name(name, field), exclude, ""), reaches=reaches, **told)
+    named = require_name(name, field)
+    return Calendar(named, exclude, "", reaches=reaches, description=told["description"], source=told["source"])
 
 
 def _day(field: str, value: object) -> date | None:
