@@ -273,6 +273,52 @@ def require_accessible(page: Page, what: str) -> None:
     page.set_viewport_size(DESKTOP)
 
 
+@pytest.mark.every_database
+def test_when_it_does_not_fire_is_filled_in_previewed_refused_and_kept(browser: Browser, any_pages: LivePages) -> None:
+    """Exclusions, changes of clocks, a spread and the time to start within, in the form."""
+    scheduler = any_pages.live.scheduler
+    with any_pages.viewer(browser, is_complaint=lambda text: "422" not in text) as page:  # what is refused
+        page.goto("/schedules/new")
+        page.locator("[name=schedule_id]").fill("nightly")
+        page.locator("[name=workflow]").fill(NOTE)
+        page.locator("[name=timing]").fill("30 2 * * *")
+        page.locator("[name=timezone]").fill("America/New_York")
+        preview = page.locator("#preview")
+        expect(preview).to_contain_text("fires at 03:30 (dst_gap=shift)")
+        page.get_by_label("Local times that the clock leaves out").select_option("skip")
+        expect(preview).to_contain_text("does not fire (dst_gap=skip)")
+        page.get_by_label("Local times that it shows twice").select_option("both")
+        page.get_by_label("Not at these times").fill("Mon, Tue, Wed, Thu, Fri, Sat, Sun")
+        expect(preview).not_to_contain_text("dst_gap=skip")
+        page.get_by_label("Not at these times").fill("Sat, Sun\n2026-02-30")
+        expect(preview).to_contain_text("2026-02-30")
+        require_accessible(page, "a preview that refuses")
+        page.get_by_role("button", name="Create").click()
+        expect(page.locator("label.refused")).to_contain_text("Not at these times")
+        expect(page.get_by_label("Local times that the clock leaves out")).to_have_value("skip")
+
+        page.get_by_label("Not at these times").fill("Sat\n2026-12-25")
+        page.get_by_label("Spread").fill("10m")
+        page.get_by_text("More options").click()
+        page.locator("[name=start_within]").fill("30m")
+        require_accessible(page, "the form with every option open")
+        page.get_by_role("button", name="Create").click()
+        expect(page.get_by_role("status")).to_contain_text("nightly is created. 02:30 does not occur on")
+        require_accessible(page, "the page of a schedule with exclusions")
+
+        stored = scheduler.get("nightly")
+        spec, policies = stored.state.spec, stored.state.policies
+        assert (spec.dst_gap, spec.dst_fold, {*spec.exclude}) == ("skip", "both", {"Sat", "2026-12-25"})
+        assert (policies.spread, policies.start_within) == (timedelta(minutes=10), timedelta(minutes=30))
+        page.get_by_role("link", name="Edit").click()
+        page.locator("[name=spread]").fill("20m")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_contain_text("nightly")
+    stored = scheduler.get("nightly")
+    assert stored.state.spec == spec
+    assert stored.state.policies == replace(policies, spread=timedelta(minutes=20))
+
+
 def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any_pages: LivePages) -> None:
     live, many = any_pages.live, PAGE + 10
     model = live.note_every("model", "0 2 * * *", labels={"team": "billing"})
