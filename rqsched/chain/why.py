@@ -219,15 +219,11 @@ class _Question:
 
     def told_of(self, hold: Hold) -> str:
         """Say a hold as a sentence."""
-        by = "" if hold.by is None else f", by {hold.by}"
-        since = self.clock(hold.since or self.at)
-        what, held, end = "Everything", "held", "`rqsched release`"
-        if hold.namespace is not None:
-            what, held, end = f"The namespace {hold.namespace}", "frozen", f"`rqsched thaw {hold.namespace}`"
-        text = f"{what} has been {held} since {since}{by}, and nothing begins before {end}"
-        if hold.released_at is not None:
-            text = f"{what} was {held} from {since} to {self.clock(hold.released_at)}{by}"
-        return _ended(text + ("" if hold.reason is None else f": {hold.reason}"))
+        told = hold.told(self.clock)
+        if hold.released_at is None:
+            end = "release" if hold.namespace is None else f"thaw {hold.namespace}"
+            told += f", and nothing begins before `rqsched {end}`"
+        return _ended(told[0].upper() + told[1:] + ("" if hold.reason is None else f": {hold.reason}"))
 
     def before_creation(self) -> Why:
         """Answer for an instant before there was the schedule: from the one that had its id then, if one had."""

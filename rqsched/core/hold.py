@@ -6,6 +6,7 @@ A freeze is the hold of one namespace, and its end a thaw.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -73,6 +74,15 @@ class Hold:
         """Say whether it is recorded that this hold was on at an instant."""
         ends_later = bool(self.kept_in) if self.released_at is None else at < self.released_at
         return self.since is not None and self.since <= at and ends_later
+
+    def told(self, say: Callable[[datetime], str]) -> str:
+        """Return as a clause what was held, from when to when and by whom; `say` writes an instant."""
+        what, held = "everything", "held"
+        if self.namespace is not None:
+            what, held = f"the namespace {self.namespace}", "frozen"
+        since, until = (None if at is None else say(at) for at in (self.since, self.released_at))
+        when = f"has been {held} since {since}" if until is None else f"was {held} from {since} to {until}"
+        return f"{what} {when}" + (f", by {self.by}" if self.by else "")
 
     def __str__(self) -> str:
         """Say since when, by whom and why."""

@@ -232,10 +232,9 @@ def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omissio
             or (hold.released_at is not None and hold.released_at <= gap.first)
         ):
             continue
-        since, until = (at and f"{at.astimezone(zone):%a %d %b %H:%M}" for at in (hold.since, hold.released_at))
-        what, held = ("everything", "held") if hold.namespace is None else ("the namespace", "frozen")
-        told = f"{what} was {held} from {since} to {until}" if until else f"{what} has been {held} since {since}"
-        told += (f", by {hold.by}" if hold.by else "") + (f" ({hold.reason})" if hold.reason else "")
+        told = hold.told(lambda at: f"{at.astimezone(zone):%a %d %b %H:%M}") + (
+            f" ({hold.reason})" if hold.reason else ""
+        )
         is_whole = hold.covers(gap.first) and hold.covers(gap.last)
         why = gap.why.replace(NOTHING_FIRED, told, 1) if is_whole and NOTHING_FIRED in gap.why else f"{gap.why}; {told}"
         return replace(gap, why=why)

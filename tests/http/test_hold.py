@@ -198,7 +198,7 @@ def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web:
     assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
     assert "Nothing begins" not in told
     assert statuses(schedule) == []
-    assert "the namespace was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    assert "the namespace default was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
     audit = pages.get("/audit")
     assert "the &lt;last&gt; server moves" in audit
     assert "it has moved" in audit
