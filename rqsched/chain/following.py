@@ -83,7 +83,11 @@ def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> 
 
 def _follow_some(runtime: Runtime, uid: str, *, skip_locked: bool) -> int:
     """Follow the oldest of what is owed to a schedule and due; returns how many ends that were."""
-    done, _ = _follow(runtime, uid, partial(decide_after, env=runtime.settings.env), skip_locked=skip_locked)
+    # Of the process that ended the upstream's run this is the span of that attempt.
+    span = None if runtime.tracing is None else runtime.tracing.traceparent
+    asked = None if span is None else CommandContext(traceparent=span)
+    decide = partial(decide_after, env=runtime.settings.env, asked=asked)
+    done, _ = _follow(runtime, uid, decide, skip_locked=skip_locked)
     return done
 
 

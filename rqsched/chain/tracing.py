@@ -200,7 +200,8 @@ class Tracing:
         parent, links = None, list[Link]()
         if run is not None:
             is_near = began is None or began - run.created_at <= NEAR
-            belongs = is_near and run.kind is not RunKind.BACKFILL and not is_many
+            # What comes after another run is no part of it: both are linked.
+            belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and not is_many
             parent, links = _place(_read(run.traceparent), belongs=belongs)
         attributes |= {OPERATION: operation, OPERATION_TYPE: "process"}
         with self._current(name, parent, SpanKind.CONSUMER, attributes, links):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rqsched import current_run
+from rqsched import After, current_run
 from rqsched.core.audit import CommandContext
 from rqsched.core.policy import RetryPolicy
 from rqsched.core.traceparent import parse_traceparent
@@ -176,6 +176,19 @@ def test_runs_of_a_backfill_have_traces_of_their_own_that_are_linked_to_whoever_
     found = spans.named("run note")
     assert len({one.trace for one in found}) == len(found) == 2
     assert {(one.parent, one.links) for one in found} == {(None, (present(parse_traceparent(CALLER)).span_id,))}
+
+
+def test_what_comes_after_a_run_has_a_trace_of_its_own_that_is_linked_to_that_attempt(env: Env, spans: Spans) -> None:
+    nightly = env.create("nightly")
+    env.register("report", lambda: None)
+    report = env.create("report", After("nightly"), "report")
+    env.run_next(nightly)
+    env.work()
+
+    before, after = spans.one("run note"), spans.one("run report")
+    assert newest(report).state.traceparent == before.traceparent
+    assert (after.parent, after.links, after.trace == before.trace) == (None, (before.span,), False)
+    assert after.attributes["rqsched.run.kind"] == "after"
 
 
 def test_targets_belong_to_the_trace_of_their_run(env: Env, spans: Spans) -> None:
