@@ -43,6 +43,7 @@ from rqsched.errors import InvalidDurationError, InvalidInputError, did_you_mean
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.members import Cron
 from rqsched.spec.spec import Spec
+from rqsched.spec.words import after_in_words
 from rqsched.spec.zones import require_timezone, spans_from
 
 MOST_DECIDED = 3_000_000
@@ -197,6 +198,10 @@ class _Simulating:
                 continue
             if schedule.spec.newer:
                 text = f"its timing says what only a newer release of rqsched knows ({schedule.spec.newer})"
+                self._not_simulated.append(NotSimulated(one.name, text))
+                continue
+            if schedule.spec.after is not None:
+                text = f"it comes {after_in_words(schedule.spec.after)}, and has no times of its own"
                 self._not_simulated.append(NotSimulated(one.name, text))
                 continue
             self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one)]

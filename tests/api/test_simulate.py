@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, Options, Scheduler, Simulation
+from rqsched import After, Cron, Every, Options, Scheduler, Simulation
 from rqsched.api.declarations import Declaration
 from rqsched.api.simulating import simulate, wanted_of
 from rqsched.api.simulation_entries import declared, stored
@@ -190,6 +190,16 @@ def test_what_ends_by_itself_and_what_is_paused_is_simulated_as_it_will_be(env: 
     assert "Paused, and not to be resumed by itself: 1." in found.assumed
     later = env.scheduler.simulate(NOON + 2 * HOUR, NOON + 10 * HOUR)
     assert {one.name: one.fires for one in later.schedules}["few"] == 2
+
+
+def test_what_comes_after_another_has_no_times_and_is_listed(env: Env) -> None:
+    env.create("nightly", Every("1h"))
+    env.create("report", After("nightly"))
+    found = env.scheduler.simulate(NOON, NOON + DAY)
+    assert [one.name for one in found.schedules] == ["nightly"]
+    assert [(one.name, one.what.partition(",")[0]) for one in found.not_simulated] == [
+        ("report", "it comes after each success of nightly")
+    ]
 
 
 def test_what_is_not_simulated_is_listed(env: Env) -> None:
