@@ -20,7 +20,7 @@ from rqsched.core.limit import split_key
 from rqsched.core.model import Change, Run
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription
-from rqsched.errors import BackendUnavailableError, LimitConflictError, LimitNotFoundError
+from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
 from rqsched.store import limits as store
 from rqsched.store import reconcile_queries
 from rqsched.store.database import Connection, Database
@@ -62,13 +62,14 @@ class Limits:
                     continue
                 if after.is_in_line:
                     joined.add(after.limit_group)
-                elif before.takes_place and not after.takes_place:
+                elif not after.takes_place and (before.takes_place or before.is_in_line):
+                    # Who leaves the line may have been held, and so left out, when a place was given.
                     left.add(after.limit_group)
         if not joined and not left:
             return
         try:
             self.grant(joined | {group for group in left - joined if self._wants(group)})
-        except (BackendUnavailableError, RedisError) as error:
+        except (RqschedError, RedisError) as error:
             _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
     def _wants(self, group: str) -> bool:
@@ -76,11 +77,12 @@ class Limits:
         look = database.transact_alone if database.takes_single_statements else database.read
         return look(partial(store.wants, group=group))
 
-    def grant(self, groups: Iterable[str]) -> int:
+    def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
 
-        While everything is held, or their namespace is frozen, none is given. Raises RedisError when those that got
-        one cannot be delivered: reconcile does so then.
+        While everything is held, or their namespace is frozen, none is given; with `skip_locked`, none of a group that
+        another transaction holds. Raises RedisError when those that got one cannot be delivered: reconcile does so
+        then.
         """
         frozen = self._parts.hold.frozen
         free = sorted(group for group in groups if split_key(group)[0] not in frozen)
@@ -89,13 +91,14 @@ class Limits:
         given = 0
         for start in range(0, len(free), _AT_ONCE):
             some = free[start : start + _AT_ONCE]
-            given += self._deliver(self._parts.database.transact(partial(self._grant, groups=some)))
+            work = partial(self._grant, groups=some, skip_locked=skip_locked)
+            given += self._deliver(self._parts.database.transact(work))
         return given
 
     def _grant(
-        self, connection: Connection, groups: Sequence[str], asked: str | None = None
+        self, connection: Connection, groups: Sequence[str], asked: str | None = None, *, skip_locked: bool = False
     ) -> tuple[list[Run], Mapping[str, tuple[str, str]]]:
-        runs = store.grant(connection, groups, self._parts.now(), asked)
+        runs = store.grant(connection, groups, self._parts.now(), asked, skip_locked=skip_locked)
         uids = [run.schedule_uid for run in runs]
         return runs, reconcile_queries.names_of(connection, uids) if runs else {}
 
@@ -149,7 +152,7 @@ class Limits:
         after: str | None = None
         while True:
             groups, after = self._parts.database.read(partial(work, after=after, limit=_AT_ONCE))
-            yield len(groups), self.grant(groups)
+            yield len(groups), self.grant(groups, skip_locked=True)
             if after is None:
                 break
         empty, _ = self._parts.database.read(partial(store.empty, after=None, limit=_AT_ONCE))
@@ -176,11 +179,16 @@ def require_groups(connection: Connection, changes: Sequence[Change], now: datet
             wanted.setdefault(after.limit_group or "", []).append(told)
     if not wanted:
         return
-    for group, given_by in sorted(wanted.items()):
-        number = next((given for _, given in given_by if given is not None), None)
-        if number is not None:
-            store.make(connection, group, number, now)
-    known = store.lock(connection, wanted)
+    numbers = {
+        group: next((given for _, given in given_by if given is not None), None)
+        for group, given_by in sorted(wanted.items())
+    }
+    known = dict[str, int]()
+    for _ in range(2):  # one that was empty may be removed between the two statements, not twice
+        for group, number in numbers.items():
+            if number is not None and group not in known:
+                store.make(connection, group, number, now)
+        known = store.keep(connection, wanted)
     for group, given_by in sorted(wanted.items()):
         for schedule_id, given in given_by:
             if group not in known or given not in {None, known[group]}:

@@ -121,6 +121,15 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
     return free > 0 and (not unclaimed or free * 4 >= number)
 
 
+def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
+    """Return how many places `decide_grants` may give at most: more of the line need not be read, but for one."""
+    return max(number - running - sum(not _is_old(one, now) for one in unclaimed), 0)
+
+
+def _is_old(granted: Waiting, now: datetime) -> bool:
+    return granted.granted_at is not None and now - granted.granted_at >= GRANT_LIFE
+
+
 def decide_grants(
     number: int,
     *,
@@ -132,10 +141,10 @@ def decide_grants(
 ) -> Grants:
     """Decide who of a group gets a place; never are more of it given than `number`.
 
-    `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: as many as
-    there are places. The first in line come first. Grants that are too old go to others where somebody waits. `asked`
-    is a run that a worker holds: it has its place in the line, and goes before grants of later runs that nobody has
-    claimed. Where the number was lowered, the latest grants that nobody has claimed are taken back.
+    `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: one more than
+    `most_given`. The first in line come first. Grants that are too old go to others where somebody waits. `asked` is a
+    run that a worker holds: it has its place in the line, and goes before grants of later runs that nobody has claimed.
+    Where the number was lowered, the latest grants that nobody has claimed are taken back.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
@@ -151,7 +160,7 @@ def decide_grants(
 
     for one in sorted(unclaimed, key=_place, reverse=True)[: max(-free(), 0)]:
         pass_over(one.uid)
-    old = [one for one in held.values() if one.granted_at is not None and now - one.granted_at >= GRANT_LIFE]
+    old = [one for one in held.values() if _is_old(one, now)]
     for one in sorted(old, key=_place):
         if len(candidates) > free():
             pass_over(one.uid)

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.limit import Waiting, decide_grants, key_of, split_key, wants_grants
+from rqsched.core.limit import Waiting, decide_grants, key_of, most_given, split_key, wants_grants
 from rqsched.core.model import Run, RunStatus
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of
@@ -39,12 +39,28 @@ _IS_UNCLAIMED = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & ru
 _IS_RUNNING = IS_LIMITED & (runs.c.status == constant(RunStatus.RUNNING))
 
 
-def lock(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
-    """Lock the rows of groups, in one order for all; returns the numbers of those that there are."""
+def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, int]:
+    """Lock the rows of groups, in one order for all; returns the numbers of those that there are.
+
+    `skip_locked` leaves out those that another transaction holds.
+    """
+    locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)
+    return {row.limit_group: row.number for row in connection.execute(locked)}
+
+
+def keep(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
+    """Keep groups from being removed before this transaction is over; returns the numbers of those that there are.
+
+    Grants go on beside it: a caller's transaction may be a long one.
+    """
+    kept = _find(connection, groups).with_for_update(read=True, key_share=True)
+    return {row.limit_group: row.number for row in connection.execute(kept)}
+
+
+def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[tuple[str, int]]:
     found = sa.select(limits.c.limit_group, limits.c.number)
     found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))
-    locked = found.order_by(limits.c.limit_group).with_for_update(key_share=True)
-    return {row.limit_group: row.number for row in connection.execute(locked)}
+    return found.order_by(limits.c.limit_group)
 
 
 def make(connection: Connection, group: str, number: int, now: datetime) -> None:
@@ -59,13 +75,20 @@ def set_number(connection: Connection, group: str, number: int) -> None:
     connection.execute(sa.update(limits).where(limits.c.limit_group == group).values(number=number))
 
 
-def grant(connection: Connection, groups: Iterable[str], now: datetime, asked: str | None = None) -> list[Run]:
+def grant(
+    connection: Connection,
+    groups: Iterable[str],
+    now: datetime,
+    asked: str | None = None,
+    *,
+    skip_locked: bool = False,
+) -> list[Run]:
     """Give the free places of these groups to the first in their lines; returns the runs that got one.
 
     `asked` is a run that a worker holds (`core.limit.decide_grants`). Without a place it is in line from here on, and
-    another delivery will carry it.
+    another delivery will carry it. `skip_locked` leaves out groups that another transaction holds.
     """
-    numbers = lock(connection, groups)
+    numbers = lock(connection, groups, skip_locked=skip_locked)
     if not numbers:
         return []
     group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, asked)
@@ -73,11 +96,12 @@ def grant(connection: Connection, groups: Iterable[str], now: datetime, asked: s
     running = _running(connection, numbers)
     given = list[str]()
     for group, number in numbers.items():
+        most = most_given(number, running.get(group, 0), unclaimed[group], now)
         grants = decide_grants(
             number,
             running=running.get(group, 0),
             unclaimed=unclaimed[group],
-            line=first_in_line(connection, group, number + 1, now),
+            line=first_in_line(connection, group, most + 1, now),
             asked=waiting if group == group_of_asked else None,
             now=now,
         )
@@ -210,8 +234,9 @@ _IS_EMPTY = ~_NAMED & ~sa.exists().where(runs.c.limit_group == limits.c.limit_gr
 
 
 def remove_empty(connection: Connection, groups: Sequence[str]) -> int:
-    """Remove groups that are empty still, once nobody holds their rows; returns how many."""
-    locked = sorted(lock(connection, groups))
+    """Remove groups that are empty still and whose rows nobody holds; returns how many."""
+    free = _find(connection, groups).with_for_update(skip_locked=True)
+    locked = [row.limit_group for row in connection.execute(free)]
     is_one = dialect_of(connection).one_of(limits.c.limit_group, locked)
     return connection.execute(sa.delete(limits).where(is_one, _IS_EMPTY)).rowcount
 

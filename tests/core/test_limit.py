@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqsched.core.limit import GRANT_LIFE, Grants, Waiting, decide_grants, key_of, name_of, split_key, wants_grants
+from rqsched.core.limit import (
+    GRANT_LIFE,
+    Grants,
+    Waiting,
+    decide_grants,
+    key_of,
+    most_given,
+    name_of,
+    split_key,
+    wants_grants,
+)
 from rqsched.errors import InvalidPolicyError
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -60,6 +70,19 @@ def test_never_more_than_the_number_and_the_first_in_line_come_first(
             assert not [other for other in left if other is not asked], "an old grant keeps somebody waiting"
         if one.uid in grants.passed and not is_old and running + len(unclaimed) <= number:
             assert asked is not None, "a young grant was taken back, and nobody asked"
+
+
+@given(st.integers(1, 6), st.integers(0, 8), UNCLAIMED, LINES, ASKED)
+def test_more_of_the_line_than_can_be_given_changes_nothing(
+    number: int, running: int, unclaimed: list[Waiting], line: list[Waiting], asked: Waiting | None
+) -> None:
+    ordered = sorted([*line, *([] if asked is None else [asked])], key=place)
+    first = ordered[: most_given(number, running, unclaimed, NOW) + 1]
+    of_first, of_all = (
+        decide_grants(number, running=running, unclaimed=unclaimed, line=some, asked=asked, now=NOW)
+        for some in (first, ordered)
+    )
+    assert of_first == of_all
 
 
 def test_grant_that_is_not_claimed_goes_to_the_next_after_its_time() -> None:

@@ -1,0 +1,167 @@
+"""Groups of `limit` whose row, or a run of whose line, another transaction holds, or whose grant SQL refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
+from rqsched.store.tables import limits, runs
+from tests.support.env import HOUR, SECOND, Env, newest
+from tests.support.sql import statements
+
+pytestmark = pytest.mark.postgres
+
+
+def create(env: Env, schedule_id: str, limit: str = "shop", **options: Any) -> ScheduleHandle:
+    return env.create(schedule_id, HOUR, limit=limit, **({"limit_running": 1} | options))
+
+
+def fire_all(env: Env, *schedules: ScheduleHandle) -> list[RunHandle]:
+    env.advance(HOUR)
+    made = []
+    for schedule in schedules:
+        env.advance(SECOND)
+        env.deliver(schedule.refresh())
+        made.append(newest(schedule))
+    return made
+
+
+def has_place(run: RunHandle) -> bool:
+    return run.refresh().state.granted_at is not None
+
+
+@contextmanager
+def held(env: Env, row: sa.Select[Any]) -> Iterator[None]:
+    """Another process holds a row, and is frozen."""
+    engine = sa.create_engine(env.runtime.database.url)
+    with engine.connect() as connection:
+        connection.execute(row.with_for_update(key_share=True))
+        yield
+        connection.rollback()
+    engine.dispose()
+
+
+def end_unseen(env: Env, *ended: RunHandle) -> None:
+    """Runs end in processes that die before they give their places to others."""
+    is_one = runs.c.uid.in_([run.uid for run in ended])
+    end = sa.update(runs).where(is_one).values(status="succeeded", ended_at=env.clock.now())
+    env.runtime.database.transact(lambda connection: connection.execute(end))
+
+
+def test_pass_waits_for_no_group_that_another_process_holds(postgres_env: Env) -> None:
+    env = postgres_env
+    names = {"a": "shop", "b": "shop", "c": "other", "d": "other"}
+    first, second, third, fourth = fire_all(env, *(create(env, *one) for one in names.items()))
+    end_unseen(env, first, third)
+
+    with held(env, sa.select(limits.c.number).where(limits.c.name == "shop")):
+        assert env.recover().granted == 1
+        assert [has_place(second), has_place(fourth)] == [False, True]
+
+    assert env.recover().granted == 1
+    assert has_place(second)
+
+
+def test_pass_waits_for_no_empty_group_that_another_process_holds(postgres_env: Env) -> None:
+    env = postgres_env
+    create(env, "a").delete()
+    create(env, "b", "other").delete()
+
+    with held(env, sa.select(limits.c.number).where(limits.c.name == "shop")):
+        env.recover()
+        assert [one.name for one in env.scheduler.iter_limits()] == ["shop"]
+
+    env.recover()
+    assert not env.scheduler.limits().items
+
+
+def test_schedule_of_a_callers_long_transaction_keeps_no_place_from_others(postgres_env: Env) -> None:
+    env = postgres_env
+    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    engine = sa.create_engine(env.runtime.database.url)
+    with engine.begin() as connection:
+        create(env, "c", connection=connection)
+        first.cancel()
+        assert has_place(second)
+        second.cancel()
+    engine.dispose()
+
+
+def test_group_that_a_callers_transaction_names_is_not_removed_before_its_commit(postgres_env: Env) -> None:
+    env = postgres_env
+    create(env, "a").delete()
+    engine = sa.create_engine(env.runtime.database.url)
+    with engine.begin() as connection:
+        create(env, "b", connection=connection)
+        env.recover()
+    engine.dispose()
+    assert [one.name for one in env.scheduler.iter_limits()] == ["shop"]
+
+
+def test_group_that_is_removed_while_a_schedule_joins_it_is_made_again(postgres_env: Env) -> None:
+    env = postgres_env
+    create(env, "a").delete()
+    words: list[str] = []
+
+    def remove_meanwhile(word: str) -> None:
+        if words[-1:] == ["INSERT"] and word == "SELECT":  # it has seen the row, and has not locked it
+            words.clear()
+            with other.begin() as connection:
+                connection.execute(sa.delete(limits))
+            words.append("removed")
+        if words != ["removed"]:
+            words.append(word)
+
+    other = sa.create_engine(env.runtime.database.url)
+    with statements(env.runtime, remove_meanwhile):
+        create(env, "b")
+    other.dispose()
+
+    assert words == ["removed"]
+    assert [(one.name, one.number) for one in env.scheduler.iter_limits()] == [("shop", 1)]
+
+
+def test_next_in_line_follows_when_the_first_was_held_and_leaves_the_line(postgres_env: Env) -> None:
+    """A cancel holds the first in line while a place becomes free, and cannot have seen that."""
+    env = postgres_env
+    first, second, third = fire_all(env, *(create(env, name) for name in "abc"))
+    with held(env, sa.select(runs.c.uid).where(runs.c.uid == second.uid)):
+        first.cancel()
+        assert [has_place(second), has_place(third)] == [False, False]
+
+    second.cancel()
+
+    assert has_place(third)
+
+
+STOPPED = """
+CREATE FUNCTION stopped() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '57014', MESSAGE = 'as the test wants it';
+END $$;
+CREATE TRIGGER stopped BEFORE UPDATE ON rqsched_runs FOR EACH ROW
+    WHEN (OLD.granted_at IS NULL AND NEW.granted_at IS NOT NULL) EXECUTE FUNCTION stopped();
+"""
+
+
+def test_run_succeeds_where_the_server_stops_what_gives_its_place_to_the_next(postgres_env: Env) -> None:
+    env = postgres_env
+    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    define(env, STOPPED)
+
+    env.work()
+
+    assert (first.refresh().status, has_place(second)) == ("succeeded", False)
+    assert env.redis.zcard("rq:failed:default") == 0
+    define(env, "DROP TRIGGER stopped ON rqsched_runs")
+    env.recover()
+    assert has_place(second)
+
+
+def define(env: Env, text: str) -> None:
+    env.runtime.database.transact(lambda connection: connection.exec_driver_sql(text))
