@@ -83,6 +83,10 @@ def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> l
 
 def _pages(visit: Visit, typed: str) -> dict[str, str]:
     """Return the pages whose names have what was typed, and the forms that belong to no schedule."""
-    forms = {"New schedule": ("/schedules/new", "admin"), "Retry failed runs": ("/retry-failed", "operate")}
+    forms = {
+        "Calendars": ("/calendars", "read"),
+        "New schedule": ("/schedules/new", "admin"),
+        "Retry failed runs": ("/retry-failed", "operate"),
+    }
     every = PAGES | {name: path for name, (path, role) in forms.items() if visit.may(role)}
     return {name: path for name, path in every.items() if typed.lower() in name.lower()}

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, audit, bulk, editor, find, session, system, timeline
+from rqsched.dashboard import actions, audit, bulk, calendars, editor, find, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
@@ -53,6 +53,8 @@ def routes() -> list[Route]:
         _page(run, schedule_page.show_run),
         _page("/timeline", timeline.show),
         _page("/system", system.show),
+        _page("/calendars", calendars.show_all),
+        _page("/calendars/{name}", calendars.show),
         _page("/preview", editor.preview, Role.ADMIN),
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
@@ -64,6 +66,8 @@ def routes() -> list[Route]:
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
         _form("/limits", actions.set_limit),
+        _form("/calendars", calendars.change, Role.ADMIN),
+        _form("/calendars/{name}/delete", calendars.delete, Role.ADMIN),
         _page("/thaw", actions.confirm_thaw, Role.ADMIN),
         _form("/thaw", actions.thaw, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),

@@ -62,6 +62,8 @@ PAGES = {
     "schedules-paused": "/schedules?status=paused",
     "retry-failed": "/retry-failed?schedule=crm-sync",
     "find": "/find?q=crm",
+    "calendars": "/calendars",
+    "calendar": "/calendars/holidays",
     "login": "/login",
     "error": "/schedules/unheard-of",
 }

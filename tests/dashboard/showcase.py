@@ -65,6 +65,10 @@ class Showcase:
         """Register, create, let four days pass, and leave the last of it half done."""
         self._register()
         self._create()
+        self._scheduler.calendars.set(
+            "holidays", ["2026-01-01", "2026-04-03/2026-04-06", "2026-12-24/2026-12-26", "Sun", "Sat 00:00-12:00"],
+            description="the bank is closed", reaches=date(2026, 12, 31), context=_AGAIN,
+        )  # fmt: skip
         self._live(NOW - timedelta(hours=20), *QUEUES)
         self._clock.advance(timedelta(hours=3))  # no dispatcher is alive: what fires each hour is missed
         self._live(NOW - timedelta(hours=10), *QUEUES)

@@ -46,7 +46,8 @@ def test_pages_are_found_by_a_part_of_their_names(pages: Pages) -> None:
     assert found(pages, "q=time") == ["Timeline"]
     assert found(pages, "q=NEW") == ["New schedule"]
     assert found(pages, "") == [
-        "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "New schedule", "Retry failed runs"
+        "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "Calendars", "New schedule",
+        "Retry failed runs",
     ]  # fmt: skip
 
 
