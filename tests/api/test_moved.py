@@ -10,7 +10,9 @@ from rqsched import Cron, Scheduler
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.core.results import Answer
 from rqsched.errors import InvalidSpecError
+from tests.api.test_calendars import edit_alone
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
+from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
 PAYDAY, EVE = datetime(2026, 1, 25, 9, tzinfo=UTC), datetime(2026, 1, 24, 9, tzinfo=UTC)
@@ -158,3 +160,75 @@ def test_the_row_of_what_is_never_moved_keeps_nothing(any_env: Env) -> None:
     schedule = any_env.create(spec=Cron("0 9 25 * *"), exclude="2026-01-26", on_excluded="next")
     run = any_env.run_next(schedule, PAYDAY - NOON)
     assert (run.state.nominals, present(schedule.refresh().state).moves) == (None, None)
+
+
+# The same by calendars, whose contents change beside the schedule.
+
+
+def change_holidays(env: Env, exclude: list[str], *, dies: bool) -> None:
+    """Change the calendar; a process that dies plans nothing again, and reconcile or a fire does."""
+    if dies:
+        edit_alone(env, "holidays", exclude)
+    else:
+        env.scheduler.calendars.set("holidays", exclude)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["planned again", "its process dies"])
+def test_what_ran_the_day_before_does_not_run_again_when_its_calendar_frees_it(any_env: Env, dies: bool) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-01-25"])
+    schedule = payroll(any_env, exclude="holidays")
+    assert (schedule.next_run_at, schedule.moved_from) == (EVE, [PAYDAY])
+    any_env.run_next(schedule, EVE - NOON)
+    any_env.advance(HOUR)
+
+    change_holidays(any_env, ["2026-05-01"], dies=dies)
+    any_env.run_due(3 * DAY)
+    any_env.scheduler.recover()
+
+    assert len(any_env.seen) == 1
+    assert schedule.refresh().next_run_at == FEBRUARY
+    check_invariants(any_env.runtime)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["planned again", "its process dies"])
+def test_what_a_calendar_frees_after_its_day_is_due_at_once_and_once(any_env: Env, dies: bool) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-01-25/2026-01-27"])
+    schedule = payroll(any_env, "next", "holidays")
+    assert (schedule.next_run_at, schedule.moved_from) == (PAYDAY + 3 * DAY, [PAYDAY])
+    any_env.clock.set(PAYDAY + DAY)
+
+    change_holidays(any_env, ["2026-05-01"], dies=dies)
+    any_env.scheduler.recover()
+    any_env.run_due(MINUTE)
+    any_env.run_due(5 * DAY)
+
+    assert [run.occurrence_at for run in any_env.seen] == [PAYDAY]
+    assert schedule.refresh().next_run_at == FEBRUARY
+    check_invariants(any_env.runtime)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["planned again", "its process dies"])
+def test_what_a_calendar_moves_to_a_day_that_has_passed_is_due_at_once_and_once(any_env: Env, dies: bool) -> None:
+    any_env.scheduler.calendars.set("holidays", ["2026-05-01"])
+    schedule = payroll(any_env, exclude="holidays")
+    assert schedule.next_run_at == PAYDAY
+    any_env.clock.set(EVE + 3 * HOUR)
+
+    change_holidays(any_env, ["2026-01-25"], dies=dies)
+    any_env.scheduler.recover()
+    any_env.run_due(MINUTE)
+    any_env.run_due(5 * DAY)
+
+    assert [(run.occurrence_at, run.moved_from) for run in schedule.runs().items] == [(EVE, [PAYDAY])]
+    assert schedule.refresh().next_run_at == FEBRUARY
+    check_invariants(any_env.runtime)
+
+
+def test_part_of_a_day_is_refused_in_a_calendar_of_what_is_moved(any_env: Env) -> None:
+    any_env.scheduler.calendars.set("nights", ["00:00-06:00"])
+    with pytest.raises(InvalidSpecError, match="whole days only"):
+        payroll(any_env, exclude="nights")
+    any_env.scheduler.calendars.set("holidays", ["2026-01-25"])
+    payroll(any_env, exclude="holidays")
+    with pytest.raises(InvalidSpecError, match="over whole days"):
+        any_env.scheduler.calendars.set("holidays", ["00:00-06:00"])

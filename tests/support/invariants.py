@@ -141,7 +141,8 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
         if len(found) > 1:
             yield f"I1: the occurrence {at} has {len(found)} outcomes: {', '.join(found)}"
     is_one_timing = not any("spec" in event.payload.get("changed_fields", ()) for event in story.events)
-    if story.schedule.spec.calendars and is_one_timing and not story.skew:
+    # What a later edit freed is due at once, and of its own day.
+    if story.schedule.spec.calendars and is_one_timing and not (story.skew or story.has_moved):
         for run in story.runs:
             if run.kind is RunKind.SCHEDULED and story.was_excluded(story.schedule.spec, run.occurrence_at):
                 yield f"I1: run {run.number} is of {run.occurrence_at}, which a calendar excluded"
