@@ -5,7 +5,8 @@
 Rounds alternate between the two, so that a slow moment of the machine falls on both; the
 first finds our caches cold, which is what p95 shows and the median does not. Prints one JSON object:
 microseconds per step, and the ratio of rqsched's median to croniter's (under 1: rqsched is faster). `excluded` has the
-steps of every minute up to, over and after a year that is excluded, and their ratio to the same steps without it.
+steps of every minute up to, over and after a year that is excluded, and their ratio to the same steps without it;
+`moved` those of a daily time whose weekends, and days of that year, move to other days, likewise.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ KINDS = {
 }
 
 
-def walk_rqsched(expression: str, count: int, exclude: str | tuple[str, ...] = ()) -> None:
-    spec, instant = Spec([Cron(expression)], ZONE, exclude=exclude), START
+def walk_rqsched(
+    expression: str, count: int, exclude: str | tuple[str, ...] = (), on_excluded: str | None = None
+) -> None:
+    spec, instant = Spec([Cron(expression)], ZONE, exclude=exclude, on_excluded=on_excluded), START
     for _ in range(count):
         following = spec.next_after(instant)
         if following is None:
@@ -93,6 +96,21 @@ def measured_excluded(rounds: int, count: int) -> dict[str, Any]:
     return {"beside_a_year": summary(ours), "plain": summary(plain), "ratio": ratio}
 
 
+def measured_moved(rounds: int, count: int) -> dict[str, Any]:
+    exclude = ("2026-01-01/2026-12-31", "Sat, Sun")
+    walks = {name: partial(walk_rqsched, exclude=exclude, on_excluded=name) for name in ("next", "previous")}
+    walks["plain"] = partial(walk_rqsched)
+    samples: dict[str, list[float]] = {name: [] for name in walks}
+    for _ in range(rounds):
+        for name, walk in walks.items():
+            samples[name].append(microseconds(walk, "0 2 * * *", count))
+    plain = statistics.median(samples["plain"])
+    found: dict[str, Any] = {name: summary(taken) for name, taken in samples.items()}
+    return found | {
+        f"{name}_ratio": round(statistics.median(samples[name]) / plain, 3) for name in ("next", "previous")
+    }
+
+
 def machine() -> dict[str, Any]:
     versions = {name: version(name) for name in ("rqsched", "croniter", "tzdata")}
     return {"versions": versions, "python": platform.python_version(), "cores": os.cpu_count()}
@@ -106,7 +124,8 @@ def main() -> None:
     kinds = {kind: measured(text, options.rounds, options.count) for kind, text in KINDS.items()}
     parameters = {"rounds": options.rounds, "count": options.count, "zone": ZONE}
     excluded = measured_excluded(options.rounds, options.count)
-    found = {"parameters": parameters, "kinds": kinds, "excluded": excluded}
+    moved = measured_moved(options.rounds, options.count)
+    found = {"parameters": parameters, "kinds": kinds, "excluded": excluded, "moved": moved}
     print(json.dumps({"benchmark": "next_after", **found, **machine()}))
 
 

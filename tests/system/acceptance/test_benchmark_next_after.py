@@ -23,3 +23,6 @@ def test_the_benchmark_prints_one_json_object_of_medians_and_ratios() -> None:
         assert kind["rqsched"]["median_us"] > 0
         assert kind["croniter"]["p95_us"] > 0
         assert kind["ratio"] > 0
+    assert report["excluded"]["ratio"] > 0
+    assert report["moved"]["next_ratio"] > 0
+    assert report["moved"]["previous_ratio"] > 0
