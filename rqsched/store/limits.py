@@ -269,11 +269,10 @@ _GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, lim
 def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescription]:
     dialect = dialect_of(connection)
     given = {"among": dialect.listed(row.limit_group for row in rows)}
-    running, starting, waiting = (
-        _by_group(connection, _count(dialect, condition), given)
-        for condition in (_IS_RUNNING, _IS_UNCLAIMED, _NEEDS_GRANT)
+    running, starting = (
+        _by_group(connection, _count(dialect, condition), given) for condition in (_IS_RUNNING, _IS_UNCLAIMED)
     )
-    since = _by_group(connection, _first_waiting(dialect), given)
+    waiting = {group: (count, since) for group, count, since in connection.execute(_waiting(dialect), given)}
     return [
         LimitDescription(
             namespace=row.namespace,
@@ -281,19 +280,19 @@ def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescript
             number=row.number,
             running=running.get(row.limit_group, 0),
             starting=starting.get(row.limit_group, 0),
-            waiting=waiting.get(row.limit_group, 0),
-            waiting_since=since.get(row.limit_group),
+            waiting=waiting.get(row.limit_group, (0, None))[0],
+            waiting_since=waiting.get(row.limit_group, (0, None))[1],
         )
         for row in rows
     ]
 
 
 @lru_cache(maxsize=2)
-def _first_waiting(dialect: Dialect) -> sa.Select[Any]:
-    first = sa.func.min(runs.c.limit_at, type_=runs.c.limit_at.type).label("since")
-    return dialect.of_each(
-        sa.select(runs.c.limit_group, first).where(_NEEDS_GRANT).group_by(runs.c.limit_group), runs.c.limit_group
-    )
+def _waiting(dialect: Dialect) -> sa.Select[Any]:
+    # In one scan for all: most open runs may be of one line, and a plan for any group reads them for each.
+    first = sa.func.min(runs.c.limit_at, type_=runs.c.limit_at.type)
+    found = sa.select(runs.c.limit_group, sa.func.count(), first).where(_NEEDS_GRANT)
+    return found.where(dialect.among(runs.c.limit_group)).group_by(runs.c.limit_group)
 
 
 def place_in_line(connection: Connection, run: Run, most: int) -> int:
