@@ -19,6 +19,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidPolicyError, LimitConflictError, LimitNotFoundError
 from rqsched.store import limits as groups
 from rqsched.store.tables import limits, runs
+from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, block, job_id, newest, retry_link_id, run_job_id
 from tests.support.invariants import check_invariants
 from tests.support.sql import statements
@@ -351,6 +352,17 @@ def test_number_without_a_group_and_targets_are_refused(env: Env) -> None:
     env.register("name_them", lambda: ["a"])
     with pytest.raises(InvalidPolicyError, match="no places for targets yet"):
         env.create(limit="a", limit_running=1, targets="name_them")
+    env.runtime.workflows.add(make_workflow("sweep", print, targets="name_them"))
+    with pytest.raises(InvalidPolicyError, match="no places for targets yet"):
+        env.create(workflow="sweep", limit="a", limit_running=1)
+    assert env.scheduler.count() == 0
+
+
+def test_upsert_whose_labels_lack_what_the_template_names_is_refused(env: Env) -> None:
+    schedule = create(env, "a", labels={"tenant": "42", "team": "x"})
+    with pytest.raises(InvalidPolicyError, match="label 'tenant'"):
+        env.scheduler.upsert("a", "note", Every("1h"), limit="{labels.tenant}", limit_running=1)
+    assert schedule.refresh().state.limit_group == GROUP
 
 
 @pytest.mark.every_database
