@@ -146,25 +146,20 @@ class Runtime:
 
     def follow(self, changes: Sequence[Change]) -> RedisError | None:
         """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away."""
-        failure = self._follow(changes)
-        self.limits.follow(changes)
-        return failure
-
-    def _follow(self, changes: Sequence[Change]) -> RedisError | None:
+        failure: RedisError | None = None
         try:
             self.transport.follow(changes, now=self.now())
             if owed := self.notifier.owed(changes):
                 self.notifier.dispatch(owed, self.now())
         except WrongDatabaseError as error:
             _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
-            return None
         except RedisError as error:
             _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-            if not is_transient(error):
-                return None  # what will not pass, only reconcile tries again
-            self._keep_out_of_sync(changes, error)
-            return error
-        return None
+            if is_transient(error):  # what will not pass, only reconcile tries again
+                self._keep_out_of_sync(changes, error)
+                failure = error
+        self.limits.follow(changes)
+        return failure
 
     def tell(self, changes: Iterable[Change]) -> None:
         """Log what operators must hear of, and call the subscribers with the events of committed Changes."""

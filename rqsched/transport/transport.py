@@ -204,7 +204,11 @@ class Transport:
             for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
                 if run.status is RunStatus.RETRYING or is_waiting(run, now):
                     arms.append(retry_of(run))
-                elif run.status is RunStatus.PENDING and run.executor == "rq" and not run.is_in_line:
+                elif (
+                    run.status is RunStatus.PENDING
+                    and run.executor == "rq"
+                    and (run.limit_group is None or not run.is_in_line)
+                ):
                     ready.append(run)
         self.arm(arms, now=now)
         names = {change.after.uid: (change.after.namespace, change.after.schedule_id) for change in changes}
