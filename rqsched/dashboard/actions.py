@@ -14,6 +14,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
+from rqsched.core.model import Schedule
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.reasons import skip_in_words
 from rqsched.dashboard.rendering import field_text
@@ -145,15 +146,19 @@ ACTIONS: dict[str, Action] = {
 """The operations by name, in the order of the buttons."""
 
 
-def offered(visit: Visit, status: str) -> list[Action]:
-    """Return what the viewer may do to a schedule in a status."""
-    return [one for one in ACTIONS.values() if status in one.statuses and visit.principal.role >= one.role]
+_OF_TIMES = frozenset({"backfill", "skip_next"})
+"""What only a schedule with times of its own takes, and one alone."""
+
+
+def offered(visit: Visit, schedule: Schedule) -> list[Action]:
+    """Return what the viewer may do to a schedule as it is."""
+    may = [one for one in ACTIONS.values() if schedule.status in one.statuses and visit.principal.role >= one.role]
+    return may if schedule.upstream_id is None else [one for one in may if one.name not in _OF_TIMES]
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
     """Return what the viewer may do to several schedules at once: a backfill is of one, and so is what is skipped."""
-    of_one = {"backfill", "skip_next"}
-    return [one for one in ACTIONS.values() if one.name not in of_one and visit.principal.role >= one.role]
+    return [one for one in ACTIONS.values() if one.name not in _OF_TIMES and visit.principal.role >= one.role]
 
 
 def confirm(visit: Visit) -> Response:

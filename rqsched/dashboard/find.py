@@ -75,7 +75,7 @@ def _find(connection: Connection, namespace: str, text: str) -> tuple[list[Sched
 
 
 def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> list[Action]:
-    may = offered(visit, schedule.status.value)
+    may = offered(visit, schedule)
     if wanted.actions:
         return [one for one in may if one in wanted.actions]
     return may if place < _WITH_ACTIONS else []

@@ -124,7 +124,7 @@ def show(visit: Visit) -> Response:
         "schedule.html", schedule=schedule, about=handle.describe(), upcoming=upcoming,
         run_status=visit.query("run_status"), states=STATES, arrows=ARROWS, box=BOX,
         steps=next(state.steps for state in STATES if state.name == schedule.status.value),
-        ui_zone=own_zone, actions=offered(visit, schedule.status.value), runs=found.runs,
+        ui_zone=own_zone, actions=offered(visit, schedule), runs=found.runs,
         machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,

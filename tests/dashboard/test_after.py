@@ -48,6 +48,9 @@ def test_runs_and_schedules_are_linked_both_ways(pages: Pages) -> None:
     shown = pages.get("/schedules/report")
     assert "/schedules/nightly" in shown
     assert "It comes after each success of nightly." in shown
+    assert "Run now" in shown
+    assert "Backfill</a>" not in shown
+    assert "Skip next</a>" not in shown
     nightly.delete()
     assert "which is not there any more" in pages.get("/schedules/report")
     assert "report" in pages.get("/timeline")
