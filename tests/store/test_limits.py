@@ -35,7 +35,8 @@ def fill(env: Env) -> None:
     schedules = [env.create(f"s{at}", HOUR, limit=f"group-{at}", limit_running=1) for at in range(GROUPS)]
     env.advance(HOUR)
     env.deliver(schedules[0].refresh())
-    at, text = sa.func.generate_series(1, WAITING).column_valued("at"), sa.Text
+    numbers, text = sa.func.generate_series(1, WAITING).table_valued("at").render_derived(), sa.Text
+    at = numbers.c.at
     other = {
         "uid": sa.func.lpad(sa.cast(at, text), 26, "0"),
         "number": at + 1,
@@ -43,7 +44,8 @@ def fill(env: Env) -> None:
         "occurrence_at": runs.c.occurrence_at + at * sa.text("interval '1 second'"),
         "granted_at": sa.null(),
     }
-    copied = sa.select(*(other.get(one.name, one) for one in runs.c)).where(runs.c.uid == newest(schedules[0]).uid)
+    copied = sa.select(*(other.get(one.name, one) for one in runs.c)).join_from(runs, numbers, sa.true())
+    copied = copied.where(runs.c.uid == newest(schedules[0]).uid)
     with env.runtime.database.engine.begin() as connection:
         connection.execute(sa.insert(runs).from_select(list(runs.c.keys()), copied))
         connection.exec_driver_sql("ANALYZE rqsched_runs")
