@@ -224,6 +224,8 @@ def backfill(
             wanted.start_at, wanted.end_at, overlap=wanted.overlap, rerun=rerun, bound=bound, dry_run=True
         )
         _show_backfill(session.writer, handle, planned.rows, "dry_run")
+        if calendars := handle.state.contents:
+            session.writer.say(f"By the calendars as they are now: {', '.join(one.name for one in calendars)}.")
     else:
         _show_backfill(session.writer, handle, _fired(handle, wanted), "backfill_started")
 

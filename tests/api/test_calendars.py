@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
 
@@ -405,3 +405,29 @@ def test_change_of_a_calendar_whose_answer_was_lost_is_one_change(any_env: Env) 
     assert (calendar.revision, len(any_env.scheduler.calendars.history(calendar))) == (2, 2)
     assert next_of(schedule) == MORNING + DAY
     check_invariants(any_env.runtime)
+
+
+def test_occurrence_that_a_calendar_moved_happens_once_whatever_the_calendar_becomes(any_env: Env) -> None:
+    """Payroll of the 16th happens on the 15th, and not again when the 16th is open after all."""
+    any_env.scheduler.calendars.set("bank", ["2026-01-20"])
+    payroll = any_env.create(spec=Cron("0 13 20 * *"), exclude="bank", on_excluded="previous")
+    assert next_of(payroll) == NOON + 4 * DAY + HOUR
+
+    any_env.run_due(4 * DAY + HOUR)
+    assert occurrences(payroll) == [NOON + 4 * DAY + HOUR]
+    any_env.scheduler.calendars.set("bank", [])
+
+    assert next_of(payroll) == datetime(2026, 2, 20, 13, tzinfo=UTC)
+    check_invariants(any_env.runtime)
+
+
+def test_calendar_of_a_schedule_that_moves_holds_whole_days(env: Env) -> None:
+    env.scheduler.calendars.set("bank", ["2026-01-20"])
+    env.scheduler.calendars.set("nights", ["00:00-06:00"])
+    env.create(spec=Cron("0 13 20 * *"), exclude="bank", on_excluded="previous")
+
+    with pytest.raises(InvalidSpecError, match="moves what is excluded over whole days"):
+        env.scheduler.calendars.set("bank", ["2026-01-20", "00:00-06:00"])
+    with pytest.raises(InvalidSpecError, match="moves over whole days only"):
+        env.create("other", Cron("0 13 20 * *"), exclude="nights", on_excluded="next")
+    assert env.scheduler.calendars.get("bank").exclude == ("2026-01-20",)

@@ -216,3 +216,16 @@ def test_calendar_of_a_file_that_cannot_be_is_refused(cli: Cli, tmp_path: Path, 
     file.write_text("schedules = []\n" + text + "\n" if "[" in text[:1] else f"{text}\nschedules = []\n")
     assert told in cli("sync", str(file), code=2).err
     assert cli.scheduler.calendars.list() == []
+
+
+def test_preview_of_a_backfill_says_that_it_goes_by_todays_calendars(cli: Cli) -> None:
+    cli.scheduler.calendars.set("holidays", ["2026-03-03"])
+    cli.scheduler.create("nightly", HELLO, Cron("0 9 * * *"), exclude="holidays")
+    plain = cli.scheduler.create("plain", HELLO, Cron("0 9 * * *"))
+    span = ["--start", "2026-03-02T00:00:00Z", "--end", "2026-03-05T00:00:00Z", "--dry-run"]
+
+    told = cli("backfill", "nightly", *span).out
+
+    assert "By the calendars as they are now: holidays." in told
+    assert "2026-03-03" not in told
+    assert "calendars" not in cli("backfill", plain.schedule_id, *span).out
