@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from rqsched import After, Declaration, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import external_runs
 from rqsched.chain.settling import lose_run, publish_end, write_end
 from rqsched.core.audit import CommandContext
 from rqsched.core.policy import RetryPolicy
@@ -418,6 +419,18 @@ def test_the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass(any_env: 
     env.advance(20 * SECOND)
     env.recover()
     env.work()
+    assert statuses(report) == ["succeeded"]
+
+
+def test_an_external_worker_s_end_is_followed_and_what_follows_may_be_external(any_env: Env) -> None:
+    env = any_env
+    nightly = env.create("nightly", workflow="elsewhere", executor="external", retry=ONCE)
+    report = env.create("report", After("nightly"), workflow="elsewhere", executor="external")
+    env.fire_next(nightly)
+    for handle in (nightly, report):
+        (mine,) = external_runs.claim(env.runtime, ("default",), "one", namespace="default", count=1)
+        assert mine.run.schedule_uid == handle.uid
+        assert external_runs.finish(env.runtime, mine.run, SUCCESS) is not None
     assert statuses(report) == ["succeeded"]
 
 
