@@ -96,12 +96,11 @@ def claim_and_end(gate: Barrier, database_url: str, redis_url: str, count: int) 
     runtime.now()
     gate.wait()
     done = AttemptResult(AttemptOutcome.SUCCEEDED)
-    while succeeded(runtime) < count:
-        while entry := cast("bytes | None", redis.lpop(key)):
-            job = parse_run_job_id(entry.decode())
-            claim = None if job is None else claim_run(runtime, job)
-            if claim is not None:
-                publish_end(runtime, write_end(runtime, claim, done, patience=runtime.end_patience))
+    while (taken := cast("tuple[bytes, bytes] | None", redis.blpop([key], timeout=1))) or succeeded(runtime) < count:
+        job = None if taken is None else parse_run_job_id(taken[1].decode())
+        claim = None if job is None else claim_run(runtime, job)
+        if claim is not None:
+            publish_end(runtime, write_end(runtime, claim, done, patience=runtime.end_patience))
 
 
 def main() -> None:
