@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
 from typing import Annotated
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -19,12 +18,27 @@ from rqsched.chain.runtime import Runtime
 from rqsched.cli import arguments, schedule_file
 from rqsched.cli.command import DIFFERENT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
+from rqsched.cli.simulation_page import page
+from rqsched.cli.simulation_text import (
+    BEHIND,
+    NIGHT,
+    QUEUE,
+    SCHEDULE,
+    WHY,
+    at_minute,
+    behind_rows,
+    makers,
+    night_rows,
+    outcome_in_words,
+    queue_row,
+    schedule_rows,
+    seconds,
+)
 from rqsched.clock import SystemClock
 from rqsched.core.option_table import require_id
-from rqsched.core.results import Peak
 from rqsched.core.simulation_comparison import Comparison, Moved
 from rqsched.core.simulation_comparison import compare as compared
-from rqsched.core.simulation_report import ClockEffect, QueueOutcome, ScheduleOutcome, Simulation, Stretch
+from rqsched.core.simulation_report import Simulation, Stretch
 from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)
@@ -84,6 +98,9 @@ def simulate(
             help="Exit code 6 when the change does this: `overlaps`, `behind`, `fires=20%`, `peak=20%`, `wait=60s`.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", dir_okay=False, help="Write a picture: one HTML file, also to print.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="What is drawn is a hash of it.")] = 0,
     processes: Annotated[
         int | None, typer.Option("--processes", min=1, help="Default: as many as there are processors.")
@@ -121,6 +138,9 @@ def simulate(
         given = given if len(given) == 1 + compare else [stored(runtime, named), *given]
     beside = [one for some in given for one in some]
     *old, found = [_simulate(some, wanted, now, session.settings.env, beside) for some in given]
+    if html is not None:
+        name = files[-1].name if files else named or "all namespaces"
+        _write(html, page(found, name))
     if not old:
         _show(session.writer, found)
         return
@@ -177,6 +197,13 @@ def _durations(texts: Iterable[str]) -> tuple[timedelta | None, dict[str, timede
         else:
             raise InvalidInputError("--duration", "is given twice without a name; give one, and NAME=SPAN for others")
     return usual, named
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError("--html", f"{path} cannot be written ({error.strerror}); name another file") from None
 
 
 def _part(option: str, text: str) -> float:
@@ -248,15 +275,15 @@ def _show(writer: Writer, found: Simulation) -> None:
     most = max((day.peak_fires for day in found.days), default=0)
     how = "each was decided" if found.is_decided else "they were counted"
     writer.say(
-        f"{found.fires} fires of {len(found.schedules)} schedules from {_at(found.start)} to {_at(found.end)}, at most "
-        f"{most} a minute; {how}."
+        f"{found.fires} fires of {len(found.schedules)} schedules from {at_minute(found.start)} to "
+        f"{at_minute(found.end)}, at most {most} a minute; {how}."
     )
     if found.fires:
         writer.say("")
         writer.table(("From", "Fires", "Most a minute", ""), _bars(found))
         if found.peaks:
             writer.say("")
-            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, _makers(one)) for one in found.peaks))
+            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, makers(one)) for one in found.peaks))
     for stretch in found.stretches:
         _show_stretch(writer, stretch)
     _show_nights(writer, found)
@@ -317,10 +344,6 @@ def _figures(moved: Moved) -> str:
     return f"{moved.before:g} -> {moved.after:g}{growth}"
 
 
-def _at(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M} UTC"
-
-
 def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
     """Yield a line for each day, or for several: when it begins, its fires, its highest minute, and a bar."""
     step = ceil(len(found.days) / _LINES)
@@ -332,115 +355,28 @@ def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
         yield part[0].start, fires, highest, "#" * ceil(fires * _WIDTH / most)
 
 
-def _makers(peak: Peak) -> str:
-    return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])
-
-
-_WHY = {
-    "span": "Decided",
-    "busiest_day": "The busiest day",
-    "busiest_hour": "The busiest hour",
-    "clocks": "Where clocks change",
-}
-
-
 def _show_stretch(writer: Writer, stretch: Stretch) -> None:
-    total = stretch.total
     writer.say("")
-    writer.say(f"{_WHY[stretch.why]}, {_at(stretch.start)} to {_at(stretch.end)}: {outcome_in_words(total)}.")
+    rest = f"{at_minute(stretch.start)} to {at_minute(stretch.end)}"
+    writer.say(f"{WHY[stretch.why]}, {rest}: {outcome_in_words(stretch.total)}.")
     writer.say("")
-    columns = ("Queue", "Workers", "Attempts", "Wait p50", "p95", "Longest", "Busy", "Keeps up")
-    writer.table(columns, map(_queue_row, stretch.queues))
-    behind = [(queue.queue, one) for queue in stretch.queues for one in queue.behind if queue.workers is not None]
-    longest = sorted(behind, key=lambda pair: (pair[1].start - pair[1].end, pair[0]))[:5]
-    if longest:
+    writer.table(QUEUE, map(queue_row, stretch.queues))
+    if behind := behind_rows(stretch):
         writer.say("")
-        rows = (
-            (name, one.start, length(one.end - one.start), one.most_waiting, seconds(one.longest_wait_seconds))
-            for name, one in longest
-        )
-        writer.table(("Always waiting on", "From", "For", "Most", "Longest wait"), rows)
-    told = sorted(stretch.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
-    if told:
+        writer.table(BEHIND, behind)
+    if told := schedule_rows(stretch):
         writer.say("")
-        writer.table(("Schedule", "Fires", "Overlaps", "Told"), map(_schedule_row, told[:_ROWS]))
-        if len(told) > _ROWS:
-            writer.say(f"and {len(told) - _ROWS} more; -o json has all.")
-
-
-def _queue_row(one: QueueOutcome) -> tuple[object, ...]:
-    waits = (seconds(wait) for wait in (one.wait_p50_seconds, one.wait_p95_seconds, one.wait_max_seconds))
-    busy = "-" if one.busy is None else f"{one.busy:.0%}"
-    keeps_up = "yes" if one.keeps_up else f"no, {one.waiting} wait at the end"
-    return one.queue, one.workers or "any", one.attempts, *waits, busy, keeps_up
-
-
-def _schedule_row(one: ScheduleOutcome) -> tuple[object, ...]:
-    return one.name, one.fires, one.overlapped, outcome_in_words(one)
-
-
-def outcome_in_words(one: ScheduleOutcome) -> str:
-    """Return what became of fires, in a line."""
-    parts = [f"{one.started} started"]
-    parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
-    parts += [f"{number} {status}" for status, number in one.ended.items()]
-    for number, word in (
-        (one.waited, "waited for the run ahead"),
-        (one.replaced, "replaced by a newer run"),
-        (one.missed, "missed"),
-        (one.excluded, "excluded"),
-        (one.retries, "retries"),
-        (one.open, "open at the end"),
-    ):
-        if number:
-            parts.append(f"{number} {word}")
-    if one.status not in {"", "active"}:
-        parts.append(f"{one.status} at the end")
-    return ", ".join(parts)
-
-
-def seconds(value: float) -> str:
-    """Return a wait as people read it."""
-    return length(timedelta(seconds=value)) if value >= 60 else f"{value:.1f} s"
-
-
-def length(span: timedelta) -> str:
-    """Return a span in its two greatest units."""
-    left, parts = int(span.total_seconds()), []
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        number, left = divmod(left, size)
-        if number:
-            parts.append(f"{number} {unit}")
-    return " ".join(parts[:2]) or "0 s"
+        writer.table(SCHEDULE, told[:_ROWS])
+        _say_more(writer, told)
 
 
 def _show_nights(writer: Writer, found: Simulation) -> None:
-    if not found.nights:
-        return
-    rows: list[tuple[object, ...]] = []
-    for night in found.nights:
-        how = (
-            f"{night.zone} {'forward' if night.seconds > 0 else 'back'} {length(timedelta(seconds=abs(night.seconds)))}"
-        )
-        if not night.effects:
-            rows.append((night.at, how, "nothing is shifted, skipped or doubled", ""))
-        rows += [(night.at, how, effect_in_words(one, night.zone), _names(one)) for one in night.effects]
-    writer.say("")
-    writer.table(("Clocks change", "How", "What that does", "Schedules"), rows[:_ROWS])
+    if rows := night_rows(found):
+        writer.say("")
+        writer.table(NIGHT, rows[:_ROWS])
+        _say_more(writer, rows)
+
+
+def _say_more(writer: Writer, rows: Sequence[object]) -> None:
     if len(rows) > _ROWS:
         writer.say(f"and {len(rows) - _ROWS} more; -o json has all.")
-
-
-def effect_in_words(one: ClockEffect, zone: str) -> str:
-    """Return what a change of clocks does to a timing, by the clock of its zone."""
-    if one.effect == "skipped":
-        return f"{one.local[11:]} does not fire"
-    if one.effect == "doubled":
-        return f"{one.local[11:]} fires twice"
-    return f"{one.local[11:]} fires at {one.fires_at[0].astimezone(ZoneInfo(zone)):%H:%M}"
-
-
-def _names(one: ClockEffect) -> str:
-    names = one.schedules[:3]
-    more = len(one.schedules) - len(names) + one.others
-    return ", ".join([*names, *([f"{more} more"] if more else [])])

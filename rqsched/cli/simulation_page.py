@@ -1,0 +1,167 @@
+"""The picture of a simulation: one HTML file that needs nothing beside it, on a screen, on a phone and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from math import ceil
+
+from rqsched.cli.output import shown
+from rqsched.cli.simulation_text import (
+    BEHIND,
+    NIGHT,
+    QUEUE,
+    SCHEDULE,
+    WHY,
+    at_minute,
+    behind_rows,
+    makers,
+    night_rows,
+    outcome_in_words,
+    queue_row,
+    schedule_rows,
+)
+from rqsched.core.simulation_report import Simulation, Stretch
+
+_WIDTH, _HEIGHT = 1_000, 180
+_MOST_ROWS = 200
+_STYLE = """
+:root { color-scheme: light dark; --bg: #f5f6f9; --surface: #fff; --border: #d7dce5; --text: #1a2130; --muted:
+  #566072;
+  --accent: #3546c4; --bad: #b3261e; --warn: #875400; }
+@media (prefers-color-scheme: dark) { :root { --bg: #0f131a; --surface: #171c26; --border: #2d3646; --text: #e6eaf1;
+  --muted: #a2acbc; --accent: #9eaaff; --bad: #ff8f86; --warn: #efb44f; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--bg); color: var(--text);
+  font: .9375rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1100px; margin-inline: auto; padding: 24px 16px 40px; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 4px; } h2 { font-size: 1.125rem; margin: 0 0 8px; }
+section { background: var(--surface); border: 1px solid var(--border); border-radius: 8px; padding: 16px;
+  margin-top: 16px; }
+p { margin: 0 0 8px; max-width: 70ch; } .muted { color: var(--muted); } ul { margin: 0; padding-left: 20px; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 16px 0 0; }
+dt { color: var(--muted); font-size: .8125rem; } dd { margin: 0; font-size: 1.25rem; font-variant-numeric:
+  tabular-nums; }
+.wide { overflow-x: auto; } .wide:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } caption { text-align: left;
+  color: var(--muted); padding-bottom: 4px; }
+th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--border); vertical-align: top; }
+th { font-size: .8125rem; color: var(--muted); font-weight: 600; } td:last-child { overflow-wrap: anywhere;
+  min-width: 12ch; }
+svg { display: block; width: 100%; height: auto; } svg rect { fill: var(--accent); } svg rect.high { fill:
+  var(--warn); }
+svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke-dasharray: 4 3; }
+.ends { display: flex; justify-content: space-between; color: var(--muted); font-size: .8125rem; } .bad { color:
+  var(--bad); font-weight: 600; }
+@media print { :root { color-scheme: light; --bg: #fff; --surface: #fff; --border: #bbb; --text: #000; --muted:
+  #444; --accent: #3546c4;
+  --bad: #b3261e; --warn: #875400; } main { max-width: none; padding: 0; } section { break-inside: avoid-page;
+  border-radius: 0; }
+  section.long { break-inside: auto; } tr { break-inside: avoid; } .wide { overflow: visible; } * {
+  print-color-adjust: exact; } }
+"""
+
+
+def page(found: Simulation, name: str) -> str:
+    """Return a simulation as the text of an HTML file; `name` says of what it is."""
+    most = max((day.peak_fires for day in found.days), default=0)
+    title = f"{name}, {at_minute(found.start)} to {at_minute(found.end)}"
+    facts = {
+        "Fires": f"{found.fires:,}",
+        "Schedules": f"{len(found.schedules):,}",
+        "Highest minute": f"{most:,}",
+        "Fires a day": f"{found.fires / max(len(found.days), 1):,.1f}",
+    }
+    behind = sorted({queue.queue for one in found.stretches for queue in one.queues if not queue.keeps_up})
+    overlapping = {row.name for one in found.stretches for row in one.schedules if row.overlapped}
+    facts["Schedules that overlap"] = str(len(overlapping))
+    parts = [
+        f"<h1>Simulation: {escape(name)}</h1>",
+        f'<p class="muted">{at_minute(found.start)} to {at_minute(found.end)}; '
+        f"{'each fire was decided' if found.is_decided else 'fires were counted, and the stretches below decided'}; "
+        f"seed {found.seed}.</p>",
+        f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in facts.items())}</dl>",
+    ]
+    if behind:
+        parts.append(f'<p class="bad">Queues that do not keep up: {escape(", ".join(behind))}.</p>')
+    parts.append(_section("Fires by day", _chart(found)))
+    if found.peaks:
+        peaks = ((one.at, one.fires, makers(one)) for one in found.peaks)
+        parts.append(_section("Highest minutes", _table("Minutes that stand out", ("At", "Fires", "Schedules"), peaks)))
+    queues = ((one.queue, one.fires, one.peak_fires, one.peak_at) for one in found.queues)
+    columns = ("Queue", "Fires", "Most a minute", "At")
+    parts.append(_section("Queues", _table("What fires onto each queue", columns, queues)))
+    parts += map(_stretch, found.stretches)
+    if found.nights:
+        parts.append(_section("Clocks", _table("Where clocks change", NIGHT, night_rows(found)), is_long=True))
+    if found.not_simulated:
+        left_out = ((one.name, one.what) for one in found.not_simulated)
+        parts.append(
+            _section("Not simulated", _table("What is left out", ("Schedule", "What"), left_out), is_long=True)
+        )
+    texts = "".join(f"<li>{escape(text)}</li>" for text in found.assumed)
+    parts.append(_section("What this rests on", f"<ul>{texts}</ul>"))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, inner: str, *, is_long: bool = False) -> str:
+    return f"<section{' class=long' if is_long else ''}><h2>{escape(title)}</h2>{inner}</section>"
+
+
+def _stretch(one: Stretch) -> str:
+    rest = f"{at_minute(one.start)} to {at_minute(one.end)}"
+    inner = f"<p>{escape(outcome_in_words(one.total))}.</p>"
+    inner += _table(f"Waits for workers, {rest}", QUEUE, map(queue_row, one.queues))
+    if rows := behind_rows(one):
+        inner += _table(f"The longest times during which something always waited, {rest}", BEHIND, rows)
+    if told := schedule_rows(one):
+        inner += _table(f"Schedules of which there is more to tell, {rest}", SCHEDULE, told[:_MOST_ROWS])
+        if len(told) > _MOST_ROWS:
+            inner += f"<p>and {len(told) - _MOST_ROWS} more.</p>"
+    return _section(f"{WHY[one.why]}, {rest}", inner, is_long=True)
+
+
+def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(shown(one))}</td>' for one in row)}</tr>" for row in rows)
+    named = escape(caption, quote=True)
+    return (
+        f'<div class="wide" role="region" aria-label="{named}" tabindex="0"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _chart(found: Simulation) -> str:
+    """Return the fires of each day as bars; the highest are marked, and so is where clocks change."""
+    days = found.days
+    most = max(day.fires for day in days) or 1
+    step = _WIDTH / len(days)
+    bars = []
+    for number, day in enumerate(days):
+        height = ceil(day.fires * _HEIGHT / most)
+        high = ' class="high"' if day.fires == most and most > 1 else ""
+        label = f"{day.start:%a %d %b %Y}: {day.fires:,} fires, at most {day.peak_fires:,} a minute"
+        width = max(step * 0.85, 0.6)
+        bars.append(
+            f'<rect{high} x="{number * step:.2f}" y="{_HEIGHT - height}" width="{width:.2f}" height="{height}">'
+            f"<title>{label}</title></rect>"
+        )
+    span = (found.end - found.start).total_seconds()
+    for night in found.nights:
+        x = (night.at - found.start).total_seconds() / span * _WIDTH
+        bars.append(
+            f'<line class="clocks" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_HEIGHT}"><title>clocks change</title></line>'
+        )
+    told = f"Fires of each of {len(days)} days, at most {most:,}, at least {min(day.fires for day in days):,}"
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{told}">{"".join(bars)}'
+        f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/></svg>'
+        f'<p class="ends"><span>{found.start:%d %b %Y}</span><span>at most {most:,} a day</span>'
+        f"<span>{found.end:%d %b %Y}</span></p>"
+    )
