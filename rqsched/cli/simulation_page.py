@@ -25,6 +25,8 @@ from rqsched.core.simulation_report import Simulation, Stretch
 
 _WIDTH, _HEIGHT = 1_000, 180
 _MOST_ROWS = 200
+_FEW = 5
+"""So many days at most are marked as the highest."""
 _STYLE = """
 :root { color-scheme: light dark; --bg: #f5f6f9; --surface: #fff; --border: #d7dce5; --text: #1a2130; --muted:
   #566072;
@@ -46,14 +48,14 @@ dt { color: var(--muted); font-size: .8125rem; } dd { margin: 0; font-size: 1.25
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } caption { text-align: left;
   color: var(--muted); padding-bottom: 4px; }
 th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--border); vertical-align: top; }
-th { font-size: .8125rem; color: var(--muted); font-weight: 600; } td:last-child { overflow-wrap: anywhere;
-  min-width: 12ch; }
+th { font-size: .8125rem; color: var(--muted); font-weight: 600; } th, td { white-space: nowrap; }
+td:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 22ch; }
 svg { display: block; width: 100%; height: auto; } svg rect { fill: var(--accent); } svg rect.high { fill:
   var(--warn); }
 svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke-dasharray: 4 3; }
 .ends { display: flex; justify-content: space-between; color: var(--muted); font-size: .8125rem; } .bad { color:
   var(--bad); font-weight: 600; }
-@media print { :root { color-scheme: light; --bg: #fff; --surface: #fff; --border: #bbb; --text: #000; --muted:
+@media print { th, td { white-space: normal; } :root { color-scheme: light; --bg: #fff; --surface: #fff; --border: #bbb; --text: #000; --muted:
   #444; --accent: #3546c4;
   --bad: #b3261e; --warn: #875400; } main { max-width: none; padding: 0; } section { break-inside: avoid-page;
   border-radius: 0; }
@@ -141,11 +143,12 @@ def _chart(found: Simulation) -> str:
     """Return the fires of each day as bars; the highest are marked, and so is where clocks change."""
     days = found.days
     most = max(day.fires for day in days) or 1
+    are_marked = sum(day.fires == most for day in days) <= _FEW
     step = _WIDTH / len(days)
     bars = []
     for number, day in enumerate(days):
         height = ceil(day.fires * _HEIGHT / most)
-        high = ' class="high"' if day.fires == most and most > 1 else ""
+        high = ' class="high"' if day.fires == most and are_marked else ""
         label = f"{day.start:%a %d %b %Y}: {day.fires:,} fires, at most {day.peak_fires:,} a minute"
         width = max(step * 0.85, 0.6)
         bars.append(
@@ -162,6 +165,6 @@ def _chart(found: Simulation) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{told}">{"".join(bars)}'
         f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/></svg>'
-        f'<p class="ends"><span>{found.start:%d %b %Y}</span><span>at most {most:,} a day</span>'
-        f"<span>{found.end:%d %b %Y}</span></p>"
+        f'<div class="ends"><span>{found.start:%d %b %Y}</span><span>at most {most:,} a day</span>'
+        f"<span>{found.end:%d %b %Y}</span></div>"
     )
