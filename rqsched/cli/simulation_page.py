@@ -55,12 +55,11 @@ svg { display: block; width: 100%; height: auto; } svg rect { fill: var(--accent
 svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke-dasharray: 4 3; }
 .ends { display: flex; justify-content: space-between; color: var(--muted); font-size: .8125rem; } .bad { color:
   var(--bad); font-weight: 600; }
-@media print { th, td { white-space: normal; } :root { color-scheme: light; --bg: #fff; --surface: #fff; --border: #bbb; --text: #000; --muted:
-  #444; --accent: #3546c4;
-  --bad: #b3261e; --warn: #875400; } main { max-width: none; padding: 0; } section { break-inside: avoid-page;
-  border-radius: 0; }
-  section.long { break-inside: auto; } tr { break-inside: avoid; } .wide { overflow: visible; } * {
-  print-color-adjust: exact; } }
+@media print { th, td { white-space: normal; } :root { color-scheme: light; --bg: #fff; --surface: #fff;
+  --border: #bbb; --text: #000; --muted: #444; --accent: #3546c4; --bad: #b3261e; --warn: #875400; } main {
+  max-width: none; padding: 0; } section { break-inside: avoid-page; border-radius: 0; } section.long {
+  break-inside: auto; } tr { break-inside: avoid; } .wide { overflow: visible; } * { print-color-adjust:
+  exact; } }
 """
 
 

@@ -19,11 +19,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
+from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import OPEN, Change, Occurrence, Run, RunStatus, Schedule, changed
-from rqsched.core.occurrences import TICK, due_of, longest_delay, next_occurrence
+from rqsched.core.occurrences import TICK, longest_delay, next_occurrence, occurrence_at
 from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
 from rqsched.core.run_hours import BOUNDS
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -196,8 +197,9 @@ def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
     if schedule.remaining is not None and start > now and not schedule.spec.is_from_completion:
         used = schedule.timeline.count_between(now, start - TICK, cap=schedule.remaining).total
         schedule = changed(schedule, remaining=max(schedule.remaining - used, 0))
-    first = None if schedule.remaining == 0 else _first(schedule, start)
-    return changed(schedule, next_run_at=first and first.nominal_at, due_at=first and first.due_at)
+    builder = ChangeBuilder(schedule, now=start)
+    builder.plan(None if schedule.remaining == 0 else _first(schedule, start))
+    return builder.schedule
 
 
 def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
@@ -205,8 +207,8 @@ def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
     delay = longest_delay(schedule)
     if delay and not schedule.spec.is_from_completion:
         for nominal in schedule.timeline.between(start - delay, start):
-            if (due := due_of(schedule, nominal)) >= start:
-                return Occurrence(nominal, due)
+            if (found := occurrence_at(schedule, nominal)).due_at >= start:
+                return found
     return next_occurrence(schedule, start - TICK)
 
 

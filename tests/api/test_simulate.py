@@ -202,6 +202,12 @@ def test_what_comes_after_another_has_no_times_and_is_listed(env: Env) -> None:
     ]
 
 
+def test_what_is_moved_off_an_excluded_day_is_simulated_where_it_happens(env: Env) -> None:
+    moved: Options = {"exclude": ["Sat, Sun"], "on_excluded": "next"}
+    found = of(env, Declaration("payroll", "app.f", Cron("0 6 2 * *"), moved), days=40)
+    assert [day.start.day for day in found.days if day.fires] == [4, 2]  # 2 January 2027 is a Saturday
+
+
 def test_what_is_not_simulated_is_listed(env: Env) -> None:
     found = of(
         env,
