@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import cycle
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from rqsched import Scheduler
 from tests.support.servers import DATABASES, ValkeyServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 _redis_databases = cycle(range(1, DATABASES))
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+PATIENCE = 60_000
+"""Milliseconds that a page may take on a machine that does other work."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; in CI it must be there."""
+    path = shutil.which("chromium")
+    if path is None and not os.environ.get("CI"):
+        pytest.skip("no chromium here; `make browser` installs Debian's (as root)")
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 import rqsched
 from rqsched import Every, RetryPolicy
@@ -37,12 +35,10 @@ from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE
+from tests.system.acceptance.conftest import PATIENCE
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
 pytestmark = pytest.mark.acceptance
-PATIENCE = 60_000
-"""Milliseconds that a page may take on a machine that does other work."""
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PHONE: ViewportSize = {"width": 375, "height": 812}
 SCROLLS_SIDEWAYS = """[...document.querySelectorAll("main *")].filter((one) =>
   ["auto", "scroll"].includes(getComputedStyle(one).overflowX) && one.scrollWidth > one.clientWidth + 1
@@ -52,19 +48,6 @@ COLOURS: dict[str, object] = {"runOnly": {"type": "rule", "values": ["color-cont
 MODES: dict[str, dict[str, object]] = {"light": {}, "dark": COLOURS, "phone": {}}
 """How each page is looked at, and which rules of axe hold there: in the dark only the colours are others."""
 DESKTOP: ViewportSize = {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium; in CI it must be there."""
-    path = shutil.which("chromium")
-    if path is None and not os.environ.get("CI"):
-        pytest.skip("no chromium here; `make browser` installs Debian's (as root)")
-    expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @dataclass
