@@ -83,6 +83,8 @@ class Wanted(NamedTuple):
     """How many processes compute it."""
     most_decided: int = MOST_DECIDED
     """The most fires that are decided one by one."""
+    least_shared: int = 20_000
+    """Fewer fires are decided in this process before others have begun."""
 
 
 def wanted_of(
@@ -184,9 +186,9 @@ class _Simulating:
         self._expected: dict[str, tuple[Expected, str]] = {}
         self._spec_counts: dict[Any, int] = {}
         self._entries = [*self._taking_part(entries)]
-        self._counts = {
-            one.name: count for one, count in zip(self._entries, map(self._count, self._entries), strict=True)
-        }
+        self._counts = {one.name: self._count(one) for one in self._entries}
+        if sum(self._counts.values()) < wanted.least_shared:
+            self._wanted = wanted._replace(processes=1)
 
     def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the schedules that are simulated, by name, and list what is not."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -82,20 +83,35 @@ def _pages(runtime: Runtime, filters: Filters, progress: Callable[[int], None] |
 
 
 def declared(
-    runtime: Runtime, declarations: Iterable[Declaration], namespace: str, start: datetime, *, is_measured: bool
+    runtime: Runtime,
+    declarations: Iterable[Declaration],
+    namespace: str,
+    start: datetime,
+    *,
+    is_measured: bool,
+    calendars: Sequence[Calendar] = (),
 ) -> list[Entry]:
     """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
 
     No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
-    how long the runs took of the schedules that have these ids there, and the calendars that are named.
+    how long the runs took of the schedules that have these ids there, and the calendars that are named and not among
+    those that are given.
     """
     given = list(declarations)
     require_distinct(given)
-    entries = [_declared(runtime, one, namespace, start, is_measured=is_measured) for one in given]
+    entries = [_declared(runtime, one, namespace, start, calendars, is_measured=is_measured) for one in given]
     return _with_measured(runtime, entries, namespace) if is_measured else entries
 
 
-def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datetime, *, is_measured: bool) -> Entry:
+def _declared(
+    runtime: Runtime,
+    given: Declaration,
+    namespace: str,
+    start: datetime,
+    calendars: Sequence[Calendar],
+    *,
+    is_measured: bool,
+) -> Entry:
     try:
         name = runtime.imports.name_of(given.workflow)
         spec, options = unfold(given.spec, given.options)
@@ -111,9 +127,13 @@ def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datet
             derived_uid(start, "simulate", namespace, given.schedule_id), namespace, require_id(given.schedule_id)
         )
         names = definition.parsed_spec.calendars
-        contents = tuple(Calendar(one, (), edit="not read") for one in names)
-        if names and is_measured:
-            contents = runtime.database.read(partial(require_named, namespace=namespace, names=names))
+        known = {one.name: replace(one, edit=f"of the file: {one.name}") for one in calendars}
+        lacks = tuple(one for one in names if one not in known)
+        if lacks and is_measured:
+            read = runtime.database.read(partial(require_named, namespace=namespace, names=lacks))
+            known |= {one.name: one for one in read}
+            lacks = ()
+        contents = tuple(known.get(one) or Calendar(one, (), edit="not read") for one in names)
         made = decide_create(
             identity,
             definition,
@@ -125,7 +145,7 @@ def _declared(runtime: Runtime, given: Declaration, namespace: str, start: datet
     except InvalidInputError as error:
         error.add_note(f"in the declaration of {given.schedule_id!r}")
         raise
-    return _entry(runtime, made.after, has_namespace=False)._replace(lacks=() if is_measured else names)
+    return _entry(runtime, made.after, has_namespace=False)._replace(lacks=lacks)
 
 
 def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entry:

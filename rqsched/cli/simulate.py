@@ -132,7 +132,14 @@ def simulate(
         wanted = _wanted(now, start, until, workers, duration, failure_rate, seed, processes)
         named = None if every else require_id(session.named, "namespace")
         given = [
-            declared(runtime, schedule_file.read(file), named or "", wanted.start, is_measured=is_stored)
+            declared(
+                runtime,
+                schedule_file.read(file),
+                named or "",
+                wanted.start,
+                is_measured=is_stored,
+                calendars=schedule_file.read_calendars(file),
+            )
             for file in files or ()
         ]
         given = given if len(given) == 1 + compare else [stored(runtime, named), *given]

@@ -67,7 +67,7 @@ def page(found: Simulation, name: str) -> str:
     """Return a simulation as the text of an HTML file; `name` says of what it is."""
     most = max((day.peak_fires for day in found.days), default=0)
     title = f"{name}, {at_minute(found.start)} to {at_minute(found.end)}"
-    facts = {
+    figures = {
         "Fires": f"{found.fires:,}",
         "Schedules": f"{len(found.schedules):,}",
         "Highest minute": f"{most:,}",
@@ -75,13 +75,13 @@ def page(found: Simulation, name: str) -> str:
     }
     behind = sorted({queue.queue for one in found.stretches for queue in one.queues if not queue.keeps_up})
     overlapping = {row.name for one in found.stretches for row in one.schedules if row.overlapped}
-    facts["Schedules that overlap"] = str(len(overlapping))
+    figures["Schedules that overlap"] = str(len(overlapping))
     parts = [
         f"<h1>Simulation: {escape(name)}</h1>",
         f'<p class="muted">{at_minute(found.start)} to {at_minute(found.end)}; '
         f"{'each fire was decided' if found.is_decided else 'fires were counted, and the stretches below decided'}; "
         f"seed {found.seed}.</p>",
-        f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in facts.items())}</dl>",
+        f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>",
     ]
     if behind:
         parts.append(f'<p class="bad">Queues that do not keep up: {escape(", ".join(behind))}.</p>')

@@ -26,7 +26,7 @@ def of(
 ) -> Simulation:
     """A simulation of declarations, without a server."""
     wanted = wanted_of(start, start=start, end=start + days * DAY, **more)
-    wanted = wanted if most is None else wanted._replace(most_decided=most)
+    wanted = (wanted if most is None else wanted._replace(most_decided=most))._replace(least_shared=0)
     entries = declared(env.runtime, given, "default", start, is_measured=False)
     return simulate(entries, wanted, now=start, env=env.runtime.settings.env)
 
