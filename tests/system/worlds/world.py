@@ -83,12 +83,13 @@ class World:
         self._spread = timedelta(seconds=100 if is_skewed else spread)
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed
-        self._has_calendars = seed % 300 >= 250 and not is_skewed
-        self._comes_after = seed % 300 >= 225 and not is_skewed
-        self._moves = 270 <= seed % 300 < 280
+        self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
+        self._has_calendars = seed % 300 >= 250 and not (is_skewed or self._moves)
+        self._comes_after = seed % 300 >= 225 and not (is_skewed or self._moves)
         self._has_limits = self._is_later and seed % 2 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
+        usual = _MOVING if self._moves else usual
         self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         if self._comes_after:
             self._weights = [
@@ -107,7 +108,8 @@ class World:
                 self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
-            for number in range(1, 1 + (steps or self.random.randint(20, 45))):
+            count = (steps or self.random.randint(20, 45)) * (3 if self._moves else 1)
+            for number in range(1, 1 + count):
                 self.step()
                 if number % CHECK_EVERY == 0:
                     self._check()
@@ -191,7 +193,7 @@ class World:
     @property
     def _pace(self) -> int:
         """How much longer everything takes in a world of days."""
-        return 211 if self._moves else 1
+        return 1009 if self._moves else 1
 
     def _some_schedule(self, actor: Actor) -> ScheduleHandle:
         """A schedule by its id, or an old handle of an incarnation that may be gone."""
@@ -499,6 +501,7 @@ _CHANCES: dict[Act, int] = {
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
 _FREEZING = list({**_CHANCES, World.skip_next: 4, World.freeze: 6, World.thaw: 10}.values())
+_MOVING = list({**_CHANCES, World.skip_next: 2, World.update: 20, World.tick: 20, World.time_passes: 24}.values())
 _EXCLUDING = list({**_CHANCES, World.skip_next: 3, World.set_calendar: 12, World.delete_calendar: 1}.values())
 _SKEWED = list(
     {
