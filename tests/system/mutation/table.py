@@ -1494,7 +1494,6 @@ EXCLUSIONS = (
         "    settled = again | past.keys()\n",
         _MOVED + "test_payroll_that_ran_the_day_before_does_not_run_again_when_its_day_is_free_again",
         "tests/api/test_moved.py::test_it_does_not_run_again_after_its_run_was_pruned[sqlite]",
-        _WORLDS.format(250),
     ),
     _edit(
         "what ran on its day runs again on the day it would move to",
@@ -1539,8 +1538,7 @@ EXCLUSIONS = (
         "spec/moved.py",
         "self._units(after if self.is_back else self._begin_behind(after)):",
         "self._units(after):",
-        "tests/spec/test_moved.py::test_what_happens_is_each_nominal_instant_on_its_day_or_the_nearest_other_one"
-        "[UTC-2099-12-31]",
+        _MOVED + "test_a_schedule_that_is_created_between_its_day_and_the_one_it_is_moved_to_fires_there",
     ),
 )
 """What is excluded never fires, and nothing else is lost with it."""
