@@ -600,7 +600,7 @@ def test_the_preview_leaves_out_what_is_excluded_and_says_so(pages: Pages) -> No
     shown = pages.get(f"{asked}&exclude=Sat,+Sun%0A2026-01-16")
     assert "not on 2026-01-16, nor on Saturday and Sunday" in shown
     assert (">Sat " in shown, shown.count("<li>")) == (False, 5)
-    assert "is not a day of the week" in pages.get(f"{asked}&exclude=Christmas")
+    assert "is no date, range or weekly window" in pages.get(f"{asked}&exclude=Christmas")
     assert "Every occurrence of the next ten years is excluded" in pages.get(
         "/preview?kind=cron&timing=0+9+*+*+SAT&timezone=UTC&exclude=Sat"
     )
