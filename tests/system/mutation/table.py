@@ -618,7 +618,7 @@ FOLLOWING = (
         "        if self.skips is None and not self.contents and self.moves is None:  # as in nearly all\n",
         "        if True:\n",
         "tests/api/test_skip_next.py::test_what_is_due_already_is_not_the_next_one",
-        _WORLDS.format(250),
+        _WORLDS.format(200),
     ),
     _edit(
         "max_retries is ignored",
