@@ -6,6 +6,7 @@ draws it, and links are delivered one by one, retries first, as one dispatcher w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from rqsched.chain.claim import Claim
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
-from rqsched.core.simulation import Expected, Simulated, Spans, begin, walk
+from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
 from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
 from tests.support.narrow import present
 from tests.support.sizes import sized
@@ -169,6 +170,16 @@ def told(run: Run) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
 
 
+def check_told(found: Walk, given: list[Simulated], runs: list[Run], stored: dict[str, Schedule]) -> None:
+    """What is told of each schedule is what its rows say."""
+    for one in given:
+        said, mine = found.told[one.name], [run for run in runs if run.schedule_uid == one.schedule.uid]
+        assert said.ended == Counter(run.shown_status for run in mine if run.status not in OPEN)
+        assert said.open == sum(run.status in OPEN for run in mine)
+        row = stored[one.schedule.uid]
+        assert (said.skipped.total(), said.missed, said.started) == (row.skipped_count, row.missed_count, row.run_count)
+
+
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
     random = Random(seed)
@@ -208,6 +219,7 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
         elif run.status is not RunStatus.CANCELLED or run.uid in runs:
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
+    check_told(found, given, real.all_runs(), stored)
     waiting = [run.queue or "default" for run in real.all_runs() if run.status is RunStatus.PENDING]
     for name, line in found.lines.items():
         assert line.waiting == waiting.count(name)
