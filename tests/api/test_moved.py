@@ -15,6 +15,8 @@ from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
+pytestmark = pytest.mark.every_database
+
 PAYDAY, EVE = datetime(2026, 1, 25, 9, tzinfo=UTC), datetime(2026, 1, 24, 9, tzinfo=UTC)
 FEBRUARY = datetime(2026, 2, 25, 9, tzinfo=UTC)
 
