@@ -145,7 +145,7 @@ def test_a_run_that_is_retried_on_request_and_ends_anew_starts_nothing_again(any
 
 def test_what_waited_behind_another_run_and_never_began_is_no_end(env: Env) -> None:
     nightly = env.create("nightly", retry=ONCE, overlap="buffer_all")
-    report = env.create("report", After("nightly", on="end"))
+    report = env.create("report", After("nightly", on="end"), overlap="allow_all")
     env.fire_next(nightly)
     env.fire_next(nightly)
     env.fire_next(nightly)
