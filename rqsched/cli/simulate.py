@@ -121,7 +121,8 @@ def simulate(
     is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:
         if not is_stored:  # no server is asked
-            runtime = Runtime(session.settings)
+            unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # none is started, either
+            runtime = Runtime(session.settings.model_copy(update=unused))
             stack.callback(runtime.close)
             runtime.imports.owe(None)
             runtime.imports.require()
