@@ -81,9 +81,9 @@ def in_order(wanted: Wanted) -> list[str]:
     """Return the ids so that each stands behind that which it comes after; in a set without a circle."""
     depths: dict[str, int] = {}
     for schedule_id in wanted:
-        walked, at = list[str](), cast("str | None", schedule_id)
+        walked, at = dict[str, None](), cast("str | None", schedule_id)
         while at is not None and at in wanted and at not in depths and at not in walked:
-            walked.append(at)
+            walked[at] = None
             at = wanted[at]
         depth = depths.get(at, -1) if at is not None else -1
         for step, name in enumerate(reversed(walked), 1):

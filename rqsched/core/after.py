@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from rqsched.core import audit
 from rqsched.core.audit import CommandContext
@@ -153,12 +153,13 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
     """Remember the newest end of a pause, which a resume may follow; those before it are missed for good."""
     schedule = builder.schedule
     if ends:
-        newest, at = ends[-1], schedule.paused_next_run_at
+        at = schedule.paused_next_run_at
         known = [] if schedule.missed_run_uid is None or at is None else [(at, schedule.missed_run_uid)]
-        passed = [*known, *((end.ended_at, end.run_uid) for end in ends[:-1])]
+        # What is known may be the newest: of two ends at once the older may be followed last.
+        *passed, (ended_at, newest) = sorted([*known, *((end.ended_at, end.run_uid) for end in ends)])
         if passed:
             _miss(builder, passed, MISSED_WHILE_PAUSED)
-        builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=newest.ended_at)
+        builder.set(missed_run_uid=newest, paused_next_run_at=ended_at)
     return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
 
 
@@ -200,12 +201,15 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
 
     `upstreams` has the id of the schedule that each comes after, of these and of all that they come after.
     """
+    in_none = set[str]()
     for first in schedule_ids:
-        walked, at = [first], upstreams.get(first)
-        while at is not None and at != first and at not in walked:
-            walked.append(at)
+        walked, at = dict[str, None](), cast("str | None", first)
+        while at is not None and at not in walked and at not in in_none:
+            walked[at] = None
             at = upstreams.get(at)
-        if at == first:
+        if at is None or at in in_none:  # a chain of thousands is walked once
+            in_none |= walked.keys()
+        elif at == first:
             circle = " after ".join([*walked, first])
             raise UpstreamError(
                 "after", f"{circle} is a circle, in which nothing would ever begin; leave one of them out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -12,6 +13,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.after import Followed, UpstreamEnd, counts_for, ended_runs, may_be_followed
 from rqsched.core.model import Change, Run, RunStatus, Schedule, ScheduleStatus, changed, parse_spec
+from rqsched.spec.members import ENDS
 from rqsched.store.changes import find_all_named
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_uid
@@ -65,19 +67,33 @@ def _retrying(connection: Connection, change: Change) -> list[Run]:
 def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) -> None:
     columns = schedules.c.uid, schedules.c.spec
     mine = schedules.c.namespace == upstream.namespace, schedules.c.upstream_id == upstream.schedule_id
-    after = {
-        row.uid: parse_spec(row.spec).after for row in connection.execute(sa.select(*columns).where(*mine, COMES_AFTER))
-    }
+    after = {row.uid: _on(row.spec) for row in connection.execute(sa.select(*columns).where(*mine, COMES_AFTER))}
     if not after:  # the last of them was deleted, or comes after another one now
         forgotten = sa.update(schedules).where(schedules.c.uid == upstream.uid)
         connection.execute(forgotten.values(followed_at=None))
     rows = [
         asdict(UpstreamEnd(run.uid, uid, upstream.uid, run.shown_status, run.ended_at, run.ended_at))
         for run in ended
-        for uid, one in after.items()
-        if run.ended_at is not None and one is not None and counts_for(one.on, run.status)
+        for uid, on in after.items()
+        if run.ended_at is not None and on is not None and counts_for(on, run.status)
     ]
     insert_rows(connection, upstream_ends, columns_of(rows), or_ignore=True)
+
+
+def _on(text: str) -> str | None:
+    """Return which ends count for a schedule that comes after; None for one that an old release gave times of its own.
+
+    Of a spec that only a newer release knows, what it says of that; each end where nothing says it. What cannot be read
+    keeps no run before it from ending: the end is owed, and told of where it cannot be followed.
+    """
+    try:
+        spec = parse_spec(text)
+        if spec.after is not None or not spec.newer:
+            return None if spec.after is None else spec.after.on
+        on = json.loads(text)["after"].get("on", "success")
+    except Exception:  # noqa: BLE001 - another schedule's row
+        return "end"
+    return on if on in ENDS else "end"
 
 
 def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched import After, Declaration, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -21,7 +20,7 @@ from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleNotFound
 from rqsched.spec.members import ENDS
 from rqsched.store import upstream_ends
 from rqsched.store.database import Patience
-from rqsched.store.tables import schedules
+from tests.support.damage import set_columns
 from tests.support.env import (
     HOUR,
     MINUTE,
@@ -390,7 +389,7 @@ def test_an_end_that_is_later_than_the_window_is_missed(env: Env) -> None:
 def test_what_cannot_be_decided_is_tried_for_ever(any_env: Env) -> None:
     env = any_env
     nightly, report = pair(env)
-    set_policies(env, report, json.dumps({"overlap": "nonsense"}))
+    set_columns(env, report, policies=json.dumps({"overlap": "nonsense"}))
     env.run_next(nightly)
     for tries in range(1, 12):
         (owed,) = env.runtime.database.read(lambda c: upstream_ends.read_owed(c, report.uid, None, 9))
@@ -400,7 +399,35 @@ def test_what_cannot_be_decided_is_tried_for_ever(any_env: Env) -> None:
         assert timedelta(0) < owed.due_at - env.clock.now() <= 5 * MINUTE
         env.advance(5 * MINUTE + SECOND)
         env.recover()
-    set_policies(env, report, report.state.definition.policies)
+    set_columns(env, report, policies=report.state.definition.policies)
+    env.advance(6 * MINUTE)
+    env.recover()
+    assert len(all_runs(report)) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_newer_release_says_of_what_comes_after_is_owed_and_left_to_it(any_env: Env, fails: bool) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    known = json.loads(report.state.definition.spec)
+    set_columns(env, report, spec=json.dumps({**known, "after": {**known["after"], "delay": 5}}))
+    (env.fail_next if fails else env.run_next)(nightly)
+    env.recover()
+    assert all_runs(report) == []
+    set_columns(env, report, spec=report.state.definition.spec)
+    env.recover()
+    assert len(all_runs(report)) == (not fails)
+
+
+@pytest.mark.parametrize("spec", ["nonsense", "{}", "[]"])
+def test_a_schedule_that_cannot_be_read_keeps_no_run_before_it_from_ending(any_env: Env, spec: str) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    other = env.create("other", After("nightly"))
+    set_columns(env, report, spec=spec)
+    assert env.run_next(nightly).status == "succeeded"
+    assert len(all_runs(other)) == 1
+    set_columns(env, report, spec=report.state.definition.spec)
     env.advance(6 * MINUTE)
     env.recover()
     assert len(all_runs(report)) == 1
@@ -440,9 +467,3 @@ def test_the_end_of_a_schedule_that_nothing_comes_after_is_one_statement(postgre
     with statements(env.runtime) as seen:
         publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=BRIEF))
     assert seen == ["WITH"]
-
-
-def set_policies(env: Env, schedule: ScheduleHandle, text: str) -> None:
-    """The row has policies that a release may have written which is newer."""
-    row = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(policies=text)
-    env.runtime.database.transact(lambda connection: connection.execute(row))

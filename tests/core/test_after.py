@@ -117,6 +117,8 @@ def test_a_pause_leaves_at_most_one_run_whatever_came_meanwhile(
     total = len(first) + len(second)
     starts = int(total > 0 and mode is CatchUp.ONCE)
     assert (told["started"], told["missed"], told["skipped"]) == (starts, total - starts, 0)
+    newest = max([one.ended_at for one in (*first, *second)], default=None)
+    assert [one.occurrence_at for one in resumed.new_runs] == [newest] * starts
     assert resumed.after.missed_run_uid is None
     assert resumed.after.status is ScheduleStatus.ACTIVE
 
@@ -166,6 +168,19 @@ def test_a_circle_is_found_wherever_there_is_one(edges: dict[str, str]) -> None:
                 require_no_cycle(edges, [name])
         else:
             require_no_cycle(edges, [name])
+
+
+def test_a_chain_of_many_is_looked_at_once() -> None:
+    looked = Counter[str]()
+
+    class Chain(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            looked[name] += 1
+            return super().get(name, default)
+
+    chain = Chain({f"s{n}": f"s{n - 1}" for n in range(1, 300)})
+    require_no_cycle(chain, list(chain)[::-1])
+    assert max(looked.values()) == 1
 
 
 @given(EDGES)
