@@ -1756,6 +1756,13 @@ AFTER = (
         _CRASH.format("a run succeeds and one comes after it"),
     ),
     _edit(
+        "a schedule that only a newer release can read is owed nothing",
+        "store/upstream_ends.py",
+        "        if spec.after is not None or not spec.newer:\n",
+        "        if True:\n",
+        _AFTER + "what_a_newer_release_says_of_what_comes_after_is_owed_and_left_to_it[sqlite-False]",
+    ),
+    _edit(
         "what cannot be followed is given up",
         "store/upstream_ends.py",
         "values(tries=end.tries + 1, error=error, due_at=due_at)",
