@@ -289,7 +289,7 @@ class Counting:
 
 def is_alone(spec: Spec) -> bool:
     """Return whether only the next fire is known."""
-    return spec.is_from_completion or bool(spec.newer)
+    return spec.is_from_completion or not spec.is_known
 
 
 def _schedules(number: int) -> str:

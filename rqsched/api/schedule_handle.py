@@ -367,7 +367,7 @@ class ScheduleHandle(ScheduleView):
         def decide(connection: Any, schedule: Schedule, operation: str) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
             now = self._runtime.now()
-            names = definition.parsed_spec.calendars
+            names = definition.parsed_spec.calendars if definition.spec != schedule.definition.spec else ()
             change = lifecycle.decide_update(
                 schedule,
                 definition,

@@ -202,6 +202,10 @@ class _Simulating:
                 text = f"its timing says what only a newer release of rqsched knows ({schedule.spec.newer})"
                 self._not_simulated.append(NotSimulated(one.name, text))
                 continue
+            if not schedule.spec.is_known:
+                told = ", ".join(schedule.spec.missing_calendars)
+                self._not_simulated.append(NotSimulated(one.name, f"it excludes calendars that are gone ({told})"))
+                continue
             if schedule.spec.after is not None:
                 text = f"it comes {after_in_words(schedule.spec.after)}, and has no times of its own"
                 self._not_simulated.append(NotSimulated(one.name, text))

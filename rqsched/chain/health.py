@@ -615,7 +615,13 @@ def _excluded(scope: _Scope) -> Finding:
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
 def _calendars(scope: _Scope) -> Finding:
-    """Look for calendars in use that soon say nothing more: then schedules would fire on holidays."""
+    """Look for calendars in use that are gone, or soon say nothing more: then schedules would fire on holidays."""
+    gone = scope.read(lambda connection: calendars.lacking(connection, scope.namespace, _MOST))
+    if gone:
+        named = [f"{name}, which {namespace}/{schedule_id} names" for namespace, schedule_id, name in gone]
+        advice = "`rqsched calendar set` it again; or `rqsched update ID --exclude ...` without it."
+        told = f"are gone, so that nothing fires: {_listed(named)}"
+        return Finding(Level.PROBLEM, told, names=named, advice=advice)
     today = scope.runtime.now().date()
     found = scope.read(lambda connection: calendars.ending(connection, scope.namespace, today + _ENDS_SOON, _MOST))
     if not found:
@@ -690,7 +696,7 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
     expected, spec = schedule.expect_success_within, schedule.spec
     if expected is not None and now - began_at > expected:
         return True
-    if spec.newer or spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+    if not spec.is_known or spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
         return False  # no fire waits for this run, as far as is known
     first = spec.next_after(began_at)
     second = None if first is None or first > now else spec.next_after(first)

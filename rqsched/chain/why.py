@@ -23,7 +23,7 @@ from rqsched.core.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored
 from rqsched.core.policy import CatchUp
 from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.core.results import Answer, Why
-from rqsched.errors import NewerReleaseError, error_line
+from rqsched.errors import InvalidSpecError, NewerReleaseError, error_line
 from rqsched.spec.cron import Gap
 from rqsched.spec.moved import FURTHEST
 from rqsched.spec.spec import After, Spec
@@ -78,6 +78,13 @@ def why(connection: Connection, schedule: Schedule, at: datetime | None, now: da
     except NewerReleaseError as error:
         text = f"Its timing is of a newer release ({error.unknown}), whose processes fire it; ask one of them."
         return asked.say(Answer.NEWER_RELEASE, text)
+    except InvalidSpecError:
+        if not (gone := schedule.spec.missing_calendars):
+            raise
+        if not schedule.is_active:
+            return asked.because_of_status(schedule.status, asked.newest_status)
+        text = f"It excludes the calendar {gone[0]}, which is not there, so that nothing fires"
+        return asked.say(Answer.EXCLUDED, f"{text}; set that calendar again, or exclude something else.")
 
 
 def _found(asked: _Question, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
@@ -124,7 +131,7 @@ class _Question:
     def shifted(self, occurrence: datetime | None) -> str:
         """Say of an occurrence that it stands for a local time which the clock left out; nothing of every other one."""
         spec = self.schedule.spec
-        if occurrence is None or spec.newer or spec.dst_gap != "shift" or occurrence <= self.schedule.timing_changed_at:
+        if occurrence is None or not spec.is_known or spec.dst_gap != "shift" or occurrence <= self.schedule.timing_changed_at:
             return ""
         gaps = [gap for gap in spec.gaps_between(occurrence - TICK, occurrence) if gap.occurrence_at == occurrence]
         text = f" The clock left out {_readings(gaps)} that day: it is shifted to this time (dst_gap=shift)."

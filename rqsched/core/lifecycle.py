@@ -275,9 +275,10 @@ def decide_apply_calendars(
 
     As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
     active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is
-    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan.
+    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, and where one of them is
+    gone.
     """
-    if not schedule.has_old_plan or schedule.has_ended or schedule.spec.newer:
+    if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
     known = {one.name: one for one in before}
     since = holding_since(schedule.contents, schedule.calendars, now)
@@ -343,7 +344,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
         if schedule.skips is not None:
             record_skips(builder, at)
         stored = schedule.next_run_at
-        if stored is not None and stored <= at:
+        if stored is not None and stored <= at and schedule.spec.is_known:
             kept = next(iter(classify_due(schedule, at).fires), stored)
             miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value, until=at)
             builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
@@ -546,7 +547,7 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
     is_of_this_pause = at is not None and paused_at is not None and paused_at < at
     if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now or not is_of_this_pause:
         return unchanged(schedule)
-    if schedule.spec.newer:
+    if not schedule.spec.is_known:
         return unchanged(schedule)
     catch_up = None if schedule.resume_catch_up is None else CatchUp.of(schedule.resume_catch_up)
     return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)

@@ -534,7 +534,7 @@ class Schedule:
 
     def skips_over(self, instant: datetime) -> timedelta:
         """Return how much later its next fire after an instant is because of what is skipped on request."""
-        first = None if self.skips is None or self.spec.newer else self.spec.next_after(instant)
+        first = self.spec.next_after(instant) if self.skips is not None and self.spec.is_known else None
         if first is None:
             return timedelta(0)
         return (self.timeline.next_after(instant) or max(first, self.skipped_at[-1])) - first

@@ -30,7 +30,11 @@ def note_early(builder: ChangeBuilder) -> None:
     """Keep which nominal instants have their outcome although they lie after `evaluated_to`."""
     spec, moves, instant = builder.schedule.spec, builder.schedule.parsed_moves, builder.schedule.evaluated_to
     least = instant - REACH if spec.is_moving else instant
-    early = {at for at in moves.early if at > instant} | spec.early(instant)
+    early = {at for at in moves.early if at > instant}
+    if spec.is_known:
+        early |= spec.early(instant)
+    elif (stored := builder.schedule.next_run_at) is not None and stored <= instant:  # the row alone tells
+        early |= {at for at in moves.nominals if at > instant}
     settled = tuple(at for at in moves.settled if at > least)
     builder.set(moves=dump_moves(moves._replace(early=tuple(sorted(early)), settled=settled)))
 
@@ -51,7 +55,7 @@ def carry_over(
     stored = schedule.next_run_at
     due = set() if stored is None or stored > at else {*moves.nominals} or {stored}
     # What a calendar held before may not be known any more: then only the row tells.
-    is_known = (before.definition.spec, before.contents) != (schedule.definition.spec, schedule.contents)
+    is_known = old.is_known and (before.definition.spec, before.contents) != (schedule.definition.spec, schedule.contents)
     had, to_come = {*moves.early, *moves.settled}, old.late(at) if is_known else set[datetime]()
     if due:
         had |= due
@@ -60,7 +64,7 @@ def carry_over(
     if schedule.is_active and is_known:
         had |= old.early(at)
     delayed = new.late(at)
-    ahead = to_come | {one for one in new.early(at) if old.is_nominal(one)}
+    ahead = to_come | {one for one in new.early(at) if old.is_known and old.is_nominal(one)}
     ran = {*ran_of(before, at - REACH, at + REACH)} if (delayed or ahead) and ran_of is not None else set[datetime]()
 
     def had_passed(one: datetime) -> bool:

@@ -218,7 +218,7 @@ def miss_passed(
     until = until or builder.now
     schedule = builder.schedule
     stored = schedule.next_run_at
-    if stored is None or timeline.is_from_completion or timeline.newer:
+    if stored is None or timeline.is_from_completion or not timeline.is_known:
         return
     since = max(stored, schedule.timing_changed_at)
     count, is_capped = timeline.count_between(since, until, cap=COUNT_CAP)
@@ -234,7 +234,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
     """Record an outcome for what is already due and will not fire: the first is skipped, the rest are missed.
 
     Already due means nominally, also inside the jitter. What this decision has evaluated itself stays as it is. Of a
-    timing of a newer release only the stored one is known.
+    timing that cannot be evaluated here only the stored one is known.
     """
     schedule = builder.schedule
     if not schedule.is_active:
@@ -254,7 +254,7 @@ def _first_without_outcome(schedule: Schedule) -> datetime | None:
     """Return the stored next time, or what follows it when this decision fires it (jitter may have delayed that)."""
     if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
         return schedule.next_run_at
-    if schedule.spec.is_from_completion or schedule.spec.newer:
+    if schedule.spec.is_from_completion or not schedule.spec.is_known:
         return None
     return schedule.timeline.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))
 
@@ -295,7 +295,7 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
     spec = builder.schedule.spec
-    if spec.newer:
+    if not spec.is_known:
         return
     since = max(builder.schedule.evaluated_to, builder.schedule.timing_changed_at)
     if spec.exclusion is not None and not spec.is_from_completion:

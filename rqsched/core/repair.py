@@ -21,7 +21,7 @@ from rqsched.errors import error_line
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
     """Plan an active schedule that has no next time, unless it waits for the unfinished run `awaited`."""
     is_waiting = awaited is not None and awaited.is_unfinished
-    has_times = schedule.upstream_id is None and not schedule.spec.newer
+    has_times = schedule.upstream_id is None and schedule.spec.is_known
     if not schedule.is_active or schedule.next_run_at is not None or is_waiting or not has_times:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
@@ -37,7 +37,7 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
     """Recompute the next time after the timezone database changed; nothing already due moves."""
-    if schedule.spec.newer:
+    if not schedule.spec.is_known:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     builder.set(tzdata=tzdata)

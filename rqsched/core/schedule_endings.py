@@ -28,13 +28,13 @@ def complete_if_over(builder: ChangeBuilder) -> None:
     """Set an active schedule done whose spec has no further occurrence and for which nothing waits.
 
     One whose further occurrences are all excluded, or skipped on request, stays active: passes of reconcile look again.
-    So does one that comes after another, and one of a newer release, whose processes know.
+    So does one that comes after another, one of a newer release, whose processes know, and one whose calendar is gone.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
-    if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting or schedule.spec.newer:
+    if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting:
         return
-    if schedule.upstream_id is not None:
+    if schedule.upstream_id is not None or not schedule.spec.is_known:
         return
     if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return

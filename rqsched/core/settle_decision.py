@@ -134,8 +134,8 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        # A `from_completion` schedule counts from now; one of a newer release is planned by a pass of that release.
-        if builder.schedule.awaiting_run_uid == run.uid and not schedule.spec.newer:
+        # A `from_completion` schedule counts from now; one that cannot be evaluated here is planned by a pass that can.
+        if builder.schedule.awaiting_run_uid == run.uid and schedule.spec.is_known:
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))
         drain(builder)

@@ -273,6 +273,12 @@ class Spec(Timeline):
         return found
 
     @property
+    def missing_calendars(self) -> list[str]:
+        """The names of the calendars that it excludes and was not given."""
+        known = {one.name for one in self.contents}
+        return [name for name in self.calendars if name not in known]
+
+    @property
     def is_known(self) -> bool:
         """Whether it can be evaluated: this release knows all of it, and it was given the calendars that it names."""
         return not self.newer and len(self.contents) == len(self.calendars)
@@ -285,12 +291,10 @@ class Spec(Timeline):
 
     def require_calendars(self) -> None:
         """Check that it has the calendars that it names; raises InvalidSpecError."""
-        if len(self.contents) < len(self.calendars):
-            known = {one.name for one in self.contents}
-            missing = next(name for name in self.calendars if name not in known)
+        if missing := self.missing_calendars:
             raise InvalidSpecError(
                 "exclude",
-                f"names the calendar {missing!r}, which is not there; create it, or exclude something else. A spec of "
+                f"names the calendar {missing[0]!r}, which is not there; create it, or exclude something else. A spec of "
                 "your own has no calendars: see Spec.with_calendars",
             )
 
@@ -317,7 +321,7 @@ class Spec(Timeline):
 
     def is_all_excluded_after(self, instant: datetime) -> bool:
         """Return whether there are further occurrences, and all of the next ten years are excluded."""
-        if not self.exclude or self.next_after(instant) is not None:
+        if not self.exclude or not self.is_known or self.next_after(instant) is not None:
             return False
         plain = replace(self, exclude=()).settled_at(self.settled | self.early(instant))
         return plain.next_after(instant) is not None

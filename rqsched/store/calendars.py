@@ -32,6 +32,7 @@ _MOST_KNOWN = 512
 _known: dict[str, Calendar] = {}
 """What calendars hold, by the uid of the change that wrote it."""
 _COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
+_IS_PLANNED = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
 
 
 def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
@@ -77,16 +78,15 @@ def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str
     """Read calendars by namespace and name: which changes wrote them, and what this process does not know of these."""
     key = calendars.c.namespace, calendars.c.name, calendars.c.edit
     found = connection.execute(_select(key, namespaces, names)).all()
-    unknown = [row.edit for row in found if row.edit not in _known]
-    fresh = dict[str, Calendar]()
-    if unknown:
-        statement = sa.select(*_COLUMNS).where(dialect_of(connection).one_of(calendars.c.edit, unknown))
-        fresh = {row.edit: to_calendar(row) for row in connection.execute(statement)}
+    read = {(row.namespace, row.name): _known.get(row.edit) for row in found}
+    unknown = {name for (_, name), one in read.items() if one is None}
+    if unknown:  # by their names: one that was changed since is read as it is now
+        fresh = connection.execute(_select(_COLUMNS, namespaces, unknown)).all()
         if len(_known) > _MOST_KNOWN:
             _known.clear()
-        _known.update(fresh)
-    read = ((row, fresh.get(row.edit) or _known.get(row.edit)) for row in found)
-    return {(row.namespace, row.name): one for row, one in read if one is not None}
+        for row in fresh:
+            read[row.namespace, row.name] = _known[row.edit] = to_calendar(row)
+    return {key: one for key, one in read.items() if one is not None}
 
 
 def _select(columns: Iterable[sa.Column[Any]], namespaces: Iterable[str], names: Iterable[str]) -> sa.Select[Any]:
@@ -224,8 +224,7 @@ def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
 
 def to_plan(connection: Connection, calendar: Calendar, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read a page of the active and paused schedules that name a calendar and are not planned with it as it is."""
-    is_meant = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
-    rows, cursor = _page(connection, calendar.namespace, calendar.name, after, limit, is_meant)
+    rows, cursor = _page(connection, calendar.namespace, calendar.name, after, limit, _IS_PLANNED)
     return [row.uid for row in rows if calendar.edit not in row.calendars.split()], cursor
 
 
@@ -241,6 +240,23 @@ def users(
     while True:
         rows, after = _page(connection, namespace, name, after, 500, is_meant)
         found += [(row.namespace, row.schedule_id) for row in rows]
+        if after is None or len(found) >= limit:
+            return found[:limit]
+
+
+def lacking(connection: Connection, namespace: str | None, limit: int) -> list[tuple[str, str, str]]:
+    """Read the namespace and id of active and paused schedules that name a calendar that is gone, and its name."""
+    there = {(row.namespace, row.name) for row in connection.execute(sa.select(calendars.c.namespace, calendars.c.name))}
+    columns = schedules.c.uid, schedules.c.namespace, schedules.c.schedule_id, schedules.c.spec
+    statement = sa.select(*columns).where(NAMES_CALENDARS, _IS_PLANNED)
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
+    found, after = list[tuple[str, str, str]](), None
+    while True:
+        rows, after = page_by_uid(connection, statement, schedules.c.uid, after, 500)
+        for row in rows:
+            gone = (one for one in parse_spec(row.spec).calendars if not {(row.namespace, one), (SHARED, one)} & there)
+            found += [(row.namespace, row.schedule_id, one) for one in gone]
         if after is None or len(found) >= limit:
             return found[:limit]
 

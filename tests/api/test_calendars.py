@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -431,3 +431,94 @@ def test_calendar_of_a_schedule_that_moves_holds_whole_days(env: Env) -> None:
     with pytest.raises(InvalidSpecError, match="moves over whole days only"):
         env.create("other", Cron("0 13 20 * *"), exclude="nights", on_excluded="next")
     assert env.scheduler.calendars.get("bank").exclude == ("2026-01-20",)
+
+
+def lose(env: Env, name: str) -> None:
+    """Remove the row of a calendar by hand, or by a backup that was restored in part."""
+    gone = sa.delete(tables.calendars).where(tables.calendars.c.name == name)
+    env.runtime.database.transact(lambda connection: connection.execute(gone))
+
+
+@pytest.mark.parametrize("wait", [0 * DAY, DAY], ids=["ahead", "due"])
+def test_schedule_whose_calendar_is_gone_is_shown_paused_changed_and_deleted(env: Env, wait: timedelta) -> None:
+    for name in ("holidays", "bridges"):
+        env.scheduler.calendars.set(name, ["2026-01-20"])
+    moved = {"exclude": ["bridges", "holidays", "Sun"], "on_excluded": "previous", "spread": "2h", "jitter": "1m"}
+    forms: dict[str, dict[str, Any]] = {"plain": {"exclude": "holidays"}, "moved": moved}
+    made = {
+        (form, does): env.create(f"{form}-{does}", DAILY, **options)
+        for form, options in forms.items()
+        for does in ("pause", "delete", "free", "note", "end", "skip")
+    }
+    for form in forms:
+        made[form, "skip"].skip_next(2)
+    lose(any_env, "holidays")
+    env.advance(wait)
+
+    assert len(env.scheduler.list(limit=100).items) == len(made)
+    for (_, does), schedule in made.items():
+        assert schedule.describe().next_run_at == schedule.next_run_at
+        assert schedule.why(NOON + 40 * DAY).answer == "excluded"
+        match does:
+            case "pause" | "skip":
+                schedule.pause()
+                with pytest.raises(InvalidSpecError, match="holidays"):
+                    schedule.resume()
+            case "delete":
+                schedule.delete()
+            case "free":
+                schedule.update(exclude=[])
+            case "note":
+                schedule.update(note="looked at")
+            case _:
+                schedule.update(spec=Once(NOON + 50 * DAY), exclude="bridges")
+    env.scheduler.recover(deep=True)
+
+    lost = env.runtime.database.read(lambda connection: store.lacking(connection, None, 100))
+    assert {name.partition("-")[2] for _, name, _ in lost} == {"pause", "skip", "note"}
+    env.scheduler.calendars.set("holidays", ["2026-01-21"])
+    assert env.runtime.database.read(lambda connection: store.lacking(connection, None, 100)) == []
+    for (_, does), schedule in made.items():
+        if does in {"pause", "skip"}:
+            schedule.resume()
+        if does not in {"delete", "end"}:
+            assert next_of(schedule) is not None
+    check_invariants(env.runtime)
+
+
+def test_schedule_whose_calendar_is_gone_fires_no_more_stops_no_other_and_continues_with_it(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-01-20"])
+    naming, other = env.create(spec=DAILY, exclude="holidays"), env.create("other", DAILY)
+    lose(env, "holidays")
+
+    env.run_due(2 * DAY)
+
+    assert occurrences(naming) == []
+    assert "holidays" in last(naming, "ScheduleFireFailed")["error"]
+    assert len(occurrences(other)) == 2
+    assert env.scheduler.recover(deep=True).failed == 0
+
+    env.scheduler.calendars.set("holidays", ["2026-01-20"])
+    env.run_due(DAY)
+
+    assert occurrences(naming)[-1] == MORNING + 2 * DAY
+    check_invariants(env.runtime)
+
+
+def test_calendar_that_changes_while_it_is_read_is_read_as_it_is_then(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    store._known.clear()
+    asked = list[str]()
+
+    def change_before_contents(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "rqsched_calendars" in statement and not asked:
+            asked.append(statement)
+            edit_alone(env, "holidays", ["2026-01-17"])
+
+    def read(connection: Any) -> tuple[Calendar, ...]:
+        sa.event.listen(connection, "after_cursor_execute", change_before_contents)
+        return store.named(connection, "default", ["holidays"])
+
+    (found,) = env.runtime.database.read(read)
+
+    assert asked and found.exclude == ("2026-01-17",)

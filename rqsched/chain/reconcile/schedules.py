@@ -102,14 +102,14 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     left: list[str] = []
 
     def apply(_: Connection, schedule: Schedule, now: datetime) -> Change:
-        if schedule.spec.newer:
+        if not schedule.spec.is_known:
             left.append(schedule.uid)
         return decide_retime(schedule, now=now, tzdata=current)
 
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved, failed = repair_schedules(runtime, uids, apply)
         yield Recovered(len(uids), retimed=moved, failed=failed)
-    if not left:  # else a process of the newer release, which knows their timing, makes this pass
+    if not left:  # else a process of the newer release, which knows their timing, makes this pass; or a later one
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
