@@ -26,6 +26,7 @@ MAX_YEARS = 50
 """The most years of public holidays at once."""
 _DAY = timedelta(days=1)
 _OF_DAYS = {"DAILY", "WEEKLY", "MONTHLY", "YEARLY"}
+_OF_TIMES = {"BYHOUR", "BYMINUTE", "BYSECOND"}
 
 
 class FoundDays(NamedTuple):
@@ -65,7 +66,7 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
     for event in whole:
         kept.add_component(event)
     try:
-        days = _days_of(recurring.of(kept).between(begin, end + _DAY), begin, end)
+        days = _days_of(recurring.of(kept), sum("RRULE" in one for one in whole), begin, end)
     except InvalidInputError:
         raise
     except Exception as error:  # noqa: BLE001 - as above
@@ -115,7 +116,7 @@ def _is_whole_days(event: Any) -> bool:
     if not isinstance(first, date) or isinstance(first, datetime) or str(event.get("STATUS", "")) == "CANCELLED":
         return False
     rules = rule if isinstance(rule, list) else [] if rule is None else [rule]
-    return all({str(one) for one in each.get("FREQ", [])} <= _OF_DAYS for each in rules)
+    return all({str(one) for one in each.get("FREQ", [])} <= _OF_DAYS and not _OF_TIMES & {*each} for each in rules)
 
 
 def _is_endless(event: Any) -> bool:
@@ -123,15 +124,21 @@ def _is_endless(event: Any) -> bool:
     return rule is not None and not isinstance(rule, list) and not ("COUNT" in rule or "UNTIL" in rule)
 
 
-def _days_of(occurrences: Iterable[Any], begin: date, end: date) -> set[date]:
-    found = set[date]()
-    for number, one in enumerate(occurrences):
-        if number >= MAX_OCCURRENCES:
-            raise InvalidInputError("file", f"recurs more than {MAX_OCCURRENCES} times; give an earlier `until`")
-        first = one["DTSTART"].dt
-        last = one["DTEND"].dt - _DAY if "DTEND" in one else first
-        for day in _each(max(first, begin), min(max(last, first), end)):
-            found.add(day)
+def _days_of(events: Any, recurring: int, begin: date, end: date) -> set[date]:
+    """Follow events, of which so many recur, in parts: what is followed at once is all in memory."""
+    found, number = set[date](), 0
+    part = timedelta(days=max(2 * MAX_OCCURRENCES // max(recurring, 1), 1))
+    at = begin
+    while at <= end:
+        following = min(at + part, end + _DAY)
+        for one in events.between(at, following):
+            first = one["DTSTART"].dt
+            number += first >= at or at == begin
+            if number > MAX_OCCURRENCES:
+                raise InvalidInputError("file", f"recurs more than {MAX_OCCURRENCES} times; give an earlier `until`")
+            last = one["DTEND"].dt - _DAY if "DTEND" in one else first
+            found.update(_each(max(first, begin), min(max(last, first), end)))
+        at = following
     return found
 
 

@@ -18,6 +18,7 @@ from rqsched.core.option_table import require_note
 from rqsched.core.results import Synced
 from rqsched.core.schedule_options import with_arguments
 from rqsched.errors import InvalidInputError
+from rqsched.spec.calendars import Calendar
 from rqsched.spec.spec import After, Cron, Every, Once, Spec
 
 T = TypeVar("T")
@@ -41,12 +42,16 @@ def plan_sync(
     prune: bool = False,
     keep: Iterable[str] = (),
     namespace: str | None = None,
+    calendars: Sequence[Calendar] = (),
 ) -> PlannedSync:
-    """Decide what `sync` would do now, with the same checks; writes nothing."""
+    """Decide what `sync` would do now, with the same checks; writes nothing.
+
+    `calendars` are those that would be set before, whatever is there.
+    """
     requests = scheduler._requests(declarations, namespace, None)
     done, changes = _nothing_done(), list[Change]()
     for batch in batches(requests):
-        for change, outcome in creating.preview_upserts(scheduler.runtime, batch):
+        for change, outcome in creating.preview_upserts(scheduler.runtime, batch, calendars):
             done[outcome].append(change.after.schedule_id)
             if outcome != "unchanged":
                 changes.append(change)

@@ -180,12 +180,20 @@ def _key_of(request: ScheduleRequest) -> Key | None:
     return Key(request.named.namespace, require_key(request.key), digest)
 
 
-def _calendars_of(connection: Connection, namespace: str, *, locks: bool = True) -> _CalendarsOf:
-    """Return what reads the calendars that a spec names, each once for many schedules."""
+def _calendars_of(
+    connection: Connection, namespace: str, *, locks: bool = True, declared: Sequence[Calendar] = ()
+) -> _CalendarsOf:
+    """Return what reads the calendars that a spec names, each once for many schedules.
+
+    Those that are `declared` are not read: they will be as they are there.
+    """
+    given = {one.name: one for one in declared}
 
     @lru_cache
     def find(names: tuple[str, ...]) -> tuple[Calendar, ...]:
-        return require_named(connection, namespace, names, locks=locks) if names else ()
+        rest = [name for name in names if name not in given] if given else names
+        found = require_named(connection, namespace, rest, locks=locks) if rest else ()
+        return (*found, *(given[name] for name in names if name in given)) if given else found
 
     return find
 
@@ -309,8 +317,13 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
     return decide
 
 
-def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> list[tuple[Change, str]]:
-    """Decide what `upsert_batches` would do now, each with `created`, `updated` or `unchanged`; writes nothing."""
+def preview_upserts(
+    runtime: Runtime, requests: Sequence[ScheduleRequest], calendars: Sequence[Calendar] = ()
+) -> list[tuple[Change, str]]:
+    """Decide what `upsert_batches` would do now, each with `created`, `updated` or `unchanged`; writes nothing.
+
+    `calendars` are those that would be set before.
+    """
     uids = new_uids(runtime.now(), len(requests))
 
     def work(connection: Connection) -> list[tuple[Change, str]]:
@@ -321,7 +334,7 @@ def preview_upserts(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> li
             uids,
             now=runtime.now(),
             runs_of=lambda one: changes.open_runs(connection, [one])[one.uid],
-            calendars_of=_calendars_of(connection, requests[0].named.namespace, locks=False),
+            calendars_of=_calendars_of(connection, requests[0].named.namespace, locks=False, declared=calendars),
             ran_of=partial(changes.nominals_run, connection),
         )
 

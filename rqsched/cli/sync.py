@@ -56,6 +56,7 @@ def sync(
     ] = False,
 ) -> None:
     """Create or update the schedules that a file or the application declares."""
+    calendars, has_other = list[Calendar](), False
     if file is None:
         declared = session.scheduler.declarations.all()
         if not declared:  # with --prune it would delete everything
@@ -64,14 +65,14 @@ def sync(
             )
     else:
         declared = schedule_file.read(file)
-        _calendars(session, schedule_file.read_calendars(file), is_preview=dry_run or diff)
-    if diff:
-        plan = plan_sync(session.scheduler, declared, prune=prune, namespace=session.namespace)
-        if _show_differences(session, plan):
+        calendars = schedule_file.read_calendars(file)
+        has_other = _calendars(session, calendars, is_preview=dry_run or diff)
+    if diff or dry_run:
+        plan = plan_sync(session.scheduler, declared, prune=prune, namespace=session.namespace, calendars=calendars)
+        if not diff:
+            _show(session, plan.synced, "Would be: ")
+        elif _show_differences(session, plan) or has_other:
             raise typer.Exit(DIFFERENT)
-        return
-    if dry_run:
-        _show(session, session.scheduler.preview_sync(declared, prune=prune, namespace=session.namespace), "Would be: ")
         return
     with progress_bar("Synchronising", len(declared)) as advance:
         synced = session.scheduler.sync(
@@ -84,20 +85,27 @@ def sync(
     _show(session, synced, "")
 
 
-def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bool) -> None:
-    """Set the calendars of a file, before the schedules that name them; a calendar that it lacks is left as it is."""
+def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bool) -> bool:
+    """Set the calendars of a file, before the schedules that name them; a calendar that it lacks is left as it is.
+
+    Returns whether one is, or would be, created or changed.
+    """
     of = session.scheduler.calendars
     known = {one.name: one for one in of.list(namespace=session.namespace)}
-    for one in declared:
-        if (have := known.get(one.name)) and schedule_file.calendar_of(have) == schedule_file.calendar_of(one):
-            continue
-        outcome = "changed" if have else "created"
+    told = {name: schedule_file.calendar_of(one) for name, one in known.items()}
+    other = [one for one in declared if told.get(one.name) != schedule_file.calendar_of(one)]
+    if shared := next((one.name for one in other if one.name in known and known[one.name].is_shared), None):
+        how = "is shared by all namespaces, and a file sets those of one; choose another name"
+        raise InvalidInputError(f"calendars.{shared}", f"{how}, or change it with `rqsched calendar set --shared`")
+    for one in other:
+        outcome = "changed" if one.name in known else "created"
         session.writer.say(f"Calendar {one.name}: {'would be ' if is_preview else ''}{outcome}.")
         if not is_preview:
             of.set(
                 one.name, one.exclude, namespace=session.namespace, description=one.description, source=one.source,
                 reaches=one.reaches, context=session.context,
             )  # fmt: skip
+    return bool(other)
 
 
 def _show(session: Session, synced: Synced, intro: str) -> None:

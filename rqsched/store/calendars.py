@@ -246,7 +246,9 @@ def users(
 
 def lacking(connection: Connection, namespace: str | None, limit: int) -> list[tuple[str, str, str]]:
     """Read the namespace and id of active and paused schedules that name a calendar that is gone, and its name."""
-    there = {(row.namespace, row.name) for row in connection.execute(sa.select(calendars.c.namespace, calendars.c.name))}
+    there = {
+        (row.namespace, row.name) for row in connection.execute(sa.select(calendars.c.namespace, calendars.c.name))
+    }
     columns = schedules.c.uid, schedules.c.namespace, schedules.c.schedule_id, schedules.c.spec
     statement = sa.select(*columns).where(NAMES_CALENDARS, _IS_PLANNED)
     if namespace is not None:

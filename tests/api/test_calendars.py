@@ -452,7 +452,7 @@ def test_schedule_whose_calendar_is_gone_is_shown_paused_changed_and_deleted(env
     }
     for form in forms:
         made[form, "skip"].skip_next(2)
-    lose(any_env, "holidays")
+    lose(env, "holidays")
     env.advance(wait)
 
     assert len(env.scheduler.list(limit=100).items) == len(made)

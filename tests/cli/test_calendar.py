@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -157,6 +158,33 @@ def test_too_much_is_refused_before_it_is_followed(monkeypatch: pytest.MonkeyPat
         read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301")), TODAY, date(3000, 1, 1))
 
 
+def test_events_that_recur_too_often_are_refused_before_all_of_them_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calendar_sources, "MAX_OCCURRENCES", 100)
+    endless = event("DTSTART;VALUE=DATE:20250101", "RRULE:FREQ=DAILY")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match="recurs more than 100 times"):
+            read_icalendar(ics(*[endless] * 40), TODAY)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_parts_in_which_recurrences_are_followed_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ics(
+        event("DTSTART;VALUE=DATE:20260302", "DTEND;VALUE=DATE:20260320"),
+        event("DTSTART;VALUE=DATE:20260330", "RRULE:FREQ=WEEKLY;COUNT=9"),
+        event("DTSTART;VALUE=DATE:20260401", "RRULE:FREQ=DAILY;BYHOUR=1,2,3"),
+    )
+    whole = read_icalendar(text, TODAY)
+    monkeypatch.setattr(calendar_sources, "MAX_OCCURRENCES", 10)
+
+    assert read_icalendar(text, TODAY) == whole
+    assert whole.exclude[0] == "2026-03-02/2026-03-19" and len(whole.exclude) == 10 and whole.left_out == 1
+
+
 def test_public_holidays_of_a_region_are_those_of_its_years() -> None:
     found = public_holidays("DE", "BY", [2026])
 
@@ -229,3 +257,27 @@ def test_preview_of_a_backfill_says_that_it_goes_by_todays_calendars(cli: Cli) -
     assert "By the calendars as they are now: holidays." in told
     assert "2026-03-03" not in told
     assert "calendars" not in cli("backfill", plain.schedule_id, *span).out
+
+
+def test_preview_of_a_file_knows_the_calendars_that_it_would_set(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "schedules.toml"
+    entry = (
+        f'[[schedules]]\nschedule_id = "nightly"\nworkflow = "{HELLO}"\ncron = "0 9 * * *"\nexclude = ["holidays"]\n'
+    )
+    file.write_text(f'[calendars.holidays]\nexclude = ["Sun"]\n\n{entry}')
+
+    out = cli("sync", str(file), "--dry-run").out
+    assert "Calendar holidays: would be created." in out and "1 created" in out
+    assert "+ nightly" in cli("sync", str(file), "--diff", code=6).out
+    assert cli.scheduler.calendars.list() == [] and cli.scheduler.list().items == []
+
+    cli("sync", str(file))
+    cli("sync", str(file), "--diff")
+    file.write_text(f'[calendars.holidays]\nexclude = ["Sat"]\n\n{entry}')
+    assert "Calendar holidays: would be changed." in cli("sync", str(file), "--diff", code=6).out
+
+    file.write_text(entry.replace("holidays", "closings"))
+    assert "no calendar of namespace" in cli("sync", str(file), "--dry-run", code=2).err
+    cli.scheduler.calendars.set("closings", ["Mon"], shared=True)
+    file.write_text(f'[calendars.closings]\nexclude = ["Sat"]\n\n{entry}')
+    assert "is shared by all namespaces" in cli("sync", str(file), "--dry-run", code=2).err
