@@ -131,12 +131,9 @@ class _Question:
     def shifted(self, occurrence: datetime | None) -> str:
         """Say of an occurrence that it stands for a local time which the clock left out; nothing of every other one."""
         spec = self.schedule.spec
-        if (
-            occurrence is None
-            or not spec.is_known
-            or spec.dst_gap != "shift"
-            or occurrence <= self.schedule.timing_changed_at
-        ):
+        if occurrence is None or not spec.is_known or spec.dst_gap != "shift":
+            return ""
+        if occurrence <= self.schedule.timing_changed_at:
             return ""
         gaps = [gap for gap in spec.gaps_between(occurrence - TICK, occurrence) if gap.occurrence_at == occurrence]
         text = f" The clock left out {_readings(gaps)} that day: it is shifted to this time (dst_gap=shift)."

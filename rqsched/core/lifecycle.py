@@ -275,8 +275,8 @@ def decide_apply_calendars(
 
     As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
     active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is
-    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, and where one of them is
-    gone.
+    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, or where one of
+    them is gone.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)

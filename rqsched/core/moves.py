@@ -55,10 +55,8 @@ def carry_over(
     stored = schedule.next_run_at
     due = set() if stored is None or stored > at else {*moves.nominals} or {stored}
     # What a calendar held before may not be known any more: then only the row tells.
-    is_known = old.is_known and (before.definition.spec, before.contents) != (
-        schedule.definition.spec,
-        schedule.contents,
-    )
+    is_same = (before.definition.spec, before.contents) == (schedule.definition.spec, schedule.contents)
+    is_known = old.is_known and not is_same
     had, to_come = {*moves.early, *moves.settled}, old.late(at) if is_known else set[datetime]()
     if due:
         had |= due

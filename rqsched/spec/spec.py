@@ -294,8 +294,8 @@ class Spec(Timeline):
         if missing := self.missing_calendars:
             raise InvalidSpecError(
                 "exclude",
-                f"names the calendar {missing[0]!r}, which is not there; create it, or exclude something else. A spec of "
-                "your own has no calendars: see Spec.with_calendars",
+                f"names the calendar {missing[0]!r}, which is not there; create it, or exclude something else. A spec "
+                "of your own has no calendars: see Spec.with_calendars",
             )
 
     def free_after(self, nominal: datetime) -> timedelta | None:

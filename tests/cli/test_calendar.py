@@ -182,7 +182,7 @@ def test_parts_in_which_recurrences_are_followed_lose_and_double_nothing(monkeyp
     monkeypatch.setattr(calendar_sources, "MAX_OCCURRENCES", 10)
 
     assert read_icalendar(text, TODAY) == whole
-    assert whole.exclude[0] == "2026-03-02/2026-03-19" and len(whole.exclude) == 10 and whole.left_out == 1
+    assert (whole.exclude[0], len(whole.exclude), whole.left_out) == ("2026-03-02/2026-03-19", 10, 1)
 
 
 def test_public_holidays_of_a_region_are_those_of_its_years() -> None:
@@ -267,9 +267,11 @@ def test_preview_of_a_file_knows_the_calendars_that_it_would_set(cli: Cli, tmp_p
     file.write_text(f'[calendars.holidays]\nexclude = ["Sun"]\n\n{entry}')
 
     out = cli("sync", str(file), "--dry-run").out
-    assert "Calendar holidays: would be created." in out and "1 created" in out
+    assert "Calendar holidays: would be created." in out
+    assert "1 created" in out
     assert "+ nightly" in cli("sync", str(file), "--diff", code=6).out
-    assert cli.scheduler.calendars.list() == [] and cli.scheduler.list().items == []
+    assert cli.scheduler.calendars.list() == []
+    assert cli.scheduler.list().items == []
 
     cli("sync", str(file))
     cli("sync", str(file), "--diff")
