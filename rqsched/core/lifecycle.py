@@ -275,12 +275,13 @@ def decide_apply_calendars(
 
     As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
     active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is
-    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, or where one of
-    them is gone.
+    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, or one of them
+    is gone.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
-    known = {one.name: one for one in before}
+    planned_with = (schedule.calendars or "").split()  # what held between that and now moved nothing of this one
+    known = {one.name: one for one in before if one.edit in planned_with}
     since = holding_since(schedule.contents, schedule.calendars, now)
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
     was = tuple(known.get(one.name, one) for one in schedule.contents)

@@ -169,6 +169,20 @@ def test_two_changes_of_which_none_was_planned_count_from_the_first(env: Env) ->
     assert (occurrences(schedule), next_of(schedule)) == ([], MORNING + DAY)
 
 
+def test_what_the_first_of_two_changes_moved_to_a_day_that_has_passed_is_not_lost_by_the_second(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", ["2026-03-01"])
+    schedule = env.create(spec=Cron("0 9 18 * *"), exclude="holidays", on_excluded="previous")
+    env.advance(2 * DAY)
+
+    edit_alone(env, "holidays", ["2026-01-18", "2026-03-01"])
+    env.advance(MINUTE)
+    env.scheduler.calendars.set("holidays", ["2026-01-18", "2026-03-02"])
+
+    env.run_due(MINUTE)
+    assert [run.moved_from for run in schedule.runs().items] == [[MORNING + 2 * DAY]]
+    check_invariants(env.runtime)
+
+
 def test_pass_ends_what_a_process_that_died_left(any_env: Env) -> None:
     any_env.scheduler.calendars.set("holidays", ["2026-01-16"])
     naming = [any_env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
