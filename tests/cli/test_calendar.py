@@ -7,11 +7,13 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Cron
 from rqsched.api import calendar_sources
 from rqsched.api.calendar_sources import FoundDays, public_holidays, read_icalendar
 from rqsched.errors import CalendarInUseError, InvalidInputError
+from rqsched.store import tables
 from tests.support.cli import HELLO, Cli
 
 TODAY = date(2026, 1, 15)
@@ -204,6 +206,23 @@ def test_doctor_warns_before_a_calendar_in_use_ends(cli: Cli) -> None:
     assert (found["level"], found["detail"]) == (
         "warning", f"nothing is excluded any more after: holidays ends {soon}",
     )  # fmt: skip
+
+
+def test_commands_show_a_schedule_whose_calendar_is_gone_and_doctor_says_so(cli: Cli, tmp_path: Path) -> None:
+    cli.scheduler.calendars.set("holidays", ["2026-01-01"])
+    cli.scheduler.create("nightly", HELLO, Cron("0 9 * * *"), exclude="holidays")
+    cli.scheduler.runtime.database.transact(lambda connection: connection.execute(sa.delete(tables.calendars)))
+
+    found = cli.findings(1)["calendars"]
+    assert (found["level"], found["detail"]) == (
+        "problem", "are gone, so that nothing fires: holidays, which default/nightly names",
+    )  # fmt: skip
+    for words in ("list", "describe nightly", "load", "simulate", "why nightly", "history nightly"):
+        cli(*words.split())
+    cli("pause", "nightly")
+    cli("update", "nightly", "--unset", "exclude")
+    cli("resume", "nightly")
+    assert cli.findings(1)["calendars"]["level"] == "ok"
 
 
 @pytest.mark.parametrize("form", ["toml", "yaml", "json"])

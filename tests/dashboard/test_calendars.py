@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import date
 
+import sqlalchemy as sa
+
 from rqsched import Cron
 from rqsched.core.audit import CommandContext
+from rqsched.store import tables
 from tests.support.env import DAY
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb
@@ -97,3 +100,13 @@ def test_who_may_not_change_one_has_no_form_and_a_tenant_changes_no_shared_one(m
     reader.log_in("reader")
     assert "<textarea" not in reader.get("/calendars")
     assert web.env.scheduler.calendars.get("public").exclude == ("Sun",)
+
+
+def test_pages_show_a_schedule_whose_calendar_is_gone(pages: Pages) -> None:
+    pages.env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    pages.env.create("nightly", Cron("0 9 * * *"), exclude=["holidays"])
+    pages.env.runtime.database.transact(lambda connection: connection.execute(sa.delete(tables.calendars)))
+
+    pages.get("/")
+    for path in ("/schedules", "/schedules/nightly", "/schedules/nightly/edit"):
+        assert "nightly" in pages.get(path)
