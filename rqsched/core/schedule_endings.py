@@ -32,9 +32,10 @@ def complete_if_over(builder: ChangeBuilder) -> None:
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
-    if not schedule.is_active or has_next or schedule.buffer_depth or schedule.backfill_waiting:
+    is_waiting = schedule.buffer_depth or schedule.backfill_waiting
+    if not schedule.is_active or has_next or is_waiting or not schedule.spec.is_known:
         return
-    if schedule.upstream_id is not None or not schedule.spec.is_known:
+    if schedule.upstream_id is not None:
         return
     if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return

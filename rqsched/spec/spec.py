@@ -321,7 +321,7 @@ class Spec(Timeline):
 
     def is_all_excluded_after(self, instant: datetime) -> bool:
         """Return whether there are further occurrences, and all of the next ten years are excluded."""
-        if not self.exclude or not self.is_known or self.next_after(instant) is not None:
+        if not self.exclude or self.next_after(instant) is not None:
             return False
         plain = replace(self, exclude=()).settled_at(self.settled | self.early(instant))
         return plain.next_after(instant) is not None

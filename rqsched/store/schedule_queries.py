@@ -719,7 +719,7 @@ def all_excluded(connection: Connection, namespace: str | None, now: datetime, l
     is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
     found = to_schedules(connection, connection.execute(statement.limit(limit)).all())
-    return [schedule for schedule in found if schedule.spec.is_all_excluded_after(now)]
+    return [one for one in found if one.spec.is_known and one.spec.is_all_excluded_after(now)]
 
 
 def namespaces(connection: Connection, most: int) -> list[str]:

@@ -520,21 +520,21 @@ def test_schedule_whose_calendar_is_gone_fires_no_more_stops_no_other_and_contin
     check_invariants(env.runtime)
 
 
-def test_calendar_that_changes_while_it_is_read_is_read_as_it_is_then(env: Env) -> None:
-    env.scheduler.calendars.set("holidays", ["2026-01-16"])
+def test_calendar_that_changes_while_it_is_read_is_read_as_it_is_then(postgres_env: Env) -> None:
+    postgres_env.scheduler.calendars.set("holidays", ["2026-01-16"])
     store._known.clear()
     asked = list[str]()
 
     def change_before_contents(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "rqsched_calendars" in statement and not asked:
             asked.append(statement)
-            edit_alone(env, "holidays", ["2026-01-17"])
+            edit_alone(postgres_env, "holidays", ["2026-01-17"])
 
     def read(connection: Any) -> tuple[Calendar, ...]:
         sa.event.listen(connection, "after_cursor_execute", change_before_contents)
         return store.named(connection, "default", ["holidays"])
 
-    (found,) = env.runtime.database.read(read)
+    (found,) = postgres_env.runtime.database.transact(read)
 
     assert asked
     assert found.exclude == ("2026-01-17",)
