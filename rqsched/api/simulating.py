@@ -50,6 +50,8 @@ MOST_DECIDED = 3_000_000
 """More fires than these are not decided one by one: a fire and the end of its run take a third of a millisecond."""
 MOST_DAYS = 1_100
 """The longest span that is simulated: three years."""
+MOST_WORKERS = 1_000_000
+"""The most workers of a queue: more wait for nothing in any simulation."""
 YEAR = timedelta(days=365)
 """The span where none is given."""
 _MINUTE, _DAY, _HOUR = timedelta(minutes=1), timedelta(days=1), timedelta(hours=1)
@@ -112,9 +114,9 @@ def wanted_of(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
     for queue, number in (workers or {}).items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InvalidInputError("workers", f"{queue}={number!r} must be a whole number from 1")
-    if failure_rate is not None and not 0 <= failure_rate <= 1:
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_WORKERS:
+            raise InvalidInputError("workers", f"{queue}={number!r} must be a whole number from 1 to {MOST_WORKERS:,}")
+    if failure_rate is not None and not (isinstance(failure_rate, int | float) and 0 <= failure_rate <= 1):
         raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise InvalidInputError("processes", "must be a whole number from 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated
 
@@ -117,6 +117,8 @@ def simulate(
         raise InvalidInputError("--fail-on", "is for --compare; add that")
     if len(files or ()) > 1 + compare:
         raise InvalidInputError("FILE", "is one file; name one, or with --compare two")
+    if html is not None and not html.parent.is_dir():  # said before minutes of work
+        raise InvalidInputError("--html", f"{html.parent} is no folder; make it, or name another file")
     limits = [_limit(text) for text in fail_on or ()]
     is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:
@@ -185,7 +187,10 @@ def _wanted(
 
 
 def _workers(text: str | None) -> dict[str, int]:
-    found = arguments.pairs("--workers", [part for part in (text or "").split(",") if part.strip()])
+    given = [part.strip() for part in (text or "").split(",") if part.strip()]
+    found = arguments.pairs("--workers", given)
+    if len(found) < len(given):
+        raise InvalidInputError("--workers", "names a queue twice; give its number once")
     if text is not None and not found:
         raise InvalidInputError("--workers", "is blank; write default=4,slow=1")
     for queue, number in found.items():
@@ -198,6 +203,8 @@ def _durations(texts: Iterable[str]) -> tuple[timedelta | None, dict[str, timede
     usual, named = None, dict[str, timedelta]()
     for text in texts:
         name, is_named, value = text.rpartition("=")
+        if name in named:
+            raise InvalidInputError("--duration", f"is given twice for {name}; give one")
         if is_named:
             named[name] = arguments.span("--duration", value)
         elif usual is None:
@@ -216,9 +223,12 @@ def _write(path: Path, text: str) -> None:
 
 def _part(option: str, text: str) -> float:
     try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        if 0 <= part < inf:  # a number that is none compares with nothing, so that --fail-on would never fail
+            return part
     except ValueError:
-        raise InvalidInputError(option, f"{text!r} is not a part; write 2% or 0.02") from None
+        pass
+    raise InvalidInputError(option, f"{text!r} is not a part; write 2% or 0.02")
 
 
 def _limit(text: str) -> Callable[[Comparison], str | None]:
