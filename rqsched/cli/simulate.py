@@ -107,18 +107,18 @@ def simulate(
     ] = None,
 ) -> None:
     """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
-    if every and (files or session.namespace is not None):
-        raise InvalidInputError("--all-namespaces", "goes with neither a file nor --namespace; give one of them")
-    if measured and not files:
-        raise InvalidInputError("--measured", "is for a file, and what is stored is always measured; leave it out")
-    if compare and not files:
-        raise InvalidInputError("--compare", "needs a file; name the new one, or the old one and the new one")
-    if fail_on and not compare:
-        raise InvalidInputError("--fail-on", "is for --compare; add that")
-    if len(files or ()) > 1 + compare:
-        raise InvalidInputError("FILE", "is one file; name one, or with --compare two")
-    if html is not None and not html.parent.is_dir():  # said before minutes of work
-        raise InvalidInputError("--html", f"{html.parent} is no folder; make it, or name another file")
+    folder = Path() if html is None else html.parent
+    for is_wrong, option, text in (
+        (every and (files or session.namespace is not None), "--all-namespaces",
+         "goes with neither a file nor --namespace; give one of them"),
+        (measured and not files, "--measured", "is for a file, and what is stored is always measured; leave it out"),
+        (compare and not files, "--compare", "needs a file; name the new one, or the old one and the new one"),
+        (fail_on and not compare, "--fail-on", "is for --compare; add that"),
+        (len(files or ()) > 1 + compare, "FILE", "is one file; name one, or with --compare two"),
+        (not folder.is_dir(), "--html", f"{folder} is no folder; make it, or name a file of another"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise InvalidInputError(option, text)
     limits = [_limit(text) for text in fail_on or ()]
     is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:

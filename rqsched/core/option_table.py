@@ -330,12 +330,12 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     limit: Annotated[
         str | None,
-        Option(Kind.TEXT, "The group of schedules of whose runs only so many run at once; {labels.NAME} and "
+        Option(Kind.TEXT, "The group that it is in: of all its runs only so many run at once. {labels.NAME} and "
                "{namespace} are replaced.", POLICY, None, "tenant:{labels.team}", require_limit, "limit"),
     ]  # fmt: skip
     limit_running: Annotated[
         int | None,
-        Option(Kind.COUNT, "How many of the group's runs run at once, where it is new; default: it is there.", POLICY,
+        Option(Kind.COUNT, "How many of the group's runs run at once; may be left out when the group is there.", POLICY,
                None, 5, _count, "limit_running", most=MAX_NUMBER),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]

@@ -66,6 +66,7 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
         (("--duration", "poll=1m", "--duration", "poll=2m"), "--duration: is given twice for poll; give one"),
         (("--failure-rate", "nan"), "--failure-rate: 'nan' is not a part; write 2% or 0.02"),
         (("--failure-rate", "often"), "--failure-rate: 'often' is not a part; write 2% or 0.02"),
+        (("--html", "none/year.html"), "--html: none is no folder; make it, or name a file of another"),
         (("--until", "2026-01-01T00:00:00Z"), "end: must be a minute or more after start"),
         (("--from", "yesterday"), "--from: 'yesterday' is not a valid instant"),
         (("--all-namespaces",), "--all-namespaces: goes with neither a file nor --namespace"),
