@@ -1,8 +1,7 @@
 """Simulating: which schedules take part, what of a span is decided and what is counted, on how many processes.
 
-Every fire is
-decided as long as there are at most MOST_DECIDED of them. Beyond that fires are counted, as the load is, and what is
-decided is the busiest day and where clocks change.
+Every fire is decided as long as there are at most MOST_DECIDED of them. Beyond that fires are counted, as the load is,
+and what is decided is the busiest day and where clocks change.
 """
 
 from __future__ import annotations
