@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from typing import Any, NamedTuple
 
 from rqsched.api.load import Counting, Window, is_alone
@@ -49,8 +49,12 @@ MOST_DECIDED = 3_000_000
 """More fires than these are not decided one by one: a fire and the end of its run take a third of a millisecond."""
 MOST_DAYS = 1_100
 """The longest span that is simulated: three years."""
+MAX_YEAR = 9990
+"""A span begins and ends before this year: the calendar of datetime ends soon after."""
 MOST_WORKERS = 1_000_000
 """The most workers of a queue: more wait for nothing in any simulation."""
+MOST_PROCESSES = 1_000
+"""The most processes that compute a simulation: no machine has more to give."""
 YEAR = timedelta(days=365)
 """The span where none is given."""
 _MINUTE, _DAY, _HOUR = timedelta(minutes=1), timedelta(days=1), timedelta(hours=1)
@@ -101,9 +105,7 @@ def wanted_of(
     processes: int = 1,
 ) -> Wanted:
     """Check what is asked of a simulation; raises a kind of InvalidInputError that names the argument."""
-    for name, instant in (("start", start), ("end", end)):
-        if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
-            raise InvalidInputError(name, "must be an aware datetime, such as one with tzinfo=UTC")
+    _require_instants(start=start, end=end)
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
     ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
     if ends <= began:
@@ -112,16 +114,34 @@ def wanted_of(
         raise InvalidInputError("end", f"is more than {MOST_DAYS} days after start; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
+    _require_mappings(workers=workers, durations=durations)
     for queue, number in (workers or {}).items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_WORKERS:
-            raise InvalidInputError("workers", f"{queue}={number!r} must be a whole number from 1 to {MOST_WORKERS:,}")
+        _require_number("workers", number, MOST_WORKERS, f"{queue}={number!r} ")
     if failure_rate is not None and not (isinstance(failure_rate, int | float) and 0 <= failure_rate <= 1):
         raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-        raise InvalidInputError("processes", "must be a whole number from 1")
+    _require_number("processes", processes, MOST_PROCESSES)
     usual = None if duration is None else _length("duration", duration)
     named = {name: _length(f"durations.{name}", one) for name, one in (durations or {}).items()}
     return Wanted(began, ends, seed, dict(workers or {}), usual, named, failure_rate, processes)
+
+
+def _require_instants(**given: object) -> None:
+    for name, instant in given.items():
+        if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
+            raise InvalidInputError(name, "must be an aware datetime, such as one with tzinfo=UTC")
+        if isinstance(instant, datetime) and not 1970 <= instant.year < MAX_YEAR:
+            raise InvalidInputError(name, f"must be in the years from 1970 to {MAX_YEAR - 1}")
+
+
+def _require_mappings(**given: object) -> None:
+    for name, mapping in given.items():
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InvalidInputError(name, f"must be a mapping, not {type(mapping).__name__}; write {{'default': ...}}")
+
+
+def _require_number(name: str, number: object, most: int, what: str = "") -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+        raise InvalidInputError(name, f"{what}must be a whole number from 1 to {most:,}")
 
 
 def _length(name: str, value: SpanLike) -> timedelta:
@@ -246,7 +266,13 @@ class _Simulating:
         if self._wanted.processes == 1:
             yield map
             return
-        with get_context("spawn").Pool(self._wanted.processes, _ignore_interrupts) as pool:
+        resource_tracker.ensure_running()  # by itself it would take interrupts off the mask while the pool begins
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:  # Ctrl-C is for this process alone: the others inherit the mask, also before they have begun
+            pool = get_context("spawn").Pool(self._wanted.processes)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with pool:
             yield pool.imap
 
     # What is decided
@@ -556,10 +582,6 @@ def _count(schedules: Sequence[tuple[Schedule, str, str]], now: datetime, window
         if there.resume_at is not None or (there.due_at is not None and there.due_at < window.end):
             counting.add(there, queue, name)
     return counting.load(None)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def usable_processes() -> int:

@@ -250,13 +250,18 @@ def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
         ({"start": NEW_YEAR.replace(tzinfo=None)}, "start: must be an aware datetime"),
         ({"end": NEW_YEAR}, "end: must be a minute or more after start"),
         ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after start; simulate a shorter span"),
+        ({"start": datetime.max.replace(tzinfo=UTC)}, "start: must be in the years from 1970 to 9989"),
+        ({"start": datetime(1, 1, 1, tzinfo=UTC), "end": datetime(1, 1, 3, tzinfo=UTC)}, "start: must be in the years"),
+        ({"end": datetime.max.replace(tzinfo=UTC)}, "end: must be in the years from 1970 to 9989"),
+        ({"workers": "default=4"}, "workers: must be a mapping, not str; write {'default': ...}"),
         ({"workers": {"default": 0}}, "workers: default=0 must be a whole number from 1 to 1,000,000"),
         ({"workers": {"default": 10**20}}, f"workers: default={10**20} must be a whole number from 1 to 1,000,000"),
         ({"workers": {"defualt": 1}}, "workers: 'defualt' is a queue of no schedule that is simulated; did you mean default?"),  # noqa: E501
         ({"durations": {"hurly": "1m"}}, "durations: 'hurly' must be a schedule or a workflow of one; did you mean hourly?"),  # noqa: E501
         ({"failure_rate": 2}, "failure_rate: must be from 0 to 1"),
         ({"failure_rate": "2%"}, "failure_rate: must be from 0 to 1"),
-        ({"processes": 0}, "processes: must be a whole number from 1"),
+        ({"processes": 0}, "processes: must be a whole number from 1 to 1,000"),
+        ({"processes": 10**9}, "processes: must be a whole number from 1 to 1,000"),
         ({"seed": "x"}, "seed: must be a whole number"),
     ],
 )  # fmt: skip

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import HELLO, Cli
+from tests.support.processes import SOON, wait_until
 
 SPAN = ("--from", "2027-03-27T00:00:00Z", "--until", "3d")
 FILE = """
@@ -44,6 +49,23 @@ def test_a_file_is_simulated_without_a_server(cli: Cli, file: str, monkeypatch: 
     found = cli("simulate", file, *SPAN, *words, "-o", "json").json
     assert (found["fires"], found["seed"], len(found["days"])) == (866, 0, 3)
     assert cli("simulate", file, *SPAN, *words, "-o", "json").json == found
+
+
+def test_ctrl_c_ends_all_processes_of_a_simulation_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "much.toml"
+    file.write_text('[[schedules]]\nschedule_id = "a"\nworkflow = "app.a"\ninterval = "1m"\n')
+    words = ("simulate", str(file), "--until", "1100d", "--processes", "3")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "rqsched", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    others = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    wait_until(lambda: len(others.read_text().split()) == 4, what="the processes and the tracker of their resources")
+
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does, while they begin
+    out, err = command.communicate(timeout=SOON)
+
+    assert (command.returncode, out, err) == (130, "", "Stopped; nothing was written.\n")
 
 
 def test_what_is_stored_is_simulated(cli: Cli) -> None:
