@@ -209,6 +209,8 @@ def instant_ahead(option: str, text: str, now: datetime) -> datetime:
     """Read an instant, or a length: so long from now."""
     try:
         return now + span(option, text)
+    except OverflowError:
+        raise InvalidInputError(option, f"{text!r} ends after the year 9999; give a shorter length") from None
     except InvalidDurationError:
         return instant(option, text)
 
@@ -217,6 +219,8 @@ def instant_or_age(option: str, text: str, now: datetime) -> datetime:
     """Read an instant, or a length: so long ago."""
     try:
         return now - span(option, text)
+    except OverflowError:
+        raise InvalidInputError(option, f"{text!r} begins before the year 1; give a shorter length") from None
     except InvalidDurationError:
         return instant(option, text)
 

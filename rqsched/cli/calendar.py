@@ -92,10 +92,14 @@ def set_calendar(
     revision: Revision = None,
 ) -> None:
     """Create a calendar, or replace what it holds; schedules that name it are planned again."""
+    if not exclude:  # forgotten, it would take away what many schedules rely on
+        raise InvalidInputError(
+            "--exclude", "is missing; say all that the calendar is to hold, or --exclude '' for nothing"
+        )
     last = None if reaches is None else _date("--reaches", reaches)
     found = session.scheduler.calendars.set(
-        name, exclude or (), shared=shared, namespace=_namespace(session, shared=shared), description=description,
-        reaches=last, revision=revision, context=session.context,
+        name, [one for one in exclude if one], shared=shared, namespace=_namespace(session, shared=shared),
+        description=description, reaches=last, revision=revision, context=session.context,
     )  # fmt: skip
     _record(session, found)
 

@@ -67,7 +67,7 @@ def limits(
     """List the groups of runs of which only so many run at once, or change the number of one; what runs goes on."""
     scheduler = session.scheduler
     if (name is None) != (number is None):
-        raise InvalidInputError("--set", "and the name of a group belong together: rqsched limits NAME --set N")
+        raise InvalidInputError("--set", "goes with the name of a group; write rqsched limits NAME --set N")
     if name is not None and number is not None:
         changed = scheduler.set_limit(name, number, namespace=session.namespace)
         session.writer.record(changed.to_dict(), f"Of {changed.name} {changed.number} may run at once.")

@@ -45,7 +45,9 @@ def test_calendar_is_set_shown_listed_and_deleted(cli: Cli) -> None:
     assert told["used_by"] == [{"namespace": "default", "schedule_id": "nightly"}]
     assert "nightly" in cli("calendar", "delete", "holidays", code=CalendarInUseError.exit_code).err
     assert "date, a range" in cli("calendar", "set", "holidays", "--exclude", "25.12.", code=2).err
-    assert "at revision 1, not 7" in cli("calendar", "set", "holidays", "--revision", "7", code=4).err
+    again = cli("calendar", "set", "holidays", "--exclude", "2026-12-25", "--revision", "7", code=4)
+    assert "at revision 1, not 7" in again.err
+    assert "--exclude: is missing" in cli("calendar", "set", "holidays", "--description", "ours", code=2).err
     cli.scheduler.get("nightly").delete()
     assert cli("calendar", "delete", "holidays").out == "Deleted calendar holidays.\n"
     assert "no calendar" in cli("calendar", "show", "holidays", code=3).err

@@ -16,7 +16,7 @@ def test_groups_are_listed_and_their_numbers_changed(cli: Cli) -> None:
     assert cli("limits", "shop", "--set", "5").out == "Of shop 5 may run at once.\n"
 
     assert cli("limits", "shop", "--set", "6", "-o", "json").json["number"] == 6
-    assert "belong together" in cli("limits", "shop", code=2).err
+    assert "write rqsched limits NAME --set N" in cli("limits", "shop", code=2).err
     assert "no group 'other'" in cli("limits", "other", "--set", "5", code=3).err
 
 

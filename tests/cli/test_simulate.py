@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,9 +61,15 @@ def test_ctrl_c_ends_all_processes_of_a_simulation_with_one_line(tmp_path: Path)
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     others = Path(f"/proc/{command.pid}/task/{command.pid}/children")
-    wait_until(lambda: len(others.read_text().split()) == 4, what="the processes and the tracker of their resources")
 
-    os.killpg(command.pid, signal.SIGINT)  # as a terminal does, while they begin
+    def have_begun() -> bool:
+        """Whether Python has begun in all: the three and the tracker of their resources answer or ignore interrupts."""
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in others.read_text().split()]
+        masks = [re.findall(r"^Sig(?:Cgt|Ign):\s*(\w+)", text, re.MULTILINE) for text in texts]
+        return len(masks) == 4 and all(any(int(mask, 16) & 2 for mask in some) for some in masks)
+
+    wait_until(have_begun, interval=0.001, what="the processes of the simulation")
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does, while they import
     out, err = command.communicate(timeout=SOON)
 
     assert (command.returncode, out, err) == (130, "", "Stopped; nothing was written.\n")
@@ -89,6 +96,7 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
         (("--failure-rate", "nan"), "--failure-rate: 'nan' is not a part; write 2% or 0.02"),
         (("--failure-rate", "often"), "--failure-rate: 'often' is not a part; write 2% or 0.02"),
         (("--html", "none/year.html"), "--html: none is no folder; make it, or name a file of another"),
+        (("--until", "99999999d"), "--until: '99999999d' ends after the year 9999; give a shorter length"),
         (("--until", "2026-01-01T00:00:00Z"), "end: must be a minute or more after start"),
         (("--from", "yesterday"), "--from: 'yesterday' is not a valid instant"),
         (("--all-namespaces",), "--all-namespaces: goes with neither a file nor --namespace"),
