@@ -108,7 +108,7 @@ def simulate(
 ) -> None:
     """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
     folder = Path() if html is None else html.parent
-    for is_wrong, option, text in (
+    for is_wrong, option, said in (
         (every and (files or session.namespace is not None), "--all-namespaces",
          "goes with neither a file nor --namespace; give one of them"),
         (measured and not files, "--measured", "is for a file, and what is stored is always measured; leave it out"),
@@ -118,7 +118,7 @@ def simulate(
         (not folder.is_dir(), "--html", f"{folder} is no folder; make it, or name a file of another"),
     ):  # fmt: skip
         if is_wrong:
-            raise InvalidInputError(option, text)
+            raise InvalidInputError(option, said)
     limits = [_limit(text) for text in fail_on or ()]
     is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:
