@@ -17,7 +17,7 @@ from tests.support.rows import every_row
 CREATE = ["create", "a", HELLO]
 HOURLY = [*CREATE, "--every", "1h"]
 INVALID = {
-    "no timing": (CREATE, "--cron, --interval or --once"),
+    "no timing": (CREATE, "--cron, --interval, --once or --after"),
     "a cron of six words": ([*CREATE, "--cron", "1 2 3 4 5 6 7"], "cron"),
     "a cron that never fires": ([*CREATE, "--cron", "0 0 31 2 *"], "cron"),
     "an unknown timezone": ([*CREATE, "--cron", "0 2 * * *", "--timezone", "Mars/Phobos"], "timezone"),

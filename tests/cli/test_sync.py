@@ -118,7 +118,7 @@ REFUSED = {
     "an entry that is none": ("[3]", "schedules[0]"),
     "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: is missing"),
     "no workflow": ('[{"schedule_id": "a", "interval": "1h"}]', "workflow: is missing"),
-    "no timing": ('[{"schedule_id": "a", "workflow": "cli-hello"}]', "cron, interval, once or spec"),
+    "no timing": ('[{"schedule_id": "a", "workflow": "cli-hello"}]', "cron, interval, once, after or spec"),
     "a bad cron": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
     "two timings": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),
     "an unknown key": (json.dumps([entry("a", colour=1)]), "colour: is not an"),
