@@ -282,6 +282,7 @@ EXAMPLES: Mapping[str, Any] = {
     "POST /api/v1/release/": {"missed": True, "since": "2026-01-31T02:00:00Z", "cancel_pending": True},
     "POST /api/v1/freeze/": {"reason": "its database moves"},
     "PUT /api/v1/limits/": {"name": "tenant:42", "number": 5},
+    "PUT /api/v1/calendars/{calendar}/": {"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"},
     "POST /api/v1/thaw/": {"missed": "one", "cancel_pending": True},
     "POST /api/v1/runs/retry/": {"since": "1h", "workflow": "invoice-sync", "dry_run": True},
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": {"reason": "the server is back"},

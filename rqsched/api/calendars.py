@@ -24,7 +24,7 @@ class Calendars:
     """What many schedules exclude, by name: of a namespace, or shared by all.
 
     >>> calendar = scheduler.calendars.set("holidays", ["2026-12-25/2026-12-26", "2027-01-01"])
-    >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).id
+    >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).schedule_id
     'report'
     """
 

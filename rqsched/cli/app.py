@@ -67,7 +67,7 @@ ENTRIES = (
     Entry("backfill", "bulk", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
     Entry("retry", "bulk", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
     Entry("bulk", "bulk", _OPERATIONS, "Pause, resume, trigger or skip the next of every schedule that matches."),
-    Entry("calendar", "calendar", _SCHEDULES, "What many schedules exclude, by name: holidays, closing days."),
+    Entry("calendar", "calendar", _SCHEDULES, "What many schedules exclude, by name."),
     Entry("machine", "machine", _OPERATIONS, "Send events to state machines."),
     Entry(
         "cancel", "runs", _OPERATIONS, "End a run: a waiting one never starts, a running one sees it at a checkpoint."

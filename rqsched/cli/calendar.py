@@ -38,7 +38,7 @@ _SHOWN = 12
 
 @app.callback()
 def calendar() -> None:
-    """What many schedules exclude, by name: holidays, closing days."""
+    """What many schedules exclude, by name."""
 
 
 @command(app, "list")

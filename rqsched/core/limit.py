@@ -123,7 +123,8 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
     """Return how many places `decide_grants` may give at most: more of the line need not be read, but for one."""
-    return max(number - running - sum(not _is_old(one, now) for one in unclaimed), 0)
+    kept = sorted(unclaimed, key=_place)[: max(number - running, 0)]
+    return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
 
 def _is_old(granted: Waiting, now: datetime) -> bool:

@@ -68,6 +68,7 @@ def populate(web: Web) -> dict[str, str]:
     for freeze in web.env.scheduler.frozen():
         web.env.scheduler.thaw(namespace=freeze.namespace)
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})
+    web("PUT", at("limited"), {"workflow": "note", "interval": "365d", "limit": "shop", "limit_running": 2})
     ojs = Ojs(web)
     ojs.registered(enabled=True, overlap_policy="allow")
     kept = {"queue": "kept", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}
