@@ -36,7 +36,7 @@ MEANINGS: Mapping[int, str] = {
     404: "It does not exist, or not for this token.",
     408: "The body did not arrive in time.",
     409: "The current state does not allow it.",
-    412: "The schedule changed since it was read.",
+    412: "The schedule or calendar changed since it was read.",
     413: "The body exceeds the limit.",
     422: "A field of the request is refused.",
     429: "The token exceeds its rate.",

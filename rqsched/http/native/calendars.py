@@ -13,7 +13,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.http.dependencies import AdminAlways, Call, Read
 from rqsched.http.native.holding import require_all
 from rqsched.http.native.requests import Name, Note, RequestBody
-from rqsched.http.openapi import Json, Schema
+from rqsched.http.openapi import PROBLEM, Json, Schema
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.spec.calendars import MAX_ENTRIES, Calendar
 
@@ -125,7 +125,7 @@ def read_calendar(call: Read, calendar: CalendarName) -> Response:
     return Json({**_told(found), "used_by": users, "history": of.history(found)})
 
 
-@router.put("/calendars/{calendar}/", response_model=CalendarResponse)
+@router.put("/calendars/{calendar}/", response_model=CalendarResponse, responses=PROBLEM.of(412))
 def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarRequest, shared: Shared = False) -> Response:
     """Create a calendar or replace what it holds; every schedule that names it is planned again. Idempotent."""
     found = call.scheduler.calendars.set(
@@ -142,7 +142,7 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
     return Json(_told(found))
 
 
-@router.delete("/calendars/{calendar}/", status_code=204)
+@router.delete("/calendars/{calendar}/", status_code=204, responses=PROBLEM.of(409, 412))
 def delete_calendar(
     call: AdminAlways, calendar: CalendarName, shared: Shared = False, revision: Revision = None
 ) -> Response:
