@@ -135,7 +135,8 @@ def test_lines_that_are_logged_within_a_span_name_it(traced: LiveEnv, hook: Rece
 
     [run] = seen(hook, f"run {LOOK}")
     worker.wait_for_log('"run_ended"')
-    lines = [json.loads(line) for line in worker.log().splitlines() if '"run_' in line]
+    # A worker that starts may deliver a run again whose job another process of it holds: that is left without a span.
+    lines = [json.loads(line) for line in worker.log().splitlines() if '"run_started"' in line or '"run_ended"' in line]
     named = {line["action"]: (line["trace_id"], line["span_id"]) for line in lines}
     assert named == {"run_started": (run.trace, run.span), "run_ended": (run.trace, run.span)}
 
