@@ -310,18 +310,21 @@ def place_in_line(connection: Connection, run: Run, most: int) -> int:
 def busiest(connection: Connection, most: int, namespace: str | None = None) -> list[LimitDescription]:
     """Read the groups with the most open runs, of a namespace or of all."""
     counted = sa.func.count().label("count")
-    found = sa.select(runs.c.limit_group, counted).where(IS_LIMITED).group_by(runs.c.limit_group)
-    if namespace is not None:
-        first = key_of(namespace, "")
-        found = found.where(runs.c.limit_group > first, runs.c.limit_group < first[:-1] + chr(ord(first[-1]) + 1))
+    found = sa.select(runs.c.limit_group, counted).where(*_of_namespace(namespace)).group_by(runs.c.limit_group)
     ordered = found.order_by(counted.desc(), runs.c.limit_group).limit(most)
     return describe(connection, [row.limit_group for row in connection.execute(ordered)])
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
     """Count, by queue, the runs whose grant nobody has claimed and that wait for a worker to come to them."""
-    found = sa.select(runs.c.queue, sa.func.count()).where(_NEEDS_GRANT, runs.c.passed_at.is_not(None))
-    if namespace is not None:
-        found = found.join(schedules, schedules.c.uid == runs.c.schedule_uid)
-        found = found.where(schedules.c.namespace == namespace)
-    return [(queue, count) for queue, count in connection.execute(found.group_by(runs.c.queue))]
+    is_meant = *_of_namespace(namespace), _NEEDS_GRANT, runs.c.passed_at.is_not(None)
+    found = sa.select(runs.c.queue, sa.func.count()).where(*is_meant).group_by(runs.c.queue)
+    return [(queue, count) for queue, count in connection.execute(found)]
+
+
+def _of_namespace(namespace: str | None) -> list[sa.ColumnElement[bool]]:
+    """Say which open runs are of groups of a namespace, by the index of groups: there may be many more schedules."""
+    if namespace is None:
+        return [IS_LIMITED]
+    first = key_of(namespace, "")
+    return [IS_LIMITED, runs.c.limit_group > first, runs.c.limit_group < first[:-1] + chr(ord(first[-1]) + 1)]

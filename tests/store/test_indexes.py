@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, event_queries, run_hours, run_queries, schedule_queries, system_queries
+from rqsched.store import changes, event_queries, limits, run_hours, run_queries, schedule_queries, system_queries
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
@@ -40,6 +40,7 @@ SCANS: dict[str, tuple[Ask, str]] = {
         lambda c: queries.silent(c, NOW, timedelta(seconds=1), "0", 500),
         "ix_rqsched_runs_unfinished",
     ),
+    "places that no worker came to claim": (lambda c: limits.passed_over(c, "default"), "ix_rqsched_runs_limit"),
 }
 
 HISTORY = (
