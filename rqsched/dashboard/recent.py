@@ -100,6 +100,11 @@ class Recent:
     """The seconds that the full height of lateness stands for; None without a run that started."""
 
     @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        """Each outcome with its words and its tone."""
+        return [(kind, words, _TONES[kind]) for kind, words in _SAID.items()]
+
+    @property
     def width(self) -> float:
         """The width of a slot."""
         return WIDTH / SLOTS
