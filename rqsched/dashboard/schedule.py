@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from itertools import islice, pairwise
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
@@ -135,9 +135,7 @@ def show(visit: Visit) -> Response:
         days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
         cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
         one_day=timedelta(days=1), stacks_of=charts.stacks_of,
-        downstream=() if schedule.followed_at is None else visit.read(
-            lambda connection: upstream_ends.downstream_of(connection, schedule, _MOST_DOWNSTREAM)
-        ),
+        downstream=found.downstream,
     )  # fmt: skip
 
 
@@ -195,6 +193,8 @@ class _Found(NamedTuple):
     """The live runs of a year by the hours of their ends."""
     spread: charts.Spread | None
     """How long they took over time; None where none did."""
+    downstream: list[str]
+    """The ids of the first schedules that come after it."""
 
 
 def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
@@ -216,6 +216,9 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),
         spread=_spread(connection, uid, visit),
+        downstream=[]
+        if schedule.followed_at is None
+        else upstream_ends.downstream_of(connection, schedule, _MOST_DOWNSTREAM),
     )
 
 
@@ -243,15 +246,21 @@ def _sequence(text: str) -> int | None:
 def show_run(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = visit.run()
-    events = visit.read(lambda connection: event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS))
-    earlier, later = visit.read(lambda connection: run_queries.neighbours(connection, schedule.uid, run.number))
+
+    def read(connection: Connection) -> dict[str, Any]:
+        earlier, later = run_queries.neighbours(connection, schedule.uid, run.number)
+        return {
+            "events": event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS),
+            "earlier": earlier,
+            "later": later,
+            "line": told_of_line(connection, run),
+            "came_after": upstream_ends.before(connection, run),
+            "come_after": upstream_ends.after(connection, run),
+        }
+
+    found = visit.read(read)
     handle = RunHandle(visit.scheduler.runtime, run)
-    line = visit.read(lambda connection: told_of_line(connection, run))
     progress = handle.progress()
     statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
-    return visit.page(
-        "run.html", schedule=schedule, run=run, events=events, progress=progress, failed=failed, earlier=earlier,
-        later=later, line=line, came_after=visit.read(lambda connection: upstream_ends.before(connection, run)),
-        come_after=visit.read(lambda connection: upstream_ends.after(connection, run)),
-    )  # fmt: skip
+    return visit.page("run.html", schedule=schedule, run=run, progress=progress, failed=failed, **found)
