@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import calendar as months
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import CalendarNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
@@ -33,12 +34,8 @@ class Day(NamedTuple):
     """Whether a part of it is."""
 
 
-def show_all(visit: Visit) -> Response:
+def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
     """Show the calendars that schedules of the namespace may name, and a form for a new one."""
-    return _list(visit)
-
-
-def _list(visit: Visit, problem: RqschedError | None = None) -> Response:
     of = visit.scheduler.calendars
     found = [(one, len(_users(visit, one))) for one in of.list(namespace=visit.namespace)]
     status = 422 if problem else 200
@@ -67,11 +64,12 @@ def change(visit: Visit) -> Response:
     try:
         if "revision" in visit.form:
             found = _found(visit, name)
-        if found is not None and not _may_change(visit, found):
-            raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
+        is_shared = found is not None and found.is_shared
+        if found is not None:
+            _require_may_change(visit, found)
         done = visit.scheduler.calendars.set(
-            name, _lines(visit.form.get("exclude", "")), shared=found is not None and found.is_shared,
-            namespace=None if found is not None and found.is_shared else visit.namespace,
+            name, lines(visit.form.get("exclude", "")), shared=is_shared,
+            namespace=None if is_shared else visit.namespace,
             description=visit.form.get("description", "").strip() or None,
             source=None if found is None else found.source, reaches=_reaches(visit), revision=_revision(visit),
             context=visit.context,
@@ -79,7 +77,7 @@ def change(visit: Visit) -> Response:
     except CalendarNotFoundError as error:
         return visit.done(f"Not done: {error}", "/calendars")
     except RqschedError as error:
-        return _list(visit, error) if found is None else _one(visit, found, error)
+        return show_all(visit, error) if found is None else _one(visit, found, error)
     return visit.done(f"Calendar {done.name} is at revision {done.revision}.", f"/calendars/{done.name}")
 
 
@@ -87,8 +85,7 @@ def delete(visit: Visit) -> Response:
     """Delete a calendar that nothing names."""
     found = _found(visit)
     try:
-        if not _may_change(visit, found):
-            raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
+        _require_may_change(visit, found)
         namespace = None if found.is_shared else visit.namespace
         visit.scheduler.calendars.delete(
             found.name, shared=found.is_shared, namespace=namespace, revision=_revision(visit), context=visit.context
@@ -110,6 +107,11 @@ def _users(visit: Visit, calendar: Calendar) -> list[tuple[str, str]]:
 
 def _may_change(visit: Visit, calendar: Calendar) -> bool:
     return visit.principal.role >= Role.ADMIN and (visit.sees_all or not calendar.is_shared)
+
+
+def _require_may_change(visit: Visit, calendar: Calendar) -> None:
+    if not _may_change(visit, calendar):
+        raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
 
 
 def _year(visit: Visit) -> int:
@@ -136,10 +138,6 @@ def _months(calendar: Calendar, year: int) -> list[list[Day]]:
     return [[one for one in told if one.date.month == month] for month in range(1, 13)]
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
 def _reaches(visit: Visit) -> date | None:
     text = visit.form.get("reaches", "").strip()
     try:
@@ -150,5 +148,5 @@ def _reaches(visit: Visit) -> date | None:
 
 def _revision(visit: Visit) -> int:
     """Return which revision the form was of; 0 for a new one."""
-    text: Any = visit.form.get("revision", "0")
+    text = visit.form.get("revision", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

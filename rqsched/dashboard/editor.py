@@ -24,6 +24,7 @@ from rqsched.core.notifications import EXPECTATIONS, Notifications, hidden
 from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
 from rqsched.core.policy import MissedPolicy, OverlapPolicy
 from rqsched.core.schedule_options import value_of
+from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
@@ -123,7 +124,7 @@ def preview(visit: Visit) -> Response:
     """Return what a timing means and when it would fire; the form asks while one types."""
     given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "on_excluded", *_CLOCKS)}
     try:
-        exclude, clocks = require_exclusions(_lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
+        exclude, clocks = require_exclusions(lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
         said = replace(_spec(visit, given), exclude=exclude, on_excluded=given["on_excluded"] or ON_EXCLUDED[0])
         if said.after is not None:
             return _preview_after(visit, said.after)
@@ -291,7 +292,7 @@ def _read(field: str, kind: Kind, text: str) -> Any:
         case Kind.NAMES:
             return [one.strip() for one in text.split(",") if one.strip()]
         case Kind.TEXTS:
-            return _lines(text)
+            return lines(text)
         case Kind.LABELS:
             return _labels(text)
         case Kind.ARGUMENTS:
@@ -309,13 +310,9 @@ def _whole(field: str, text: str) -> int:
     return int(text)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
 def _labels(text: str) -> dict[str, str]:
     labels = {}
-    for line in _lines(text):
+    for line in lines(text):
         name, separator, value = line.partition(":")
         if not (name and separator):
             raise InvalidInputError("labels", f"{line[:64]!r} is refused; write name:value, one a line")

@@ -144,6 +144,11 @@ def field_text(at: datetime, zone: ZoneInfo) -> str:
     return f"{at.astimezone(zone):%Y-%m-%dT%H:%M}"
 
 
+def lines(text: str) -> list[str]:
+    """Return the lines of a field of a form that say something."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
     """Return when something fires by the clock of its zone, and by the viewer's where that is another.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any
 
@@ -9,23 +10,18 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
-from rqsched.core.audit import CommandContext
 from rqsched.http.dependencies import AdminAlways, Call, Read
 from rqsched.http.native.holding import require_all
-from rqsched.http.native.requests import Name, Note, RequestBody
+from rqsched.http.native.requests import Name, Note, RequestBody, listed
 from rqsched.http.openapi import PROBLEM, Json, Schema
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.spec.calendars import MAX_ENTRIES, Calendar
+from rqsched.spec.calendars import MAX_ENTRIES
 
 router = APIRouter(route_class=StrictRoute, tags=["calendars"])
 
 CalendarName = Annotated[str, Path(max_length=255, description="The name, by which schedules exclude what it holds.")]
 Shared = Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")]
 Revision = Annotated[int | None, Query(ge=1, le=2**53, description="Refused unless it is at this revision.")]
-
-
-def _listed(value: Any) -> Any:
-    return value if value is None or isinstance(value, list) else [value]
 
 
 def _date(value: Any) -> date:
@@ -38,7 +34,7 @@ def _date(value: Any) -> date:
 Entries = Annotated[
     list[Name],
     Field(max_length=MAX_ENTRIES),
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ENTRIES}]}
     ),
@@ -112,7 +108,7 @@ class CalendarUse(CalendarResponse):
 @router.get("/calendars/", response_model=CalendarsResponse)
 def list_calendars(call: Read) -> Response:
     """List the calendars that schedules of the namespace may name: its own, and the shared ones."""
-    return Json({"items": [_told(one) for one in call.scheduler.calendars.list(namespace=call.namespace)]})
+    return Json({"items": [one.to_dict() for one in call.scheduler.calendars.list(namespace=call.namespace)]})
 
 
 @router.get("/calendars/{calendar}/", response_model=CalendarUse)
@@ -122,7 +118,7 @@ def read_calendar(call: Read, calendar: CalendarName) -> Response:
     found = of.get(calendar, namespace=call.namespace)
     used = [pair for pair in of.used_by(found) if call.principal.sees(pair[0])]
     users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
-    return Json({**_told(found), "used_by": users, "history": of.history(found)})
+    return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
 
 
 @router.put("/calendars/{calendar}/", response_model=CalendarResponse, responses=PROBLEM.of(412))
@@ -137,9 +133,9 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
         source=body.source,
         reaches=body.reaches,
         revision=body.revision,
-        context=_context(call, body.reason),
+        context=replace(call.context, reason=body.reason),
     )
-    return Json(_told(found))
+    return Json(found.to_dict())
 
 
 @router.delete("/calendars/{calendar}/", status_code=204, responses=PROBLEM.of(409, 412))
@@ -159,12 +155,3 @@ def _namespace(call: Call, *, shared: bool) -> str | None:
         return call.namespace
     require_all(call)
     return None
-
-
-def _context(call: Call, reason: str | None) -> CommandContext:
-    given = call.context
-    return CommandContext(given.principal, given.request_id, given.source, reason, traceparent=given.traceparent)
-
-
-def _told(calendar: Calendar) -> dict[str, Any]:
-    return calendar.to_dict()

@@ -65,7 +65,8 @@ def read_span(value: Any) -> timedelta:
     return timedelta(seconds=value)
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """Return one value as a list of it; a list, and None, as they are."""
     return value if value is None or isinstance(value, list) else [value]
 
 
@@ -102,14 +103,14 @@ Note = Annotated[str, Field(max_length=4096)]
 Crons = Annotated[
     list[Annotated[str, Field(max_length=1024)]],
     Field(max_length=100),  # before what wraps it: pydantic would list every wrong item first
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 100}]}),
 ]
 """One cron expression, or several."""
 Instants = Annotated[
     list[Instant],
     Field(max_length=1000),
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     WithJsonSchema(
         {
             "anyOf": [
@@ -242,7 +243,7 @@ class TimingRequest(RequestBody):
 Texts = Annotated[
     list[Name],
     Field(max_length=MAX_EXCLUSIONS),
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_EXCLUSIONS}]}
     ),
