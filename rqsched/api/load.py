@@ -9,7 +9,7 @@ rests on.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,12 +35,13 @@ MOST_SCHEDULES = 50_000
 MOST_WALKED = 2_000_000
 """How many minutes of herds are counted one by one, and as many again of those that are steps."""
 _MINUTE = timedelta(minutes=1)
-_MOST_PEAKS = 10
+MOST_PEAKS = 10
+"""The most minutes that are listed as peaks."""
 _COST_OF_A_DELAY = 4
 """To compute a due time takes so many times as long as to find its occurrence."""
 _STANDS_OUT = 2
 """Times the mean: a minute with more fires is a peak."""
-_NAMED = 5
+NAMED = 5
 """Schedules of a peak that are named."""
 
 
@@ -158,7 +159,7 @@ class Counting:
         """Count a schedule among those that fire alike."""
         herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
         herd.number += 1
-        if len(herd.names) < _NAMED:
+        if len(herd.names) < NAMED:
             herd.names.append(name)
 
     def load(self, most_schedules: int | None) -> Load:
@@ -170,8 +171,8 @@ class Counting:
             fires=sum(self._minutes),
             schedules=self._schedules,
             minutes=self._minutes,
-            peaks=self._peaks(),
-            queues=sorted(queues, key=lambda one: (-one.fires, one.queue)),
+            peaks=[self._peak(minute) for minute in highest_minutes(self._minutes)],
+            queues=busiest_first(queues),
             assumed=[*self._assumed(most_schedules)],
         )
 
@@ -199,7 +200,7 @@ class Counting:
                 fires[minute] += number * herd.number
                 self._firing[minute] += herd.number
                 makers = self._makers[minute]
-                if len(makers) < _NAMED or number > 1:
+                if len(makers) < NAMED or number > 1:
                     makers.append((number * herd.number, herd))
             if counted:
                 self._schedules += herd.number
@@ -211,8 +212,7 @@ class Counting:
             return None
         for minute, number in fires.items():
             self._minutes[minute] += number
-        highest = min(fires, key=lambda minute: (-fires[minute], minute))
-        return QueueLoad(queue, fires.total(), self._window.start + highest * _MINUTE, fires[highest])
+        return queue_load(queue, self._window.start, fires)
 
     def _fires(self, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
         """Yield minutes in which a schedule fires, how often, and what it costs to know."""
@@ -258,16 +258,9 @@ class Counting:
         start = self._window.start + minute * _MINUTE
         return schedule.timeline.count_between(start - TICK, self._window.end - TICK).total
 
-    def _peaks(self) -> list[Peak]:
-        mean = sum(self._minutes) / len(self._minutes)
-        high = (minute for minute, fires in enumerate(self._minutes) if fires > max(1, _STANDS_OUT * mean))
-        return [
-            self._peak(minute) for minute in nsmallest(_MOST_PEAKS, high, key=lambda one: (-self._minutes[one], one))
-        ]
-
     def _peak(self, minute: int) -> Peak:
         makers = sorted(self._makers[minute], key=lambda one: -one[0])
-        names = [*islice(chain.from_iterable(herd.names for _, herd in makers), _NAMED)]
+        names = [*islice(chain.from_iterable(herd.names for _, herd in makers), NAMED)]
         at = self._window.start + minute * _MINUTE
         return Peak(at, self._minutes[minute], names, self._firing[minute] - len(names))
 
@@ -285,6 +278,29 @@ class Counting:
             yield f"There are more schedules than the {most_schedules} that fire first and were counted."
         if self._even:
             yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
+
+
+def usual_most(minutes: Sequence[int]) -> float:
+    """Return up to how many fires a minute does not stand out among these."""
+    return max(1, _STANDS_OUT * sum(minutes) / len(minutes))
+
+
+def highest_minutes(minutes: Sequence[int]) -> list[int]:
+    """Return the minutes that stand out, those with the most fires first."""
+    most = usual_most(minutes)
+    high = (minute for minute, fires in enumerate(minutes) if fires > most)
+    return nsmallest(MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
+
+
+def queue_load(queue: str, start: datetime, fires: Counter[int]) -> QueueLoad:
+    """Return what fires onto a queue, of its fires by minute from an instant on; there must be one."""
+    highest = min(fires, key=lambda minute: (-fires[minute], minute))
+    return QueueLoad(queue, fires.total(), start + highest * _MINUTE, fires[highest])
+
+
+def busiest_first(queues: Iterable[QueueLoad]) -> list[QueueLoad]:
+    """Return queues in the order in which they are shown."""
+    return sorted(queues, key=lambda one: (-one.fires, one.queue))
 
 
 def is_alone(spec: Spec) -> bool:

@@ -14,12 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from heapq import nsmallest
 from itertools import islice
 from multiprocessing import get_context, resource_tracker
 from typing import Any, NamedTuple
 
-from rqsched.api.load import Counting, Window, is_alone
+from rqsched.api.load import (
+    MOST_PEAKS,
+    NAMED,
+    Counting,
+    Window,
+    busiest_first,
+    highest_minutes,
+    is_alone,
+    queue_load,
+    usual_most,
+)
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
 from rqsched.core.model import Schedule, ScheduleStatus
@@ -60,7 +69,6 @@ YEAR = timedelta(days=365)
 _MINUTE, _DAY, _HOUR = timedelta(minutes=1), timedelta(days=1), timedelta(hours=1)
 _WINDOW = 28 * 24 * 60
 _NIGHT = timedelta(hours=6)
-_NAMED, _MOST_PEAKS, _STANDS_OUT = 5, 10, 2
 _MOST_NAMED = 10
 _MOST_WALKED = 20_000_000
 _COUNTED = 100_000
@@ -288,15 +296,12 @@ class _Simulating:
         of_queue = defaultdict[str, Counter[int]](Counter)
         for minute, place in zip(whole.minutes, whole.firing, strict=True):
             of_queue[queue_by_name[names[place]]][minute] += 1
-        loads = []
-        for queue, counts in of_queue.items():
-            highest = min(counts, key=lambda minute: (-counts[minute], minute))
-            loads.append(QueueLoad(queue, counts.total(), self._start + highest * _MINUTE, counts[highest]))
+        loads = busiest_first(queue_load(queue, self._start, counts) for queue, counts in of_queue.items())
         told = {name: one.fires for name, one in whole.told.items()}
-        return _Found(self._days(minutes), self._peaks(minutes, whole), _sorted(loads), [stretch], told)
+        return _Found(self._days(minutes), self._peaks(minutes, whole), loads, [stretch], told)
 
     def _peaks(self, minutes: Sequence[int], whole: Walk) -> list[Peak]:
-        high = _high(minutes)
+        high = highest_minutes(minutes)
         makers = {minute: Counter[int]() for minute in high}
         for minute, place in zip(whole.minutes, whole.firing, strict=True):
             if minute in makers:
@@ -305,7 +310,7 @@ class _Simulating:
         found = []
         for minute in high:
             firing = sorted((-count, names[place]) for place, count in makers[minute].items())
-            listed = [name for _, name in firing[:_NAMED]]
+            listed = [name for _, name in firing[:NAMED]]
             found.append(Peak(self._start + minute * _MINUTE, minutes[minute], listed, len(firing) - len(listed)))
         return found
 
@@ -387,16 +392,16 @@ class _Simulating:
         for load in loads:
             minutes.extend(load.minutes)
         days = self._days(minutes)
-        mean = sum(minutes) / max(len(minutes), 1)
-        peaks = [peak for load in loads for peak in load.peaks if peak.fires > max(1, _STANDS_OUT * mean)]
+        most = usual_most(minutes)
+        peaks = [peak for load in loads for peak in load.peaks if peak.fires > most]
         for text in dict.fromkeys(text for load in loads for text in load.assumed[1:]):
             self._assumed.append(text)
         stretches = self._decide(imap, self._chosen(minutes, days))
         told = {one.name: self._counts[one.name] for one in entries}
         return _Found(
             days,
-            sorted(peaks, key=lambda one: (-one.fires, one.at))[:_MOST_PEAKS],
-            _sorted(_together([queue for load in loads for queue in load.queues])),
+            sorted(peaks, key=lambda one: (-one.fires, one.at))[:MOST_PEAKS],
+            busiest_first(_together([queue for load in loads for queue in load.queues])),
             [stretch for stretch, _ in stretches],
             told,
         )
@@ -589,12 +594,6 @@ def usable_processes() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _high(minutes: Sequence[int]) -> list[int]:
-    mean = sum(minutes) / max(len(minutes), 1)
-    high = (minute for minute, fires in enumerate(minutes) if fires > max(1, _STANDS_OUT * mean))
-    return nsmallest(_MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
-
-
 def _together(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
     found: dict[str, QueueLoad] = {}
     for one in loads:
@@ -606,10 +605,6 @@ def _together(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
         else:
             found[one.queue] = one
     return [*found.values()]
-
-
-def _sorted(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
-    return sorted(loads, key=lambda one: (-one.fires, one.queue))
 
 
 def _add(total: Told, one: Told) -> None:
