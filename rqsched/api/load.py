@@ -105,27 +105,30 @@ def read_load(
 def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedule]:
     """Yield the schedules that may fire in a window, each once and those that fire first at first."""
     seen = set[str]()
+    for schedule in read_slim(runtime, filters, sort="next"):
+        if schedule.due_at is not None and schedule.due_at >= window.end:
+            break
+        if schedule.uid not in seen:  # it has fired since, and is further on now
+            seen.add(schedule.uid)
+            yield schedule
+    # A pause that ends by itself: what fires from then on.
+    yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
+
+
+def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
+    """Yield the schedules that match, page by page as they are asked for; arguments, memo and search attributes are empty."""
     after: Position | None = None
     while True:
         page = runtime.database.read(
             partial(
-                schedule_queries.search_schedules, filters=filters, sort="next", after=after, limit=MAX_PAGE,
+                schedule_queries.search_schedules, filters=filters, sort=sort, after=after, limit=MAX_PAGE,
                 most_looked_at=None, is_slim=True,
             )
         )  # fmt: skip
-        for schedule in page.items:
-            if schedule.due_at is not None and schedule.due_at >= window.end:
-                break
-            if schedule.uid not in seen:  # it has fired since, and is further on now
-                seen.add(schedule.uid)
-                yield schedule
-        else:
-            after = page.following
-            if after is not None:
-                continue
-        break
-    # A pause that ends by itself: what fires from then on.
-    yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
+        yield from page.items
+        after = page.following
+        if after is None:
+            return
 
 
 def queue_of(schedule: Schedule, default: str) -> str:

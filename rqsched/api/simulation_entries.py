@@ -6,14 +6,14 @@ Reads SQL alone, and nothing at all for declarations whose measured durations ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
 from rqsched.api.declarations import Declaration, require_distinct
-from rqsched.api.load import queue_of
+from rqsched.api.load import queue_of, read_slim
 from rqsched.chain import option_checks
 from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
@@ -28,8 +28,8 @@ from rqsched.core.simulation import Spans
 from rqsched.errors import InvalidInputError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, run_hours, schedule_queries
-from rqsched.store.schedule_queries import Filters, Position
+from rqsched.store import changes, run_hours
+from rqsched.store.schedule_queries import Filters
 from rqsched.timing import unfold
 
 MEASURED_DAYS = 90
@@ -55,31 +55,13 @@ class Entry(NamedTuple):
     """Calendars that it names and whose contents are not known."""
 
 
-def stored(runtime: Runtime, namespace: str | None, progress: Callable[[int], None] | None = None) -> list[Entry]:
+def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
     """Read the schedules of a namespace (None: of all) that fire or will, and how long their runs took lately."""
     active, paused = (
         Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
     )
-    found = [*_pages(runtime, active, progress)]
-    found += _pages(runtime, paused, progress)
+    found = [*read_slim(runtime, active, sort="created"), *read_slim(runtime, paused, sort="created")]
     return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
-
-
-def _pages(runtime: Runtime, filters: Filters, progress: Callable[[int], None] | None) -> Iterator[Schedule]:
-    after: Position | None = None
-    while True:
-        page = runtime.database.read(
-            partial(
-                schedule_queries.search_schedules, filters=filters, sort="created", after=after, limit=MAX_PAGE,
-                most_looked_at=None, is_slim=True,
-            )
-        )  # fmt: skip
-        yield from page.items
-        if progress is not None:
-            progress(len(page.items))
-        after = page.following
-        if after is None:
-            return
 
 
 def declared(
