@@ -320,12 +320,11 @@ class _Simulating:
         """Decide stretches, the parts of all of them side by side."""
         parts = [part for place, (_, start, end) in enumerate(wanted) for part in self._parts(place, start, end)]
         walks = [Walk() for _ in wanted]
-        given: Sequence[Any] = (
-            parts if self._wanted.processes > 1 else [(part, self._progress.advance) for part in parts]
-        )
-        for part, done in zip(parts, imap(_walk if self._wanted.processes > 1 else _walk_here, given), strict=True):
+        is_here = self._wanted.processes == 1
+        walked = imap(partial(_walk, progress=self._progress.advance) if is_here else _walk, parts)
+        for part, done in zip(parts, walked, strict=True):
             walks[part.place].add(done)
-            if self._wanted.processes > 1:
+            if not is_here:
                 self._progress.advance(len(done.minutes))
         return [(self._stretch(*what, done), done) for what, done in zip(wanted, walks, strict=True)]
 
@@ -568,12 +567,7 @@ class _Found(NamedTuple):
     fires: dict[str, int]
 
 
-def _walk(part: _Part) -> Walk:
-    return walk(part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, env=part.env)
-
-
-def _walk_here(given: tuple[_Part, Callable[[int], None]]) -> Walk:
-    part, progress = given
+def _walk(part: _Part, progress: Callable[[int], None] | None = None) -> Walk:
     return walk(
         part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, env=part.env, progress=progress
     )
