@@ -116,7 +116,7 @@ def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedu
 
 
 def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
-    """Yield the schedules that match, page by page as they are asked for; arguments, memo and search attributes are empty."""
+    """Yield the schedules that match, read in pages as they are asked for; `is_slim` as in `search_schedules`."""
     after: Position | None = None
     while True:
         page = runtime.database.read(

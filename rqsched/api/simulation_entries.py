@@ -17,6 +17,7 @@ from rqsched.api.load import queue_of, read_slim
 from rqsched.chain import option_checks
 from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
+from rqsched.core.chunks import chunks
 from rqsched.core.ids import derived_uid
 from rqsched.core.lifecycle import Identity, decide_create
 from rqsched.core.model import Schedule, ScheduleStatus
@@ -142,16 +143,15 @@ def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | 
     """Return entries with how long their runs took, and how many attempts failed; `namespace` has those of a file."""
     since = day_of(hour_of(runtime.now())) - MEASURED_DAYS * A_DAY
     found: list[Entry] = []
-    for first in range(0, len(entries), MAX_PAGE):
-        page = entries[first : first + MAX_PAGE]
-        known = {one.schedule.schedule_id: one.schedule for one in page}
+    for page in chunks(entries, MAX_PAGE):
+        known = {one.name: one.schedule for one in page}
         if namespace is not None:
-            ids = [*known]
+            ids = [*known]  # those of a file are called by their ids alone
             known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
-        by_uid = [one.uid for one in known.values()] if namespace is not None else [one.schedule.uid for one in page]
-        buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=by_uid, since=since))
+        uids = [one.uid for one in known.values()]
+        buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=uids, since=since))
         for one in page:
-            there = known.get(one.schedule.schedule_id) if namespace is not None else one.schedule
+            there = known.get(one.name)
             if there is None:
                 found.append(one)
                 continue
