@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from typing import Annotated, Any
 
 import typer
@@ -203,6 +203,16 @@ def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
     if value.tzinfo is None:
         raise InvalidInputError(option, f"{text!s} names no timezone; add Z or an offset such as +01:00")
     return value
+
+
+def day(option: str, value: object) -> date:
+    """Read a day, also one that a file has as a date; raises InvalidInputError."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        raise InvalidInputError(option, f"{str(value)[:32]!r} is not a date; write 2028-12-31") from None
 
 
 def instant_ahead(option: str, text: str, now: datetime) -> datetime:

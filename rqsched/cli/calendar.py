@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, date
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rqsched.api.calendar_sources import MAX_BYTES, FoundDays, public_holidays, read_icalendar
+from rqsched.cli import arguments
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import shown
@@ -96,7 +97,7 @@ def set_calendar(
         raise InvalidInputError(
             "--exclude", "is missing; say all that the calendar is to hold, or --exclude '' for nothing"
         )
-    last = None if reaches is None else _date("--reaches", reaches)
+    last = None if reaches is None else arguments.day("--reaches", reaches)
     found = session.scheduler.calendars.set(
         name, [one for one in exclude if one], shared=shared, namespace=_namespace(session, shared=shared),
         description=description, reaches=last, revision=revision, context=session.context,
@@ -146,7 +147,7 @@ def import_calendar(
         raise InvalidInputError("import", "takes --ics FILE or --country CODE; give one of them")
     today = session.scheduler.runtime.now().astimezone(UTC).date()
     if ics is not None:
-        found = read_icalendar(_read(ics), today, None if until is None else _date("--until", until))
+        found = read_icalendar(_read(ics), today, None if until is None else arguments.day("--until", until))
         source = f"iCalendar {shown(ics.name)[:200]}"
     else:
         first, last = _years(years, today.year)
@@ -199,13 +200,6 @@ def _namespace(session: Session, *, shared: bool) -> str | None:
     if shared and session.namespace is not None:
         raise InvalidInputError("--shared", "is of all namespaces; leave --namespace out")
     return None if shared else session.namespace
-
-
-def _date(option: str, text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(option, f"{text[:32]!r} is not a date; write 2028-12-31") from None
 
 
 def _years(text: str | None, this: int) -> tuple[int, int]:

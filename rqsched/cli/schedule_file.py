@@ -16,7 +16,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import date, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -119,18 +119,10 @@ def _calendar_of(name: str, table: object) -> Calendar:
         if value is not None and not isinstance(value, str):
             raise InvalidInputError(f"{field}.{key}", f"must be text, not {type(value).__name__}")
     exclude = require_entries(table.get("exclude") or (), f"{field}.exclude")
-    reaches = _day(f"{field}.reaches", table.get("reaches"))
+    given = table.get("reaches")
+    reaches = None if given is None else arguments.day(f"{field}.reaches", given)
     named = require_name(name, field)
     return Calendar(named, exclude, "", reaches=reaches, description=told["description"], source=told["source"])
-
-
-def _day(field: str, value: object) -> date | None:
-    if value is None or (isinstance(value, date) and not isinstance(value, datetime)):
-        return value
-    try:
-        return date.fromisoformat(str(value))
-    except ValueError:
-        raise InvalidInputError(field, f"{str(value)[:32]!r} is not a date; write 2028-12-31") from None
 
 
 def calendar_of(calendar: Calendar) -> dict[str, Any]:
