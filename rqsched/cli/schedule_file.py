@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from rqsched.api.declarations import Declaration
 from rqsched.cli import arguments
@@ -82,8 +82,17 @@ def require_format(file: Path) -> Format:
     return named
 
 
-def read(path: Path) -> list[Declaration]:
-    """Read a file of declarations; raises InvalidInputError that names the entry."""
+class FileContents(NamedTuple):
+    """What a file declares."""
+
+    declarations: list[Declaration]
+    """Its schedules."""
+    calendars: list[Calendar]
+    """Those that it has beside its list, by name."""
+
+
+def read(path: Path) -> FileContents:
+    """Read a file of declarations; raises InvalidInputError that names the entry, or the calendar."""
     found = _parse(path)
     entries = found
     if isinstance(found, Mapping):
@@ -93,13 +102,11 @@ def read(path: Path) -> list[Declaration]:
             _log.warning("%s: %s is not a key of this file and is ignored%s", path.name, name, hint)
     if not isinstance(entries, list):
         raise InvalidInputError(path.name, "has no list of schedules; see docs/cli.md for the form")
-    return [_numbered(index, entry) for index, entry in enumerate(entries)]
+    declarations = [_numbered(index, entry) for index, entry in enumerate(entries)]
+    return FileContents(declarations, _calendars(found.get(_CALENDARS) if isinstance(found, Mapping) else None))
 
 
-def read_calendars(path: Path) -> list[Calendar]:
-    """Read the calendars that a file of declarations has beside its list; raises InvalidInputError that names one."""
-    found = _parse(path)
-    tables = found.get(_CALENDARS) if isinstance(found, Mapping) else None
+def _calendars(tables: object) -> list[Calendar]:
     if tables is None:
         return []
     if not isinstance(tables, Mapping):

@@ -135,15 +135,8 @@ def simulate(
         wanted = _wanted(now, start, until, workers, duration, failure_rate, seed, processes)
         named = None if every else require_id(session.named, "namespace")
         given = [
-            declared(
-                runtime,
-                schedule_file.read(file),
-                named or "",
-                wanted.start,
-                is_measured=is_stored,
-                calendars=schedule_file.read_calendars(file),
-            )
-            for file in files or ()
+            declared(runtime, there, named or "", wanted.start, is_measured=is_stored, calendars=calendars)
+            for there, calendars in map(schedule_file.read, files or ())
         ]
         given = given if len(given) == 1 + compare else [stored(runtime, named), *given]
     beside = [one for some in given for one in some]

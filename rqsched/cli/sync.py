@@ -64,8 +64,7 @@ def sync(
                 "file", "is not given and the imported modules declare no schedule; name a file, or see RQSCHED_IMPORTS"
             )
     else:
-        declared = schedule_file.read(file)
-        calendars = schedule_file.read_calendars(file)
+        declared, calendars = schedule_file.read(file)
         has_other = _calendars(session, calendars, is_preview=dry_run or diff)
     if diff or dry_run:
         plan = plan_sync(session.scheduler, declared, prune=prune, namespace=session.namespace, calendars=calendars)

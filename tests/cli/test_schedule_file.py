@@ -109,7 +109,7 @@ def through(entries: Any, form: Format, folder: Path) -> tuple[str, Any]:
     """The text of entries, and what is read from it."""
     text, path = text_of(entries, form), folder / f"schedules.{form}"
     path.write_text(text, encoding="utf-8", newline="")
-    return text, read(path)
+    return text, read(path).declarations
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -269,7 +269,7 @@ def test_what_only_other_surfaces_declare_is_named(env: Env) -> None:
 def test_null_is_as_if_the_key_were_not_there(form: Format, tmp_path: Path) -> None:
     path = tmp_path / f"s.{form}"
     path.write_text('[{"schedule_id": "a", "workflow": "w", "cron": "0 2 * * *", "interval": null, "overlap": null}]')
-    assert read(path) == [declaration_of({"schedule_id": "a", "workflow": "w", "cron": "0 2 * * *"})]
+    assert read(path).declarations == [declaration_of({"schedule_id": "a", "workflow": "w", "cron": "0 2 * * *"})]
 
 
 YAML = """
@@ -288,7 +288,7 @@ schedules:
 def test_yaml_is_read_as_people_write_it(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(YAML)
 
-    nightly, often = read(tmp_path / name)
+    nightly, often = read(tmp_path / name).declarations
 
     assert nightly.spec == Spec(Cron("0 2 * * *"), "UTC", datetime(2026, 1, 31, 7, tzinfo=UTC))
     assert often.options == nightly.options == {"retry": {"max_retries": 5}}
@@ -325,7 +325,7 @@ def test_yaml_that_is_refused_says_why(tmp_path: Path, text: str, hint: str) -> 
 
 def test_a_merge_of_yaml_is_no_key_that_stands_twice(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("[&a {schedule_id: a, workflow: w, interval: 1h}, {<<: *a, schedule_id: b}]")
-    assert [one.schedule_id for one in read(tmp_path / "s.yaml")] == ["a", "b"]
+    assert [one.schedule_id for one in read(tmp_path / "s.yaml").declarations] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("package", "extra", "form"), [("yaml", "yaml", "yaml"), ("tomlkit", "cli", "toml")])
