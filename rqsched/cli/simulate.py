@@ -298,6 +298,11 @@ def _show(writer: Writer, found: Simulation) -> None:
     for stretch in found.stretches:
         _show_stretch(writer, stretch)
     _show_nights(writer, found)
+    _show_basis(writer, found)
+
+
+def _show_basis(writer: Writer, found: Simulation) -> None:
+    """Write what a simulation leaves out and rests on."""
     if found.not_simulated:
         writer.say("")
         writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in found.not_simulated))
@@ -338,12 +343,7 @@ def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken:
         )
     if not (found.schedules or found.queues):
         writer.say("Nothing else moves.")
-    if new.not_simulated:
-        writer.say("")
-        writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in new.not_simulated))
-    writer.say("")
-    for text in (*new.assumed, f"Seed {new.seed}."):
-        writer.say(text)
+    _show_basis(writer, new)
     for text in broken:
         notice(f"Refused: {text}.")
 
