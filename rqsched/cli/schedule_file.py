@@ -424,15 +424,15 @@ def text_of(
         return json.dumps({**comments, **beside, _ENTRIES: ordered}, indent=2, ensure_ascii=False) + "\n"
     is_toml = form is Format.TOML
     blocks = [
-        _comment(said.get(entry["schedule_id"], ())) + (_toml_of if is_toml else _yaml_of)(entry) for entry in ordered
+        _comment(said.get(entry["schedule_id"], ())) + (_toml_of(entry) if is_toml else _in_yaml([entry]))
+        for entry in ordered
     ]
     opening = "" if is_toml else f"{_ENTRIES}:\n"
     empty = f"{_ENTRIES} = []\n" if is_toml else f"{_ENTRIES}: []\n"
-    written = [_toml(tables) if is_toml else _yaml_text(tables)] if tables else []
+    written = [(_in_toml if is_toml else _in_yaml)({_CALENDARS: tables})] if tables else []
     body = opening + "\n".join(blocks) if blocks else empty
-    if is_toml and not blocks:  # a key of the file stands before its tables
-        return _comment(head) + ("\n" if head else "") + "\n".join([body, *written])
-    return _comment(head) + ("\n" if head else "") + "\n".join([*written, body])
+    parts = [body, *written] if is_toml and not blocks else [*written, body]  # TOML's tables follow the file's keys
+    return _comment(head) + ("\n" if head else "") + "\n".join(parts)
 
 
 def write(file: Path, text: str) -> None:
@@ -456,33 +456,19 @@ def _comment(lines: Iterable[str]) -> str:
     return "".join(f"# {shown(line)}\n" for line in lines)
 
 
-def _tomlkit() -> Any:
+def _in_toml(value: Mapping[str, Any]) -> str:
     try:
         import tomlkit  # noqa: PLC0415 - most commands write no TOML
     except ImportError as error:
         raise ConfigError("writing TOML needs tomlkit; pip install 'rqsched[cli]' brings it.") from error
-    return tomlkit
-
-
-def _toml(tables: Mapping[str, Any]) -> str:
-    text: str = _tomlkit().dumps({_CALENDARS: dict(tables)})
-    return text
-
-
-def _yaml_text(tables: Mapping[str, Any]) -> str:
-    is_printable = json.dumps(tables, ensure_ascii=False).isprintable()
-    text: str = _yaml().safe_dump(
-        {_CALENDARS: dict(tables)}, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING
-    )
-    return text
+    return tomlkit.dumps(value)
 
 
 def _toml_of(entry: Mapping[str, Any]) -> str:
     sayable = {
         name: json.dumps(value, ensure_ascii=False) if _has_null(value) else value for name, value in entry.items()
     }
-    text: str = _tomlkit().dumps({_ENTRIES: [sayable]})
-    return text
+    return _in_toml({_ENTRIES: [sayable]})
 
 
 def _has_null(value: object) -> bool:
@@ -491,8 +477,8 @@ def _has_null(value: object) -> bool:
     return any(map(_has_null, value)) if isinstance(value, list) else value is None
 
 
-def _yaml_of(entry: Mapping[str, Any]) -> str:
+def _in_yaml(value: object) -> str:
     # PyYAML writes NEL and its like so that it reads them as blanks; in ASCII it escapes them.
-    is_printable = json.dumps(entry, ensure_ascii=False).isprintable()
-    text: str = _yaml().safe_dump([entry], sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
+    is_printable = json.dumps(value, ensure_ascii=False).isprintable()
+    text: str = _yaml().safe_dump(value, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
     return text
