@@ -72,8 +72,9 @@ _DEEP = 1_000
 _MOST, _MOST_WAITING = 1_000, 5_000
 """Up to how many are counted, of schedules and blocked runs, and of runs and targets that wait."""
 _LATE = timedelta(minutes=10)
-_ENDS_SOON = timedelta(days=90)
 """Notifications that wait longer are a warning."""
+_ENDS_SOON = timedelta(days=90)
+"""A calendar in use that ends within this span is a warning."""
 _NEARLY_FULL = 0.9
 """The share of a quota, or of Redis's memory, from which on it is told."""
 _GOES_ON = timedelta(minutes=5)

@@ -43,8 +43,9 @@ from rqsched.store.database import Connection
 LOOKED_AT = 5_000
 """Events that are looked at for what was decided before or after an instant; more are not known to this answer."""
 _SKEW = timedelta(seconds=5)
-_MOST_DAYS = 3
 """An event may be recorded by a clock that is so far behind the one by which it was due."""
+_MOST_DAYS = 3
+"""How many moved instants are named; of more, their count."""
 _STATUSES = {
     audit.CREATED: ScheduleStatus.ACTIVE,
     audit.RESUMED: ScheduleStatus.ACTIVE,
