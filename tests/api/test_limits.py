@@ -33,17 +33,6 @@ def create(env: Env, schedule_id: str, number: int | None = 1, **options: Any) -
     return env.create(schedule_id, **(given | options))
 
 
-def fire_all(env: Env, *schedules: ScheduleHandle) -> list[RunHandle]:
-    """The hour comes, and their links are delivered one after another."""
-    env.advance(HOUR)
-    made = []
-    for schedule in schedules:
-        env.advance(SECOND)
-        env.deliver(schedule.refresh())
-        made.append(newest(schedule))
-    return made
-
-
 def rows(env: Env) -> dict[str, int]:
     with env.runtime.database.engine.connect() as connection:
         return {row[0]: row[1] for row in connection.execute(sa.select(limits.c.limit_group, limits.c.number))}
@@ -61,7 +50,7 @@ def granted(*made: RunHandle) -> list[bool]:
 def test_only_so_many_run_and_the_next_in_line_follows_each_end(any_env: Env) -> None:
     env = any_env
     schedules = [create(env, name) for name in ("a", "b", "c")]
-    first, second, third = fire_all(env, *schedules)
+    first, second, third = env.fire_all(*schedules)
     assert env.queued() == [run_job_id(first)]
 
     claim = env.claim(first)
@@ -83,7 +72,7 @@ def test_groups_are_of_a_label_and_a_namespace(any_env: Env) -> None:
     env = any_env
     mine, yours = create(env, "a"), create(env, "b", labels={"tenant": "43"})
     elsewhere = create(env, "c", namespace="other")
-    made = fire_all(env, mine, yours, elsewhere)
+    made = env.fire_all(mine, yours, elsewhere)
     assert granted(*made) == [True, True, True]
     assert rows(env) == {GROUP: 1, "default/tenant:43": 1, "other/tenant:42": 1}
 
@@ -92,7 +81,7 @@ def test_groups_are_of_a_label_and_a_namespace(any_env: Env) -> None:
 def test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place(any_env: Env) -> None:
     env = any_env
     idle, busy, later = create(env, "a", queue="nobody"), create(env, "b"), create(env, "c")
-    first, second, third = fire_all(env, idle, busy, later)
+    first, second, third = env.fire_all(idle, busy, later)
     assert granted(first, second, third) == [True, False, False]
 
     env.advance(GRANT_LIFE - 2 * SECOND - SECOND)
@@ -113,7 +102,7 @@ def test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place(a
 @pytest.mark.every_database
 def test_run_that_was_passed_over_is_given_back_while_others_run(any_env: Env) -> None:
     env = any_env
-    first, second = fire_all(env, create(env, "a", queue="nobody"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a", queue="nobody"), create(env, "b"))
     env.advance(GRANT_LIFE)
     env.recover()
     claim = env.claim(second)
@@ -133,7 +122,7 @@ def test_run_that_was_passed_over_is_given_back_while_others_run(any_env: Env) -
 @pytest.mark.every_database
 @pytest.mark.parametrize("ended", ["cancel", "terminate"])
 def test_place_is_free_when_a_run_is_stopped(any_env: Env, ended: str) -> None:
-    first, second = fire_all(any_env, create(any_env, "a"), create(any_env, "b"))
+    first, second = any_env.fire_all(create(any_env, "a"), create(any_env, "b"))
     any_env.claim(first)
     getattr(first, ended)()
     assert granted(second) == [True]
@@ -141,7 +130,7 @@ def test_place_is_free_when_a_run_is_stopped(any_env: Env, ended: str) -> None:
 
 
 def test_run_in_line_that_is_cancelled_gives_nobody_a_place(env: Env) -> None:
-    first, second, third = fire_all(env, *(create(env, name) for name in "abc"))
+    first, second, third = env.fire_all(*(create(env, name) for name in "abc"))
     second.cancel()
     assert granted(third) == [False]
     env.work()
@@ -151,7 +140,7 @@ def test_run_in_line_that_is_cancelled_gives_nobody_a_place(env: Env) -> None:
 @pytest.mark.every_database
 def test_place_of_a_lost_run_is_free_at_the_verdict(any_env: Env) -> None:
     env = any_env
-    first, second = fire_all(env, create(env, "a", retry=RetryPolicy(0)), create(env, "b"))
+    first, second = env.fire_all(create(env, "a", retry=RetryPolicy(0)), create(env, "b"))
     env.claim(first)
     for _ in range(5):
         assert granted(second) == [False]
@@ -167,7 +156,7 @@ def test_retrying_run_holds_no_place_and_comes_back_where_it_was_in_line(any_env
     env = any_env
     env.failing = True
     retried, other, last = (create(env, name, retry=RetryPolicy(3, base=MINUTE)) for name in "abc")
-    (first,) = fire_all(env, retried)
+    (first,) = env.fire_all(retried)
     claim_of_first = env.claim(first)
     second, third = env.fire_next(other), env.fire_next(last)
     assert granted(first, second, third) == [True, False, False]
@@ -185,7 +174,7 @@ def test_retrying_run_holds_no_place_and_comes_back_where_it_was_in_line(any_env
 @pytest.mark.every_database
 def test_blocked_run_holds_no_place(any_env: Env) -> None:
     env = any_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     block(env.runtime, first)
     assert granted(first, second) == [False, True]
     env.recover()
@@ -201,8 +190,8 @@ def test_blocked_run_holds_no_place(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_start_within_goes_on_counting_in_line(any_env: Env) -> None:
     env = any_env
-    first, second, third = fire_all(
-        env, create(env, "a"), create(env, "b", start_within=timedelta(minutes=10)), create(env, "c")
+    first, second, third = env.fire_all(
+        create(env, "a"), create(env, "b", start_within=timedelta(minutes=10)), create(env, "c")
     )
     claim = env.claim(first)
     env.advance(timedelta(minutes=10))
@@ -216,7 +205,7 @@ def test_start_within_goes_on_counting_in_line(any_env: Env) -> None:
 def test_external_worker_gets_only_so_many(any_env: Env) -> None:
     env = any_env
     options: dict[str, Any] = {"executor": "external", "queue": "outside"}
-    first, second = fire_all(env, create(env, "a", **options), create(env, "b", **options))
+    first, second = env.fire_all(create(env, "a", **options), create(env, "b", **options))
 
     def fetch() -> list[str]:
         found = external_runs.claim(env.runtime, ["outside"], "w", namespace="default", count=5)
@@ -226,7 +215,7 @@ def test_external_worker_gets_only_so_many(any_env: Env) -> None:
     assert fetch() == []
     first.cancel()
     env.advance(GRANT_LIFE)
-    third = fire_all(env, create(env, "c"))[0]
+    third = env.fire_all(create(env, "c"))[0]
     assert granted(second, third) == [False, True]  # nobody fetched it
     held = env.claim(third)
     assert fetch() == []
@@ -263,7 +252,7 @@ def present_run(schedule: ScheduleHandle) -> RunHandle:
 def test_overlap_sees_a_run_in_line_as_unfinished(env: Env) -> None:
     first = create(env, "a")
     second = create(env, "b")
-    fire_all(env, first, second)
+    env.fire_all(first, second)
     env.claim(newest(first))
     assert second.trigger().outcome == "skipped"
 
@@ -271,7 +260,7 @@ def test_overlap_sees_a_run_in_line_as_unfinished(env: Env) -> None:
 @pytest.mark.every_database
 def test_number_that_is_lowered_ends_nothing_and_lets_nobody_else_start(any_env: Env) -> None:
     env = any_env
-    made = fire_all(env, *(create(env, name, 3) for name in "abcd"))
+    made = env.fire_all(*(create(env, name, 3) for name in "abcd"))
     claims = [env.claim(run) for run in made[:2]]
     assert granted(*made) == [True, True, True, False]
 
@@ -291,7 +280,7 @@ def test_number_that_is_lowered_ends_nothing_and_lets_nobody_else_start(any_env:
 
 @pytest.mark.every_database
 def test_number_that_is_raised_lets_more_start_at_once(any_env: Env) -> None:
-    made = fire_all(any_env, *(create(any_env, name) for name in "abc"))
+    made = any_env.fire_all(*(create(any_env, name) for name in "abc"))
     any_env.scheduler.set_limit("tenant:42", 2)
     assert granted(*made) == [True, True, False]
     assert any_env.queued() == [run_job_id(run) for run in made[:2]]
@@ -369,7 +358,7 @@ def test_upsert_whose_labels_lack_what_the_template_names_is_refused(env: Env) -
 def test_runs_that_were_made_keep_their_group_when_the_label_changes(any_env: Env) -> None:
     env = any_env
     schedule = create(env, "a", overlap="allow_all")
-    (old,) = fire_all(env, schedule)
+    (old,) = env.fire_all(schedule)
     schedule.update(labels={"tenant": "7"})
     new = env.fire_next(schedule, HOUR)
     assert [run.refresh().state.limit_group for run in (old, new)] == [GROUP, "default/tenant:7"]
@@ -380,7 +369,7 @@ def test_runs_that_were_made_keep_their_group_when_the_label_changes(any_env: En
 def test_group_that_nobody_needs_is_removed(any_env: Env) -> None:
     env = any_env
     schedule = create(env, "a")
-    (run,) = fire_all(env, schedule)
+    (run,) = env.fire_all(schedule)
     schedule.update(limit=None, limit_running=None)
     env.recover()
     assert rows(env) == {GROUP: 1}
@@ -393,7 +382,7 @@ def test_group_that_nobody_needs_is_removed(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_row_of_a_group_that_is_gone_is_made_again(any_env: Env) -> None:
     env = any_env
-    first, second, third = fire_all(env, *(create(env, name, 2) for name in "abc"))
+    first, second, third = env.fire_all(*(create(env, name, 2) for name in "abc"))
     env.runtime.database.transact(lambda connection: connection.execute(sa.delete(limits)))
     claims = [env.claim(first), env.claim(second)]
     end(env, claims[0])
@@ -405,7 +394,7 @@ def test_row_of_a_group_that_is_gone_is_made_again(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_while_everything_is_held_no_place_is_given(any_env: Env) -> None:
     env = any_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     env.scheduler.hold("restoring")
     first.cancel()
     env.advance(2 * GRANT_LIFE)
@@ -421,7 +410,7 @@ def test_while_everything_is_held_no_place_is_given(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_frozen_namespace_gives_no_place(any_env: Env) -> None:
     env = any_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     env.scheduler.freeze()
     env.advance(2 * GRANT_LIFE)
     env.recover()
@@ -435,7 +424,7 @@ def test_frozen_namespace_gives_no_place(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_redis_that_was_lost_gets_the_jobs_of_those_who_have_a_place(any_env: Env) -> None:
     env = any_env
-    made = fire_all(env, *(create(env, name, 2) for name in "abc"))
+    made = env.fire_all(*(create(env, name, 2) for name in "abc"))
     env.redis.flushall()
     env.advance(SECOND)
     env.recover()
@@ -447,7 +436,7 @@ def test_redis_that_was_lost_gets_the_jobs_of_those_who_have_a_place(any_env: En
 
 
 def test_run_that_was_passed_over_is_delivered_again_when_its_job_is_lost(env: Env) -> None:
-    first, second = fire_all(env, create(env, "a", queue="nobody"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a", queue="nobody"), create(env, "b"))
     env.advance(GRANT_LIFE)
     env.recover()
     assert granted(first, second) == [False, True]
@@ -461,7 +450,7 @@ def test_run_that_was_passed_over_is_delivered_again_when_its_job_is_lost(env: E
 def test_what_runs_although_nobody_granted_it_counts(any_env: Env) -> None:
     """As a process of an older release claims it."""
     env = any_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     old = sa.update(runs).where(runs.c.uid == first.uid).values(status="running", granted_at=None)
     env.runtime.database.transact(lambda connection: connection.execute(old))
     assert env.runtime.limits.grant([GROUP]) == 0
@@ -471,7 +460,7 @@ def test_what_runs_although_nobody_granted_it_counts(any_env: Env) -> None:
 @pytest.mark.every_database
 def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
     env = any_env
-    first, *_ = fire_all(env, *(create(env, name, 2) for name in "abcd"))
+    first, *_ = env.fire_all(*(create(env, name, 2) for name in "abcd"))
     create(env, "other", labels={"tenant": "7"})
     env.claim(first)
 
@@ -494,7 +483,7 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
 def test_what_is_claimed_between_two_looks_of_a_grant_is_counted(postgres_env: Env) -> None:
     """Those that are granted are read before those that run: else one that is claimed meanwhile would be in neither."""
     env = postgres_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     looks = 0
 
     def claim_between(word: str) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.store.tables import limits, runs
-from tests.support.env import HOUR, SECOND, Env, newest
+from tests.support.env import HOUR, Env
 from tests.support.sql import statements
 
 pytestmark = pytest.mark.postgres
@@ -19,16 +19,6 @@ pytestmark = pytest.mark.postgres
 
 def create(env: Env, schedule_id: str, limit: str = "shop", **options: Any) -> ScheduleHandle:
     return env.create(schedule_id, HOUR, limit=limit, **({"limit_running": 1} | options))
-
-
-def fire_all(env: Env, *schedules: ScheduleHandle) -> list[RunHandle]:
-    env.advance(HOUR)
-    made = []
-    for schedule in schedules:
-        env.advance(SECOND)
-        env.deliver(schedule.refresh())
-        made.append(newest(schedule))
-    return made
 
 
 def has_place(run: RunHandle) -> bool:
@@ -56,7 +46,7 @@ def end_unseen(env: Env, *ended: RunHandle) -> None:
 def test_pass_waits_for_no_group_that_another_process_holds(postgres_env: Env) -> None:
     env = postgres_env
     names = {"a": "shop", "b": "shop", "c": "other", "d": "other"}
-    first, second, third, fourth = fire_all(env, *(create(env, *one) for one in names.items()))
+    first, second, third, fourth = env.fire_all(*(create(env, *one) for one in names.items()))
     end_unseen(env, first, third)
 
     with held(env, sa.select(limits.c.number).where(limits.c.name == "shop")):
@@ -82,7 +72,7 @@ def test_pass_waits_for_no_empty_group_that_another_process_holds(postgres_env: 
 
 def test_schedule_of_a_callers_long_transaction_keeps_no_place_from_others(postgres_env: Env) -> None:
     env = postgres_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     engine = sa.create_engine(env.runtime.database.url)
     with engine.begin() as connection:
         create(env, "c", connection=connection)
@@ -129,7 +119,7 @@ def test_group_that_is_removed_while_a_schedule_joins_it_is_made_again(postgres_
 def test_next_in_line_follows_when_the_first_was_held_and_leaves_the_line(postgres_env: Env) -> None:
     """A cancel holds the first in line while a place becomes free, and cannot have seen that."""
     env = postgres_env
-    first, second, third = fire_all(env, *(create(env, name) for name in "abc"))
+    first, second, third = env.fire_all(*(create(env, name) for name in "abc"))
     with held(env, sa.select(runs.c.uid).where(runs.c.uid == second.uid)):
         first.cancel()
         assert [has_place(second), has_place(third)] == [False, False]
@@ -151,7 +141,7 @@ CREATE TRIGGER stopped BEFORE UPDATE ON rqsched_runs FOR EACH ROW
 
 def test_run_succeeds_where_the_server_stops_what_gives_its_place_to_the_next(postgres_env: Env) -> None:
     env = postgres_env
-    first, second = fire_all(env, create(env, "a"), create(env, "b"))
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
     define(env, STOPPED)
 
     env.work()

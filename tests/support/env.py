@@ -155,6 +155,11 @@ class Env:
         self.deliver(schedule.refresh())
         return newest(schedule)
 
+    def fire_all(self, *schedules: ScheduleHandle) -> list[RunHandle]:
+        """An hour passes, and the links of these schedules are delivered a second apart; returns their newest runs."""
+        self.advance(HOUR)
+        return [self.fire_next(one, SECOND) for one in schedules]
+
     def run_next(self, schedule: ScheduleHandle, span: timedelta = MINUTE) -> RunHandle:
         """The schedule's next occurrence fires and a worker executes its run; returns the run as it is then."""
         run = self.fire_next(schedule, span)
