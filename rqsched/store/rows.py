@@ -88,6 +88,11 @@ def to_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[
     return with_contents(connection, found) if any(NAMING in one.definition.spec for one in found) else found
 
 
+def to_schedules_with_last(connection: Connection, rows: Sequence[Sequence[Any]]) -> list[tuple[Schedule, Any]]:
+    """Read schedules, as `to_schedules` does, each with the last column of its row, which is none of theirs."""
+    return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
+
+
 def to_run(row: Sequence[Any]) -> Run:
     """Read a run from a row of RUN_COLUMNS."""
     values = list(row)

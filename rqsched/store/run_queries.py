@@ -27,7 +27,7 @@ from rqsched.store.rows import (
     to_run,
     to_run_and_schedule,
     to_runs_and_schedules,
-    to_schedules,
+    to_schedules_with_last,
 )
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -465,8 +465,7 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
     )
     if namespace is not None:
         statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
-    rows = connection.execute(statement).all()
-    return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
+    return to_schedules_with_last(connection, connection.execute(statement).all())
 
 
 _IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq") & HAS_JOB
@@ -485,8 +484,7 @@ def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> l
     )
     if namespace is not None:
         statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
-    rows = connection.execute(statement).all()
-    return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
+    return to_schedules_with_last(connection, connection.execute(statement).all())
 
 
 class RunName(NamedTuple):

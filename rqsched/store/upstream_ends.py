@@ -24,7 +24,8 @@ from rqsched.store.rows import (
     columns_of,
     insert_rows,
     to_run,
-    to_schedule,
+    to_schedules,
+    to_schedules_with_last,
 )
 from rqsched.store.tables import (
     COMES_AFTER,
@@ -219,7 +220,7 @@ def gone(connection: Connection, namespace: str | None, limit: int) -> list[Sche
     is_there = sa.exists().where(*is_it, other.c.status != constant(ScheduleStatus.DELETED))
     mine = [] if namespace is None else [schedules.c.namespace == namespace]
     found = SELECT_SLIM_SCHEDULES.where(COMES_AFTER, ~is_there, *mine).order_by(schedules.c.uid).limit(limit)
-    return [to_schedule(connection, row) for row in connection.execute(found)]
+    return to_schedules(connection, connection.execute(found).all())
 
 
 def late(
@@ -231,8 +232,7 @@ def late(
     found = sa.select(*columns).join(upstream_ends, upstream_ends.c.schedule_uid == schedules.c.uid)
     found = found.where(IS_OWED, upstream_ends.c.ended_at < before, *mine).order_by(upstream_ends.c.ended_at)
     first = dict[str, tuple[Schedule, str | None]]()
-    for *row, error in connection.execute(found.limit(limit)):
-        schedule = to_schedule(connection, row)
+    for schedule, error in to_schedules_with_last(connection, connection.execute(found.limit(limit)).all()):
         first.setdefault(schedule.uid, (schedule, error))
     return [*first.values()]
 
