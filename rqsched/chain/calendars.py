@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -109,19 +110,14 @@ def set_calendar(
 
 
 def _next(wanted: Calendar, before: Calendar | None, edit: str, context: CommandContext, now: datetime) -> Calendar:
-    return Calendar(
-        wanted.name,
-        wanted.exclude,
-        wanted.namespace,
-        1 if before is None else before.revision + 1,
-        edit,
-        now,
-        wanted.reaches,
-        wanted.source,
-        wanted.description,
-        now if before is None else before.created_at,
-        now,
-        context.principal,
+    return replace(
+        wanted,
+        revision=1 if before is None else before.revision + 1,
+        edit=edit,
+        since=now,
+        created_at=now if before is None else before.created_at,
+        changed_at=now,
+        changed_by=context.principal,
     )
 
 
