@@ -148,14 +148,13 @@ class Limits:
         lost = self._parts.database.read(partial(store.lost, limit=_AT_ONCE))
         if lost:
             self._parts.database.transact(partial(self._make_lost, lost=lost))
-        work = store.with_line
         after: str | None = None
         while True:
-            groups, after = self._parts.database.read(partial(work, after=after, limit=_AT_ONCE))
+            groups, after = self._parts.database.read(partial(store.with_line, after=after, limit=_AT_ONCE))
             yield len(groups), self.grant(groups, skip_locked=True)
             if after is None:
                 break
-        empty, _ = self._parts.database.read(partial(store.empty, after=None, limit=_AT_ONCE))
+        empty = self._parts.database.read(partial(store.empty, limit=_AT_ONCE))
         if empty:
             self._parts.database.transact(partial(store.remove_empty, groups=empty))
 

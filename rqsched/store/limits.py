@@ -213,20 +213,18 @@ _STATE = sa.select(
 
 
 def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read groups in which somebody waits."""
-    return _page(connection, sa.select(limits.c.limit_group).where(_IN_LINE), after, limit)
-
-
-def empty(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read groups that no schedule names and no open run belongs to."""
-    return _page(connection, sa.select(limits.c.limit_group).where(_IS_EMPTY), after, limit)
-
-
-def _page(connection: Connection, found: sa.Select[Any], after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read a page of the groups in which somebody waits."""
+    found = sa.select(limits.c.limit_group).where(_IN_LINE)
     if after is not None:
         found = found.where(limits.c.limit_group > after)
     groups = list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
     return groups, groups[-1] if len(groups) == limit else None
+
+
+def empty(connection: Connection, limit: int) -> list[str]:
+    """Read the first groups that no schedule names and no open run belongs to."""
+    found = sa.select(limits.c.limit_group).where(_IS_EMPTY).order_by(limits.c.limit_group).limit(limit)
+    return list(connection.execute(found).scalars())
 
 
 _NAMED = sa.exists().where(schedules.c.limit_group == limits.c.limit_group, IS_OF_GROUP, IS_LIVE)
