@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
 """Groups of which places are given in one transaction."""
+_Granted: TypeAlias = tuple[list[Run], Mapping[str, tuple[str, str]]]
+"""Runs that got a place, and the names of their schedules by uid."""
 
 
 class Parts(Protocol):
@@ -97,12 +99,12 @@ class Limits:
 
     def _grant(
         self, connection: Connection, groups: Sequence[str], asked: str | None = None, *, skip_locked: bool = False
-    ) -> tuple[list[Run], Mapping[str, tuple[str, str]]]:
+    ) -> _Granted:
         runs = store.grant(connection, groups, self._parts.now(), asked, skip_locked=skip_locked)
         uids = [run.schedule_uid for run in runs]
         return runs, reconcile_queries.names_of(connection, uids) if runs else {}
 
-    def _deliver(self, granted: tuple[list[Run], Mapping[str, tuple[str, str]]]) -> int:
+    def _deliver(self, granted: _Granted) -> int:
         runs, names = granted
         ready = [run for run in runs if run.executor == "rq"]
         if ready:
@@ -115,12 +117,12 @@ class Limits:
         Others that get a place meanwhile are delivered.
         """
 
-        def work(connection: Connection) -> tuple[list[Run], Mapping[str, tuple[str, str]], bool]:
-            runs, names = self._grant(connection, [group], asked=uid)
+        def work(connection: Connection) -> tuple[_Granted, bool]:
+            granted = self._grant(connection, [group], asked=uid)
             # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
-            return runs, names, store.has_place(connection, uid)
+            return granted, store.has_place(connection, uid)
 
-        runs, names, has_place = self._parts.database.transact(work)
+        (runs, names), has_place = self._parts.database.transact(work)
         with suppress(RedisError):  # reconcile delivers them
             self._deliver(([one for one in runs if one.uid != uid], names))
         return has_place
@@ -128,16 +130,16 @@ class Limits:
     def set_number(self, group: str, number: int) -> LimitDescription:
         """Change how many of a group run at once, and return it; what runs goes on. Raises LimitNotFoundError."""
 
-        def work(connection: Connection) -> tuple[list[Run], Mapping[str, tuple[str, str]], LimitDescription]:
+        def work(connection: Connection) -> tuple[_Granted, LimitDescription]:
             if group not in store.lock(connection, [group]):
                 raise LimitNotFoundError(*split_key(group))
             store.set_number(connection, group, number)
             granted = self._grant(connection, [group])
-            return *granted, store.describe(connection, [group])[0]
+            return granted, store.describe(connection, [group])[0]
 
-        runs, names, found = self._parts.database.transact(work)
+        granted, found = self._parts.database.transact(work)
         with suppress(RedisError):  # reconcile delivers them
-            self._deliver((runs, names))
+            self._deliver(granted)
         return found
 
     def repair(self) -> Iterator[tuple[int, int]]:
