@@ -25,7 +25,7 @@ _TRACED = "rqsched_schedules", "rqsched_runs"
 def upgrade() -> None:
     """Create the tables of hours; index live runs, and of backfills only the runs that belong to one; keep ends of
     pauses, traces, what is skipped on request, facts of namespaces, until when runs may start, calendars, limits across
-    schedules, and what runs stand for.
+    schedules, which schedules come after others, and what runs stand for.
     """
     _create_hours()
     op.add_column("rqsched_runs", sa.Column("long_at", INSTANT))
@@ -59,7 +59,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the hours, which are counted again from the runs that there are; what was frozen is not any more.
 
-    Calendars are lost: a release that does not know them leaves schedules that name them alone.
+    Calendars are lost; a release that does not know them does not touch the schedules that name one.
     """
     _drop_upstream_ends()
     op.drop_index("ix_rqsched_schedules_calendars", "rqsched_schedules")
@@ -163,7 +163,7 @@ def _create_calendars() -> None:
 
 
 def _create_limits() -> None:
-    # Groups of runs of which only so many run at once: their numbers, who is in line, and who has a place.
+    """Create the table of groups of which only so many runs run at once; runs keep who is in line and has a place."""
     op.create_table(
         "rqsched_limits",
         sa.Column("limit_group", sa.String(511), nullable=False),
@@ -197,8 +197,8 @@ def _drop_limits() -> None:
     op.drop_table("rqsched_limits")
 
 
-# Which schedules come after others.
 def _create_upstream_ends() -> None:
+    """Create the table of what is owed to schedules that come after others; they and their runs keep after what."""
     op.add_column("rqsched_schedules", sa.Column("upstream_id", sa.String(255)))
     op.add_column("rqsched_schedules", sa.Column("followed_at", INSTANT))
     op.add_column("rqsched_schedules", sa.Column("missed_run_uid", sa.String(26)))
