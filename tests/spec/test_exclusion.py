@@ -136,6 +136,7 @@ AROUND = [
     ("America/New_York", "2026-03-08"),
     ("America/New_York", "2026-11-01"),
     ("Europe/Berlin", "2026-12-31"),
+    ("Europe/Berlin", "2026-03-29"),
     ("Australia/Lord_Howe", "2024-10-06"),
     ("Australia/Lord_Howe", "2024-04-07"),
     ("America/Sao_Paulo", "2017-10-15"),  # its midnights are skipped
@@ -148,6 +149,7 @@ AROUND = [
     ("Pacific/Apia", "2011-12-30"),  # a day that was not shown
     ("Pacific/Kiritimati", "1994-12-31"),
     ("Pacific/Chatham", "2025-04-06"),
+    ("Africa/Monrovia", "1972-01-07"),  # 44 minutes were left out after midnight
     ("Asia/Kathmandu", "2024-02-29"),
     ("UTC", "2099-12-31"),
 ]

@@ -13,14 +13,10 @@ import pytest
 from rqsched.errors import InvalidSpecError, NewerReleaseError
 from rqsched.spec.moved import Moved
 from rqsched.spec.spec import Cron, Every, Member, Once, Spec
+from tests.spec.test_exclusion import AROUND, NAMES, utc
 from tests.support.narrow import present
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)
-NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-
-
-def utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def days_of(spec: Spec, start: str, end: str) -> list[str]:
@@ -234,29 +230,6 @@ def some_member(random: Random, around: date) -> Member:
     days = random.choice(["* * *", "* * *", "25 * *", "* * SAT", "* * MON-FRI", "1,15 * *", "L * *", "* * SUN#2"])
     zone = random.choice([None, None, None, "Asia/Tokyo", "America/New_York", "Europe/Berlin"])
     return Cron(f"{minute} {hour} {days}", zone)
-
-
-AROUND = [
-    ("America/New_York", "2026-03-08"),
-    ("America/New_York", "2026-11-01"),
-    ("Europe/Berlin", "2026-12-31"),
-    ("Europe/Berlin", "2026-03-29"),
-    ("Australia/Lord_Howe", "2024-10-06"),
-    ("Australia/Lord_Howe", "2024-04-07"),
-    ("America/Sao_Paulo", "2017-10-15"),  # its midnights are skipped
-    ("America/Sao_Paulo", "2019-02-17"),  # and shown twice
-    ("America/Havana", "2025-11-02"),
-    ("Africa/Casablanca", "2024-03-10"),
-    ("Africa/Cairo", "2024-04-26"),
-    ("Antarctica/Troll", "2024-10-27"),
-    ("Antarctica/Troll", "2024-03-31"),
-    ("Pacific/Apia", "2011-12-30"),  # a day that was not shown
-    ("Pacific/Kiritimati", "1994-12-31"),
-    ("Pacific/Chatham", "2025-04-06"),
-    ("Africa/Monrovia", "1972-01-07"),  # 44 minutes were left out after midnight
-    ("Asia/Kathmandu", "2024-02-29"),
-    ("UTC", "2099-12-31"),
-]
 
 
 @pytest.mark.parametrize(("zone", "day"), AROUND)
