@@ -91,7 +91,7 @@ class Moved:
         local = at.astimezone(self.zone)
         if abs(local.date() - nominal.astimezone(self.zone).date()) > FURTHEST:
             return None
-        return at if self.is_shift or self._shows(local) else None
+        return at if self.is_shift or at_time_of(local) == self.clock_time else None
 
     def nominals_of(self, instant: datetime) -> list[datetime]:
         """Return the nominal instants that are moved to an instant, in order."""
@@ -104,19 +104,13 @@ class Moved:
 
     def early(self, instant: datetime) -> list[datetime]:
         """Return the nominal instants after an instant that happen at or before it."""
-        return [*takewhile(lambda at: self._happens_by(at, instant), self._nominals(instant))] if self.is_back else []
+        ahead = self._nominals(instant) if self.is_back else ()
+        return [*takewhile(lambda at: (self.target(at) or at) <= instant, ahead)]
 
     def late(self, instant: datetime) -> list[datetime]:
         """Return the nominal instants at or before an instant that happen after it, in order."""
-        if self.is_back:
-            return []
-        return [*takewhile(lambda at: self._happens_after(at, instant), self._nominals_back(instant))][::-1]
-
-    def _happens_by(self, nominal: datetime, instant: datetime) -> bool:
-        return self.exclusion.holds(nominal) and (at := self.target(nominal)) is not None and at <= instant
-
-    def _happens_after(self, nominal: datetime, instant: datetime) -> bool:
-        return self.exclusion.holds(nominal) and (at := self.target(nominal)) is not None and at > instant
+        behind = () if self.is_back else self._nominals_back(instant)
+        return [*takewhile(lambda at: (self.target(at) or at) > instant, behind)][::-1]
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order; ends where ten years of them are excluded."""
@@ -147,12 +141,8 @@ class Moved:
         """Return how many lie in (after, until]; asks once for each excluded stretch."""
         begin, end = (after, self._end_ahead(until)) if self.is_back else (self._begin_behind(after), until)
         total, last = self.count_nominals(after, until), after
-        for stretch in self.exclusion.stretches(begin, end):
-            first = next(self._nominals(stretch.start - _TICK), _LAST)
-            if first >= stretch.end:
-                continue
+        for stretch, at in self._targets(begin, end):
             total -= self.count_nominals(max(stretch.start - _TICK, after), min(stretch.end - _TICK, until))
-            at = self._target_of(first, stretch)
             if at is not None and last < at <= until:
                 total += not self.count_nominals(at - _TICK, at)
                 last = at
@@ -163,11 +153,8 @@ class Moved:
 
         `admits` says whether one may happen at an instant.
         """
-        for stretch in self.exclusion.stretches(after, until):
-            first = next(self._nominals(stretch.start - _TICK), _LAST)
-            if first >= stretch.end:
-                continue
-            (start, end), at = stretch, self._target_of(first, stretch)
+        for stretch, at in self._targets(after, until):
+            start, end = stretch
             if at is not None and admits(at):
                 away = FURTHEST + timedelta(days=1) if self.is_back else -FURTHEST
                 day = at.astimezone(self.zone).date() + away
@@ -190,6 +177,13 @@ class Moved:
         if after >= until:
             return 0
         return self.source.count(after, until) - sum(after < at <= until for at in self.settled)
+
+    def _targets(self, after: datetime, until: datetime) -> Iterator[tuple[Stretch, datetime | None]]:
+        """Yield each excluded stretch in (after, until] with nominal instants, and where these happen, if anywhere."""
+        for stretch in self.exclusion.stretches(after, until):
+            first = next(self._nominals(stretch.start - _TICK), _LAST)
+            if first < stretch.end:
+                yield stretch, self._target_of(first, stretch)
 
     def _target_of(self, first: datetime, stretch: Stretch) -> datetime | None:
         """Return where the nominal instants of a stretch happen of which `first` is the first; None for nowhere."""
@@ -243,14 +237,6 @@ class Moved:
     def _days_back(self, until: datetime) -> Iterator[datetime]:
         days = self.clock_time.descending(until - self.fraction, self.zone, _SHIFT)
         return (day + self.fraction for day in days) if self.fraction else days
-
-    def _shows(self, local: datetime) -> bool:
-        """Return whether a local time is the time of day itself, and not one shifted from it."""
-        minutes = timedelta(minutes=local.minute, seconds=local.second)
-        return (local.hour, int(minutes.total_seconds())) == (
-            self.clock_time.hours[0],
-            self.clock_time.seconds_of_hour[0],
-        )
 
 
 def on_every_day(expression: CronExpression) -> CronExpression:

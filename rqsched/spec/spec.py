@@ -191,12 +191,16 @@ class Spec(Timeline):
         is_back, is_shift = self.on_excluded == "previous", self.dst_gap == "shift"
         return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
 
+    def nominal_sources(self, anchor: datetime) -> list[Source]:
+        """Return the sources of all members, of their nominal instants where they move what is excluded."""
+        return [one.source if isinstance(one, Moved) else one for one in self.sources(anchor)]
+
+    def _moving_sources(self, anchor: datetime) -> list[Moved]:
+        return [one for one in self.sources(anchor) if isinstance(one, Moved)] if self.is_moving else []
+
     def moved_from(self, instant: datetime) -> tuple[datetime, ...]:
         """Return the nominal instants that an occurrence stands for because they were moved to it, in order."""
-        if not self.is_moving:
-            return ()
-        moved = (source for source in self.sources(instant) if isinstance(source, Moved))
-        return tuple(sorted({at for source in moved for at in source.nominals_of(instant)}))
+        return tuple(sorted({at for source in self._moving_sources(instant) for at in source.nominals_of(instant)}))
 
     def nominals_of(self, instant: datetime) -> tuple[datetime, ...]:
         """Return the nominal instants that an occurrence stands for, in order; none where it is its own time alone."""
@@ -212,33 +216,29 @@ class Spec(Timeline):
 
     def early(self, instant: datetime) -> set[datetime]:
         """Return the nominal instants after an instant that happen at or before it, as they are moved."""
-        sources = self.sources(instant) if self.is_moving else ()
-        return {at for one in sources if isinstance(one, Moved) for at in one.early(instant)}
+        return {at for source in self._moving_sources(instant) for at in source.early(instant)}
 
     def late(self, instant: datetime) -> set[datetime]:
         """Return the nominal instants at or before an instant that happen after it, as they are moved."""
-        sources = self.sources(instant) if self.is_moving else ()
-        return {at for one in sources if isinstance(one, Moved) for at in one.late(instant)}
+        return {at for source in self._moving_sources(instant) for at in source.late(instant)}
 
     def is_nominal(self, instant: datetime) -> bool:
         """Return whether its members name an instant, excluded or not."""
-        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(instant))
-        return any(source.count(instant - _TICK, instant) for source in sources)
+        return any(source.count(instant - _TICK, instant) for source in self.nominal_sources(instant))
 
     def nominal_in(self, start: datetime, end: datetime) -> datetime | None:
         """Return the first instant in [start, end) that its members name, excluded or not; None when they name none."""
         if self.is_from_completion:
             return None
-        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(start))
-        found = [next(source.ascending(start - _TICK), end) for source in sources]
+        found = [next(source.ascending(start - _TICK), end) for source in self.nominal_sources(start)]
         return min(found) if min(found) < end else None
 
     def moved_to(self, nominal: datetime) -> datetime | None:
         """Return when an instant that its members name happens: itself, or where it is moved; None for at no time."""
         if not self.is_moving:
             return nominal if self.names(nominal) else None
-        moved = (source for source in self.sources(nominal) if isinstance(source, Moved))
-        found = (one.target(nominal) for one in moved if one.count_nominals(nominal - _TICK, nominal))
+        sources = self._moving_sources(nominal)
+        found = (one.target(nominal) for one in sources if one.count_nominals(nominal - _TICK, nominal))
         return next((at for at in found if at is not None and self.admits(at)), None)
 
     def require_known(self) -> None:
@@ -411,8 +411,7 @@ class Spec(Timeline):
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
-        sources = (one.source if isinstance(one, Moved) else one for one in self.sources(after))
-        crons = [source for source in sources if isinstance(source, ZonedCron)]
+        crons = [source for source in self.nominal_sources(after) if isinstance(source, ZonedCron)]
         gaps = {gap for c in crons for gap in islice(c.expression.gaps(after, until, c.zone), limit)}
         if self.exclusion is not None:
             gaps = {gap for gap in gaps if not self.exclusion.holds(gap.occurrence_at)}

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from rqsched.spec.cron import ALIASES, Gap
 from rqsched.spec.exclusion import Dates, is_name, parse_exclusion
 from rqsched.spec.members import After, Cron, Every, Member
-from rqsched.spec.moved import FURTHEST, Moved
+from rqsched.spec.moved import FURTHEST
 from rqsched.spec.spec import Spec
 from rqsched.spec.timeline import Excluded, ZonedCron
 
@@ -54,9 +54,7 @@ def clock_warnings(spec: Spec, now: datetime) -> list[str]:
         return []
     after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
     found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]
-    for one in spec.sources(now):
-        if isinstance(one, Moved):
-            one = one.source  # noqa: PLW2901
+    for one in spec.nominal_sources(now):
         if isinstance(one, ZonedCron):
             for kind, gaps in enumerate((one.expression.gaps, one.expression.repeats)):
                 met = (gap for gap in gaps(after, until, one.zone) if not _is_excluded(spec, gap))
