@@ -504,13 +504,9 @@ class Schedule:
     @property
     def timeline(self) -> Spec:
         """The parsed spec without what is skipped on request: when it fires."""
-        if self.skips is None and not self.contents and self.moves is None:  # as in nearly all
-            return parse_spec(self.definition.spec)
-        return (
-            self.spec
-            if self.skips is None
-            else _parse_timeline(self.definition.spec, self.skips, self.moves, self.contents)
-        )
+        if self.skips is None:  # as in nearly all
+            return self.spec
+        return _parse_timeline(self.definition.spec, self.skips, self.moves, self.contents)
 
     @property
     def parsed_moves(self) -> Moves:

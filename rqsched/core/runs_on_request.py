@@ -104,7 +104,7 @@ def decide_backfill(
             reason = audit.REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else audit.NOT_TRIGGERABLE
             rows.append(BackfillRow(nominal, None, "skipped", reason))
             break
-        nominals = tuple(at for at in spec.nominals_of(nominal) if at not in stood_for) if spec.is_moving else ()
+        nominals = tuple(at for at in spec.nominals_of(nominal) if at not in stood_for)
         request = StartRequest(
             RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal, nominals=nominals
         )
