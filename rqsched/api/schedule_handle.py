@@ -32,7 +32,7 @@ from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
 from rqsched.core.deliveries import require_delivery_status
 from rqsched.core.ids import is_uid, new_uid
-from rqsched.core.model import Change, Schedule, ScheduleStatus
+from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.option_table import require_key, require_note
 from rqsched.core.payload import loads
 from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
@@ -124,12 +124,13 @@ class ScheduleHandle(ScheduleView):
     def describe(self) -> Description:
         """Read all that is known about the schedule now."""
         self.refresh()
-        latest = self._schedule.latest_run_uid
-        run = self._runtime.database.read(lambda connection: latest and changes.find_run(connection, latest))
-        if self._schedule.upstream_id is None:
-            return describe(self._schedule, run or None)
-        warnings = self._runtime.database.read(lambda connection: upstream_warnings(connection, self._schedule))
-        return describe(self._schedule, run or None, warnings)
+        schedule, latest = self._schedule, self._schedule.latest_run_uid
+
+        def read(connection: Any) -> tuple[Run | None, list[str]]:
+            run = None if latest is None else changes.find_run(connection, latest)
+            return run, upstream_warnings(connection, schedule)
+
+        return describe(schedule, *self._runtime.database.read(read))
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
         """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
