@@ -255,12 +255,6 @@ class AsyncScheduler(_Async[Scheduler]):
     holds = _awaited(Scheduler.holds, _same)
     preview_release = _awaited(Scheduler.preview_release, _same)
     release = _awaited(Scheduler.release, _same)
-
-    @property
-    def calendars(self) -> AsyncCalendars:
-        """What many schedules exclude, by name."""
-        return AsyncCalendars(self._blocking.calendars)
-
     freeze = _awaited(Scheduler.freeze, _same)
     frozen = _awaited(Scheduler.frozen, _same)
     freezes = _awaited(Scheduler.freezes, _same)
@@ -271,3 +265,8 @@ class AsyncScheduler(_Async[Scheduler]):
     prune = _awaited(Scheduler.prune, _same)
     prune_history = _awaited(Scheduler.prune_history, _same)
     close = _awaited(Scheduler.close, _same)
+
+    @property
+    def calendars(self) -> AsyncCalendars:
+        """What many schedules exclude, by name."""
+        return AsyncCalendars(self._blocking.calendars)
