@@ -70,7 +70,7 @@ def compare(place: Lab, given: Any) -> dict[str, Any]:
 
 
 def figures(said: Simulation) -> dict[str, Any]:
-    """Give what a simulation said."""
+    """Return what a simulation said."""
     [stretch] = said.stretches
     total = stretch.total
     return {
@@ -110,7 +110,7 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
 
 
 def waits(queue: str, attempts: Any, span: timedelta) -> dict[str, Any]:
-    """Give how long the last attempts waited that began, and which part of the time they took."""
+    """Return how long the last attempts of runs waited, and which part of the span they took."""
     mine = [row for row in attempts if row.queue == queue]
     found: list[float] = sorted((row.started_at - row.queued_at).total_seconds() for row in mine) or [0.0]
     took = sum((row.ended_at - row.started_at).total_seconds() for row in mine if row.ended_at)

@@ -42,7 +42,7 @@ def describe(schedule: Schedule, latest: Run | LatestRun | None = None, warnings
 
 
 def upstream_warnings(connection: Connection, schedule: Schedule) -> list[str]:
-    """Say that the schedule which this one comes after is not there any more; nothing of every other one."""
+    """Return a warning where the schedule that this one comes after is not there any more."""
     upstream = schedule.upstream_id
     if upstream is None or schedule.status is ScheduleStatus.DELETED:
         return []

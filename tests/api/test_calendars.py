@@ -246,7 +246,7 @@ def write(env: Env, schedule: ScheduleHandle, **values: Any) -> None:
     env.runtime.database.transact(lambda connection: connection.execute(statement))
 
 
-def test_run_once_passes_stay_active_while_a_calendar_excludes_everything_and_fire_when_it_allows(any_env: Env) -> None:
+def test_schedule_of_which_its_calendar_excludes_everything_stays_active_and_fires_when_it_may(any_env: Env) -> None:
     any_env.scheduler.calendars.set("work", ["Sat, Sun"])
     schedule = any_env.create(spec=DAILY, exclude="work")
 
