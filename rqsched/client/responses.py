@@ -130,10 +130,8 @@ def calendar_users(response: httpx.Response) -> list[tuple[str, str]]:
 
 
 def _calendar(json: Mapping[str, Any]) -> Calendar:
-    known = {name: value for name, value in json.items() if name in _names(Calendar)}
-    known |= {name: json[name] and datetime.fromisoformat(json[name]) for name in ("created_at", "changed_at")}
-    known |= {"exclude": tuple(json["exclude"]), "reaches": json["reaches"] and date.fromisoformat(json["reaches"])}
-    return Calendar(**known)
+    reaches = json["reaches"] and date.fromisoformat(json["reaches"])
+    return read(Calendar, {**json, "exclude": tuple(json["exclude"]), "reaches": reaches})
 
 
 def release_preview(response: httpx.Response) -> ReleasePreview:
