@@ -25,8 +25,8 @@ from rqsched.cli.simulation_text import (
     QUEUE,
     SCHEDULE,
     WHY,
-    at_minute,
     behind_rows,
+    from_to,
     makers,
     night_rows,
     outcome_in_words,
@@ -286,8 +286,8 @@ def _show(writer: Writer, found: Simulation) -> None:
     most = max((day.peak_fires for day in found.days), default=0)
     how = "each was decided" if found.is_decided else "they were counted"
     writer.say(
-        f"{found.fires} fires of {len(found.schedules)} schedules from {at_minute(found.start)} to "
-        f"{at_minute(found.end)}, at most {most} a minute; {how}."
+        f"{found.fires} fires of {len(found.schedules)} schedules from {from_to(found)}, "
+        f"at most {most} a minute; {how}."
     )
     if found.fires:
         writer.say("")
@@ -368,8 +368,7 @@ def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
 
 def _show_stretch(writer: Writer, stretch: Stretch) -> None:
     writer.say("")
-    rest = f"{at_minute(stretch.start)} to {at_minute(stretch.end)}"
-    writer.say(f"{WHY[stretch.why]}, {rest}: {outcome_in_words(stretch.total)}.")
+    writer.say(f"{WHY[stretch.why]}, {from_to(stretch)}: {outcome_in_words(stretch.total)}.")
     writer.say("")
     writer.table(QUEUE, map(queue_row, stretch.queues))
     if behind := behind_rows(stretch):

@@ -13,8 +13,8 @@ from rqsched.cli.simulation_text import (
     QUEUE,
     SCHEDULE,
     WHY,
-    at_minute,
     behind_rows,
+    from_to,
     makers,
     night_rows,
     outcome_in_words,
@@ -66,7 +66,7 @@ svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke
 def page(found: Simulation, name: str) -> str:
     """Return a simulation as the text of an HTML file; `name` says of what it is."""
     most = max((day.peak_fires for day in found.days), default=0)
-    title = f"{name}, {at_minute(found.start)} to {at_minute(found.end)}"
+    title = f"{name}, {from_to(found)}"
     figures = {
         "Fires": f"{found.fires:,}",
         "Schedules": f"{len(found.schedules):,}",
@@ -78,7 +78,7 @@ def page(found: Simulation, name: str) -> str:
     figures["Schedules that overlap"] = str(len(overlapping))
     parts = [
         f"<h1>Simulation: {escape(name)}</h1>",
-        f'<p class="muted">{at_minute(found.start)} to {at_minute(found.end)}; '
+        f'<p class="muted">{from_to(found)}; '
         f"{'each fire was decided' if found.is_decided else 'fires were counted, and the stretches below decided'}; "
         f"seed {found.seed}.</p>",
         f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>",
@@ -116,7 +116,7 @@ def _section(title: str, inner: str, *, is_long: bool = False) -> str:
 
 
 def _stretch(one: Stretch) -> str:
-    rest = f"{at_minute(one.start)} to {at_minute(one.end)}"
+    rest = from_to(one)
     inner = f"<p>{escape(outcome_in_words(one.total))}.</p>"
     inner += _table(f"Waits for workers, {rest}", QUEUE, map(queue_row, one.queues))
     if rows := behind_rows(one):

@@ -26,6 +26,11 @@ def at_minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
+def from_to(one: Simulation | Stretch) -> str:
+    """Return the span of a simulation, or of a stretch of it, as people read it."""
+    return f"{at_minute(one.start)} to {at_minute(one.end)}"
+
+
 def makers(peak: Peak) -> str:
     """Return which schedules make a peak."""
     return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])
