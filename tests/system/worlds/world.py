@@ -87,20 +87,13 @@ class World:
         self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not (is_skewed or self._moves)
-        self._comes_after = seed % 300 >= 250 and not (is_skewed or self._moves)
         self._has_limits = self._is_later and seed % 2 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         usual = _MOVING if self._moves else usual
-        self._weights = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
-        if self._comes_after:
-            self._weights = [
-                20 if act is World.come_after else one for act, one in zip(_ACTS, self._weights, strict=True)
-            ]
-
-        if self._has_limits:
-            self._weights = [
-                8 if act is World.set_limit else one for act, one in zip(_ACTS, self._weights, strict=True)
-            ]
+        usual = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
+        own: dict[Act, int] = {World.come_after: 20} if self._has_calendars else {}
+        own |= {World.set_limit: 8} if self._has_limits else {}
+        self._weights = [own.get(act, one) for act, one in zip(_ACTS, usual, strict=True)]
 
     def live(self, steps: int | None = None) -> None:
         """Play the world to its end; raises AssertionError when an invariant breaks."""
