@@ -191,9 +191,9 @@ def _calendars_of(
 
     @lru_cache
     def find(names: tuple[str, ...]) -> tuple[Calendar, ...]:
-        rest = [name for name in names if name not in given] if given else names
+        rest = [name for name in names if name not in given]
         found = require_named(connection, namespace, rest, locks=locks) if rest else ()
-        return (*found, *(given[name] for name in names if name in given)) if given else found
+        return (*found, *(given[name] for name in names if name in given))
 
     return find
 
