@@ -377,10 +377,10 @@ class _Question:
         if run.is_blocked:
             return f"for its workflow: {run.blocked_reason}"
         hold = self.hold_at(self.now)
-        if hold is None:
-            line = told_of_line(self.connection, run)
-            return "for a worker of its queue" if line is None else line if run.is_in_line else f"for {line}"
-        return "for a release" if hold.namespace is None else "for a thaw"
+        if hold is not None:
+            return "for a release" if hold.namespace is None else "for a thaw"
+        line = told_of_line(self.connection, run) or "a worker of its queue"
+        return line if run.is_in_line else f"for {line}"
 
     def about_run(self, run: Run) -> Why:
         """Answer for an occurrence that has a run."""
