@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 MOST_AT_ONCE = 100
 """How many ends one transaction follows."""
 MOST_OF_A_FREEZE = 10_000
-"""How many ends of a freeze or a hold are one."""
+"""How many ends that came during a freeze or a hold are taken as one."""
 
 
 def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: bool = False) -> None:

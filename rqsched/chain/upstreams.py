@@ -58,7 +58,7 @@ def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
 
 
 def telling(namespace: str, wanted: Wanted, decided: Sequence[Change]) -> Callable[[Connection], object] | None:
-    """Return what lets the schedules that are come after know it; of those that are new see `told`."""
+    """Return the step that lets schedules know that others come after them, if any; new ones know it by `told`."""
     named = _named(wanted)
     if not named or not decided:
         return None
@@ -67,7 +67,7 @@ def telling(namespace: str, wanted: Wanted, decided: Sequence[Change]) -> Callab
 
 
 def told(decided: Sequence[Change], wanted: Wanted) -> list[Change]:
-    """Return Changes of which each new schedule that others are to come after knows it."""
+    """Return these Changes, in which each new schedule knows whether others are to come after it."""
     named = _named(wanted)
     return [_told(one) if one.before is None and one.after.schedule_id in named else one for one in decided]
 

@@ -176,7 +176,7 @@ def _undone(calendar: Calendar, told: Iterable[Mapping[str, Any]], at: datetime)
 def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:
     """Write a calendar that is locked, or a new one; returns False where another one was first to create it.
 
-    What was changed before and is not planned yet everywhere holds since then, else this one from now on.
+    `since` stays that of an earlier change with which not every schedule is planned yet; else it is now.
     """
     now = wanted.changed_at
     values = {

@@ -294,7 +294,7 @@ def _waiting(dialect: Dialect) -> sa.Select[Any]:
 
 
 def place_in_line(connection: Connection, run: Run, most: int) -> int:
-    """Return the how manieth in its group's line a run is; `most` and one more where that many are ahead of it."""
+    """Return the place of a run in its group's line, from 1; `most` and one more where that many are ahead of it."""
     place = (runs.c.limit_at, runs.c.number, runs.c.uid)
     ahead = sa.select(runs.c.uid).where(
         IS_IN_LINE,
