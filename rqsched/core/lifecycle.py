@@ -271,7 +271,7 @@ def decide_apply_calendars(
     operation: str | None = None,
     ran_of: RanOf | None = None,
 ) -> Change:
-    """Plan a schedule again of whose calendars one was changed since its next time was planned.
+    """Plan a schedule again if one of its calendars was changed since its next time was planned.
 
     As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
     active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is

@@ -122,7 +122,7 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
-    """Return how many places `decide_grants` may give at most: more of the line need not be read, but for one."""
+    """Return how many places `decide_grants` may give at most: so many of the line, and one more, are read for it."""
     kept = sorted(unclaimed, key=_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
@@ -140,7 +140,7 @@ def decide_grants(
     now: datetime,
     asked: Waiting | None = None,
 ) -> Grants:
-    """Decide who of a group gets a place; never are more of it given than `number`.
+    """Decide which runs of a group get a place; none is given that would make it more than `number`.
 
     `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: one more than
     `most_given`. The first in line come first. Grants that are too old go to others where somebody waits. `asked` is a

@@ -44,8 +44,8 @@ def carry_over(
 ) -> Occurrence | None:
     """Carry over to a new timing which nominal instants have their outcome; returns what it makes due at once.
 
-    That are those which were still ahead by the timing of the row `before` and lie in the past by the new one: one
-    missed occurrence, or a part of the one that is due already. The builder has the new timing, and of what was due by
+    What was still ahead by the timing of the row `before` and lies in the past by the new one is due at once: as one
+    missed occurrence, or as a part of the one that is due already. The builder has the new timing, and of what was due by
     the old one that which is kept; with `keep_next` nothing else becomes due.
     """
     schedule, old = builder.schedule, before.spec

@@ -47,7 +47,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, buckets: Mapping[int, int]) -> Spans | None:
-        """Return what buckets hold; None of none."""
+        """Return what buckets hold; None when they hold nothing."""
         places = tuple(sorted(place for place, count in buckets.items() if count > 0))
         return cls(places, tuple(accumulate(buckets[place] for place in places))) if places else None
 

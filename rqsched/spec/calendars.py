@@ -34,7 +34,7 @@ class Calendar:
     edit: str = ""
     """The uid of the change that made it so: no two contents ever have the same."""
     since: datetime | None = None
-    """When the first change was made that not every schedule may have been planned with yet; None for no such."""
+    """When the first change was made that some schedule may not have been planned with yet; None when there is none."""
     reaches: date | None = None
     """The last day about which it says anything, for one that was imported; None for one without an end."""
     source: str | None = None
@@ -104,6 +104,6 @@ def stamp_of(calendars: Sequence[Calendar]) -> str | None:
 
 
 def holding_since(calendars: Iterable[Calendar], stamp: str | None, now: datetime) -> datetime:
-    """Return from when a schedule ought to have been planned by calendars that it was not planned with: up to now."""
+    """Return since when calendars hold that a schedule was not planned with; now when it was planned with all."""
     known = {*(stamp or "").split()}
     return min((one.since for one in calendars if one.edit not in known and one.since is not None), default=now)

@@ -75,7 +75,7 @@ class Moved:
     fraction: timedelta = timedelta(0)
     """What the time of day has below a second."""
     settled: frozenset[datetime] = frozenset()
-    """Instants of the source that are none any more, as they have had their outcome elsewhere."""
+    """Instants of the source that it passes over, as they have had their outcome elsewhere."""
 
     def target(self, nominal: datetime) -> datetime | None:
         """Return when a nominal instant happens: itself unless it is excluded; None when no day is near enough."""

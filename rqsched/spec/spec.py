@@ -80,7 +80,7 @@ class Spec(Timeline):
     newer: str
     """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
     settled = frozenset[datetime]()
-    """Nominal instants that are none any more, as they have had their outcome elsewhere."""
+    """Nominal instants that no occurrence stands for any more, as they have had their outcome elsewhere."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
     """The calendars that it names, as it was given them; none before that."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
@@ -309,7 +309,7 @@ class Spec(Timeline):
         return min(ends) - nominal if ends else None
 
     def excluded_by(self, instant: datetime) -> str | None:
-        """Return the first of `exclude` that takes an instant out, for a calendar with what in it; None: none does."""
+        """Return the first of `exclude` that takes an instant out, of a calendar with its entry; None when none does."""
         zone = require_timezone(self.timezone)
         held = {one.name: one.exclude for one in self.contents}
         for text in self.exclude:

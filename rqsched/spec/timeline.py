@@ -196,7 +196,7 @@ class Timeline(ABC):
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
         """Return what in (after, until] is excluded, counted as by `count_between`; None when nothing is.
 
-        Where excluded instants happen on other days, those are it that happen on none.
+        Where excluded instants happen on other days, only those that happen on none are counted.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:
