@@ -140,7 +140,7 @@ def decide_grants(
     now: datetime,
     asked: Waiting | None = None,
 ) -> Grants:
-    """Decide which runs of a group get a place; none is given that would make it more than `number`.
+    """Decide which runs of a group get a place; no grant takes the group beyond `number`.
 
     `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: one more than
     `most_given`. The first in line come first. Grants that are too old go to others where somebody waits. `asked` is a

@@ -45,8 +45,8 @@ def carry_over(
     """Carry over to a new timing which nominal instants have their outcome; returns what it makes due at once.
 
     What was still ahead by the timing of the row `before` and lies in the past by the new one is due at once: as one
-    missed occurrence, or as a part of the one that is due already. The builder has the new timing, and of what was due by
-    the old one that which is kept; with `keep_next` nothing else becomes due.
+    missed occurrence, or as a part of the one that is due already. The builder has the new timing, and of what was due
+    by the old one that which is kept; with `keep_next` nothing else becomes due.
     """
     schedule, old = builder.schedule, before.spec
     new, moves = schedule.declared, schedule.parsed_moves
