@@ -28,7 +28,7 @@ def at(text: str) -> datetime:
 
 
 PAYDAY, EVE = at("12-25T09:00"), at("12-24T09:00")
-NOVEMBER = at("11-25T09:00")
+NOVEMBER, JANUARY = at("11-25T09:00"), PAYDAY.replace(year=2027, month=1)
 
 
 def payroll(on_excluded: str, exclude: Iterable[str] = ("2026-12-25",), **fields: Any) -> Schedule:
@@ -62,7 +62,7 @@ def test_a_run_records_what_it_was_moved_from_and_others_record_nothing() -> Non
 
 def test_the_row_of_a_schedule_keeps_nothing_once_what_was_moved_has_passed() -> None:
     january = fire(fire(payroll("previous")).after)
-    assert (january.after.last_run_at, january.after.moves) == (at("12-25T09:00").replace(year=2027, month=1), None)
+    assert (january.after.last_run_at, january.after.moves) == (JANUARY, None)
 
 
 def test_what_is_missed_for_weeks_is_caught_up_with_what_each_was_moved_from() -> None:
@@ -96,7 +96,7 @@ def test_payroll_that_ran_the_day_before_does_not_run_again_when_its_day_is_free
 
     freed = edit(paid, EVE + HOUR, exclude=[])
 
-    assert freed.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert freed.next_run_at == JANUARY
     assert freed.parsed_moves.settled == (PAYDAY,)
     assert fire(freed).after.moves is None
 
@@ -107,7 +107,7 @@ def test_it_does_not_run_again_after_several_edits_whatever_they_are(then: dict[
     edited = edit(edit(paid, EVE + HOUR, **then), EVE + 2 * HOUR, exclude=[], on_excluded="skip")
     again = edit(edited, EVE + 3 * HOUR, exclude=["2026-12-25"], on_excluded="next")
     for one in (edited, again):
-        assert one.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+        assert one.next_run_at == JANUARY
 
 
 @pytest.mark.parametrize("direction", ["next", "previous"])
@@ -115,7 +115,7 @@ def test_what_ran_on_its_own_day_does_not_run_again_on_the_day_it_would_be_moved
     ran = fire(payroll("skip", [])).after
     paid = fire(ran).after
     moved = edit(paid, PAYDAY + HOUR, exclude=["2026-12-25"], on_excluded=direction)
-    assert moved.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert moved.next_run_at == JANUARY
 
 
 def test_what_waits_for_its_jitter_while_it_is_freed_runs_once() -> None:
@@ -128,7 +128,7 @@ def test_what_waits_for_its_jitter_while_it_is_freed_runs_once() -> None:
 
     assert (freed.next_run_at, freed.due_at) == (EVE, due)
     assert [(run.occurrence_at, run.moved_from) for run in change.new_runs] == [(EVE, [PAYDAY])]
-    assert change.after.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert change.after.next_run_at == JANUARY
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "missed"])
@@ -143,26 +143,26 @@ def test_what_was_skipped_or_missed_on_the_day_it_was_moved_to_has_its_outcome(o
 
     freed = edit(schedule, EVE + 3 * HOUR, exclude=[])
 
-    assert freed.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert freed.next_run_at == JANUARY
 
 
 def test_what_was_missed_beside_what_is_kept_has_its_outcome_too() -> None:
     spec = Spec(["0 9 25 * *", "0 10 25 * *"], exclude="2026-12-25", on_excluded="previous")
     freed = edit(active(spec, now=at("12-01T00:00")), EVE + 3 * HOUR, exclude=[])
     assert (freed.next_run_at, freed.missed_count) == (EVE, 1)
-    assert fire(freed, now=EVE + 3 * HOUR).after.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert fire(freed, now=EVE + 3 * HOUR).after.next_run_at == JANUARY
 
 
 def test_what_ran_in_a_backfill_is_not_moved_to_a_day_ahead() -> None:
     skipped = payroll("skip")
     freed = edit(skipped, PAYDAY + HOUR, exclude=[])  # it was not ahead: it is not due now
-    assert freed.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert freed.next_run_at == JANUARY
 
     moved = edit(freed, PAYDAY + 2 * HOUR, exclude=["2026-12-25"], on_excluded="next")
     backfilled = edit(freed, PAYDAY + 2 * HOUR, ran=[PAYDAY], exclude=["2026-12-25"], on_excluded="next")
 
     assert moved.next_run_at == PAYDAY + DAY
-    assert backfilled.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert backfilled.next_run_at == JANUARY
 
 
 # What an edit moves to before now.
@@ -177,10 +177,8 @@ def test_what_was_moved_ahead_and_is_freed_after_its_day_is_due_at_once_and_once
 
     assert (freed.next_run_at, freed.due_at) == (PAYDAY, PAYDAY)
     assert [run.occurrence_at for run in change.new_runs] == [PAYDAY]
-    assert change.after.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
-    assert edit(change.after, PAYDAY + 1.5 * DAY, exclude=["2026-12-25/2026-12-26"]).next_run_at == (
-        at("12-25T09:00").replace(year=2027, month=1)
-    )
+    assert change.after.next_run_at == JANUARY
+    assert edit(change.after, PAYDAY + 1.5 * DAY, exclude=["2026-12-25/2026-12-26"]).next_run_at == JANUARY
 
 
 def test_what_an_edit_moves_to_a_day_that_has_passed_is_due_at_once_and_once() -> None:
@@ -191,7 +189,7 @@ def test_what_an_edit_moves_to_a_day_that_has_passed_is_due_at_once_and_once() -
 
     assert (moved.next_run_at, moved.due_at, moved.parsed_moves.nominals) == (EVE, EVE, (PAYDAY,))
     assert [(run.occurrence_at, run.moved_from) for run in change.new_runs] == [(EVE, [PAYDAY])]
-    assert edit(change.after, EVE + 4 * HOUR, exclude=[]).next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+    assert edit(change.after, EVE + 4 * HOUR, exclude=[]).next_run_at == JANUARY
 
 
 def test_what_is_due_at_once_follows_the_policy_for_missed_occurrences() -> None:
@@ -271,7 +269,7 @@ def test_a_pause_over_the_day_it_was_moved_to_makes_nothing_of_it_due_later() ->
     resumed = lifecycle.decide_resume(paused, [], now=EVE + HOUR).after
     edited = edit(resumed, EVE + 2 * HOUR, exclude=["2026-12-25", "2026-05-01"])
     for one in (resumed, edited):
-        assert one.next_run_at == at("12-25T09:00").replace(year=2027, month=1)
+        assert one.next_run_at == JANUARY
 
 
 def test_a_resume_that_catches_up_once_stands_for_what_was_moved() -> None:

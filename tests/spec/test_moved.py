@@ -71,7 +71,7 @@ def test_a_time_that_the_clock_of_that_day_leaves_out_is_shifted_or_skipped(gap:
     assert (lost is None) == (moved is not None)
 
 
-def test_a_time_that_was_shifted_moves_by_the_clock_time_it_has_by_name() -> None:
+def test_a_time_that_was_shifted_moves_by_the_clock_time_that_its_cron_names() -> None:
     spec = Spec("30 2 29 3 *", "Europe/Berlin", exclude="2026-03-29", dst_gap="shift", on_excluded="next")
     assert spec.next_after(utc("2026-03-01")) == utc("2026-03-30T00:30")  # 02:30, not 03:30
 
@@ -132,7 +132,7 @@ def test_part_of_a_day_is_refused_to_be_moved_over(exclude: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["later", "NEXT", "", 7, True, ["next"]])
-def test_what_is_no_way_to_treat_what_is_excluded_is_refused_with_the_ways_there_are(given: Any) -> None:
+def test_another_word_of_on_excluded_is_refused_with_those_that_there_are(given: Any) -> None:
     with pytest.raises(InvalidSpecError, match="is not one of skip, next, previous"):
         Spec("0 9 25 * *", on_excluded=given)
 
