@@ -309,7 +309,7 @@ class Spec(Timeline):
         return min(ends) - nominal if ends else None
 
     def excluded_by(self, instant: datetime) -> str | None:
-        """Return the first of `exclude` that takes an instant out, with the entry of a calendar; None when none does."""
+        """Return the first of `exclude` that takes an instant out, a calendar with its entry; None when none does."""
         zone = require_timezone(self.timezone)
         held = {one.name: one.exclude for one in self.contents}
         for text in self.exclude:
