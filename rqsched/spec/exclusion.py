@@ -32,6 +32,7 @@ ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_D
 `Mon-Fri 00:00-06:00`, or the name of a calendar."""
 
 _NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_WEEKDAYS = {word: number for number, name in enumerate(_NAMES) for word in (name, name[:3])}
 _DAY, _WEEK, _TICK = timedelta(days=1), timedelta(days=7), timedelta(microseconds=1)
 _LAST = datetime.max.replace(tzinfo=UTC)
 _ALWAYS = datetime(FIRST_YEAR + 1, 1, 1), datetime(LAST_YEAR, 1, 1)  # noqa: DTZ001 - readings
@@ -118,11 +119,7 @@ def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, 
 
 def is_name(text: str) -> bool:
     """Return whether a text to exclude names a calendar: it has the form of a name, and names no days of the week."""
-    return _NAME.fullmatch(text) is not None and not all(map(_is_weekday, text.split("-")))
-
-
-def _is_weekday(text: str) -> bool:
-    return any(text.title() in {known, known[:3]} for known in _NAMES)
+    return _NAME.fullmatch(text) is not None and not all(part.title() in _WEEKDAYS for part in text.split("-"))
 
 
 def parse_exclusion(text: str, field: str = "exclude") -> Dates | Window:
@@ -183,11 +180,10 @@ def _days(text: str, field: str) -> tuple[int, ...]:
 
 
 def _weekday(text: str, field: str) -> int:
-    name = text.strip().title()
-    for number, known in enumerate(_NAMES):
-        if name in {known, known[:3]}:
-            return number
-    raise InvalidSpecError(field, f"{text.strip()[:64]!r} is not a day of the week; {_HOW}")
+    number = _WEEKDAYS.get(text.strip().title())
+    if number is None:
+        raise InvalidSpecError(field, f"{text.strip()[:64]!r} is not a day of the week; {_HOW}")
+    return number
 
 
 def _time(text: str, field: str) -> timedelta:
