@@ -13,7 +13,6 @@ from typing import Any
 
 from rqsched.errors import InvalidIdError, InvalidSpecError
 from rqsched.spec.exclusion import ExcludeLike, canonical_exclusions, is_name
-from rqsched.spec.members import iso_text
 
 MAX_ENTRIES = 5_000
 """The most dates, ranges and weekly windows of a calendar."""
@@ -68,14 +67,19 @@ class Calendar:
             "reaches": self.reaches and self.reaches.isoformat(),
             "source": self.source,
             "description": self.description,
-            "created_at": self.created_at and iso_text(self.created_at),
-            "changed_at": self.changed_at and iso_text(self.changed_at),
+            "created_at": self.created_at and _text_of(self.created_at),
+            "changed_at": self.changed_at and _text_of(self.changed_at),
             "changed_by": self.changed_by,
         }
 
     def without(self, other: Calendar | None) -> tuple[str, ...]:
         """Return what it excludes and another one does not."""
         return self.exclude if other is None else tuple(sorted({*self.exclude} - {*other.exclude}))
+
+
+def _text_of(instant: datetime) -> str:
+    # As spec.members has it, which loads croniter: the client reads calendars, and is to be imported without.
+    return instant.isoformat().replace("+00:00", "Z")
 
 
 def require_name(value: object, field: str = "name") -> str:
