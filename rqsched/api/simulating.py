@@ -11,7 +11,7 @@ import signal
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -275,12 +275,12 @@ class _Simulating:
             yield map
             return
         resource_tracker.ensure_running()  # by itself it would take interrupts off the mask while the pool begins
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:  # Ctrl-C is for this process alone: the others inherit the mask, also before they have begun
-            pool = get_context("spawn").Pool(self._wanted.processes)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        with pool:
+        with ExitStack() as stack:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:  # Ctrl-C is for this process alone: the others inherit the mask, also before they have begun
+                pool = stack.enter_context(get_context("spawn").Pool(self._wanted.processes))
+            finally:  # one that came meanwhile is raised here, and ends the pool
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             yield pool.imap
 
     # What is decided

@@ -25,8 +25,24 @@ from rqsched.store.event_queries import SETTLING
 router = APIRouter(route_class=StrictRoute, tags=["events"])
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATA = {
+    "type": "string",
+    "contentMediaType": "application/json",
+    "contentSchema": {"$ref": "#/components/schemas/FoundEventResponse"},
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}
+    200: {
+        "description": "Server-sent events; the schema is that of each.",
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {
+                    "type": "object",
+                    "properties": {"id": {"type": "string"}, "data": _DATA},
+                    "required": ["id", "data"],
+                }
+            }
+        },
+    }
 }
 After = Annotated[str | None, Query(max_length=100, description="The id of an event: only what follows it.")]
 EventTypes = Annotated[list[str] | None, Query(description="Only these types, such as RunFailed.")]
