@@ -303,6 +303,10 @@ class RunDescription:
     """The run of another schedule whose end started it; None unless its kind is `after`."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that its occurrence was moved from: it stands for them, too; usually none."""
+    limit: str | None = None
+    """The group whose places it needs one of, as it was when the run was made; None needs none."""
+    place_in_line: int | None = None
+    """Its place in that group's line, from 1 to 1 000, or 1 001 where more are ahead; None unless it waits there."""
     traceparent: str | None = None
     """The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."""
 
@@ -401,6 +405,13 @@ class RunFields:
     )
     upstream_run_uid = Shown[str | None](
         "The run of another schedule whose end started it; None unless its kind is `after`."
+    )
+    limit = Shown[str | None](
+        "The group whose places it needs one of, as it was when the run was made; None needs none."
+    )
+    place_in_line = Shown[int | None](
+        "Its place in that group's line, from 1 to 1 000, or 1 001 where more are ahead; None unless it waits there, "
+        "and in the answer of what started it."
     )
     traceparent = Shown[str | None](
         "The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."

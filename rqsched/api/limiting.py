@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rqsched.core.audit import CommandContext
 from rqsched.core.limit import MAX_NUMBER, is_name, key_of
 from rqsched.core.option_table import is_id, require_id
 from rqsched.core.results import MAX_PAGE, LimitDescription, Page, pages
@@ -35,15 +36,20 @@ class Limiting:
         """Read all groups of a namespace by name, page by page."""
         return pages(lambda cursor: self.limits(namespace=namespace, limit=MAX_PAGE, cursor=cursor))
 
-    def set_limit(self: Any, name: str, number: int, *, namespace: str | None = None) -> LimitDescription:
+    def set_limit(
+        self: Any, name: str, number: int, *, namespace: str | None = None, context: CommandContext | None = None
+    ) -> LimitDescription:
         """Change how many runs of a group may run at once, and return the group.
 
-        What runs goes on: after the number was lowered nothing begins until fewer run. Raises LimitNotFoundError.
+        What runs goes on: after the number was lowered nothing begins until fewer run. The group remembers who
+        (`context`) asked, and why. Raises LimitNotFoundError.
         """
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_NUMBER:
             raise InvalidInputError("number", f"must be a whole number from 1 to {MAX_NUMBER}")
         where = self._here(namespace)
         if not is_id(where) or not is_name(name):
             raise LimitNotFoundError(where, name)
-        found: LimitDescription = self.runtime.limits.set_number(key_of(where, name), number)
+        found: LimitDescription = self.runtime.limits.set_number(
+            key_of(where, name), number, context or CommandContext(source="python")
+        )
         return found

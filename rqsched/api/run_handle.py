@@ -21,7 +21,7 @@ from rqsched.core.settle_decision import AttemptOutcome
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RunNotFoundError
 from rqsched.patience import looks
-from rqsched.store import changes
+from rqsched.store import run_queries
 
 
 def _parsed(text: str | None) -> Any:
@@ -80,7 +80,9 @@ class RunHandle(RunView):
 
     def refresh(self) -> RunHandle:
         """Read the run again; raises RunNotFoundError when it was purged."""
-        found = self._runtime.database.read(lambda connection: changes.find_run(connection, self._run.uid))
+        found = self._runtime.database.read(
+            lambda connection: run_queries.find_run_of(connection, self._run.schedule_uid, self._run.uid)
+        )
         if found is None:
             raise RunNotFoundError(self._run.uid)
         self._run = found

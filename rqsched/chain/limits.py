@@ -16,6 +16,8 @@ from typing import Protocol, TypeAlias
 from redis.exceptions import RedisError
 
 from rqsched.chain.hold import HoldGate
+from rqsched.core.audit import CommandContext
+from rqsched.core.ids import iso_utc
 from rqsched.core.limit import split_key
 from rqsched.core.model import Change, Run
 from rqsched.core.policy import Policies
@@ -127,13 +129,22 @@ class Limits:
             self._deliver(([one for one in runs if one.uid != uid], names))
         return has_place
 
-    def set_number(self, group: str, number: int) -> LimitDescription:
-        """Change how many of a group run at once, and return it; what runs goes on. Raises LimitNotFoundError."""
+    def set_number(self, group: str, number: int, context: CommandContext) -> LimitDescription:
+        """Change how many of a group run at once, and return it; what runs goes on. Raises LimitNotFoundError.
+
+        The group remembers who asked, when and why.
+        """
 
         def work(connection: Connection) -> tuple[_Granted, LimitDescription]:
-            if group not in store.lock(connection, [group]):
+            was = store.lock(connection, [group]).get(group)
+            if was is None:
                 raise LimitNotFoundError(*split_key(group))
-            store.set_number(connection, group, number)
+            if was != number:
+                by, reason, at = context.principal, context.reason, iso_utc(self._parts.now())
+                told = {"at": at, "by": by, "reason": reason, "was": was, "number": number}
+                store.set_number(connection, group, number, told)
+                asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
+                _log.info("limit %s becomes %d by %s: it was %d", group, number, asker, was, extra=extra)
             granted = self._grant(connection, [group])
             return granted, store.describe(connection, [group])[0]
 
@@ -207,10 +218,6 @@ def changes_group(change: Change) -> bool:
     return is_declared and before.policies.limit_running != after.policies.limit_running
 
 
-_MOST_AHEAD = 1_000
-"""How many in line ahead of a run are counted."""
-
-
 def told_of_line(connection: Connection, run: Run) -> str | None:
     """Say where a run waits for a place of its group; None when it needs none."""
     if not run.needs_grant or run.limit_group is None:
@@ -224,6 +231,7 @@ def told_of_line(connection: Connection, run: Run) -> str | None:
         return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
     (group,) = found
     starting = f" and {group.starting} about to start" if group.starting else ""
-    place = store.place_in_line(connection, run, _MOST_AHEAD)
-    where = f"more than {_MOST_AHEAD} are ahead of it" if place > _MOST_AHEAD else f"it is number {place} in line"
+    place = store.with_places(connection, [run])[0].place_in_line or 0
+    is_far = place > store.MOST_AHEAD
+    where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
     return f"in line of limit {name}: {group.running} of {group.number} running{starting}, {where}"

@@ -69,7 +69,7 @@ def limits(
     if (name is None) != (number is None):
         raise InvalidInputError("--set", "goes with the name of a group; write rqsched limits NAME --set N")
     if name is not None and number is not None:
-        changed = scheduler.set_limit(name, number, namespace=session.namespace)
+        changed = scheduler.set_limit(name, number, namespace=session.namespace, context=session.context)
         session.writer.record(changed.to_dict(), f"Of {changed.name} {changed.number} may run at once.")
         return
     rows = [one.to_dict() for one in scheduler.iter_limits(namespace=session.namespace)]

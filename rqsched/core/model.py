@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rqsched.core.audit import Event
 from rqsched.core.ids import iso_utc
+from rqsched.core.limit import split_key
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
@@ -698,6 +699,13 @@ class Run:
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""
+    place_in_line: int | None = None
+    """No column: its place in its group's line, from 1, where it was read to be shown; None unless it is in line."""
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the group whose number of places it needs one of; None needs none."""
+        return None if self.limit_group is None else split_key(self.limit_group)[1]
 
     @property
     def moved_from(self) -> list[datetime]:

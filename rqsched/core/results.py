@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -59,6 +59,8 @@ class LimitDescription:
     """How many wait for a place."""
     waiting_since: datetime | None
     """Since when the first of them is in line; None when nobody waits."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The newest 20 changes of the number, the newest first: `at`, `by`, `reason`, `was` and `number`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the group as JSON-native values."""

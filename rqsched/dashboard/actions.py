@@ -279,7 +279,8 @@ def set_limit(visit: Visit) -> Response:
     name, number = visit.form.get("name", ""), visit.form.get("number", "").strip()
     try:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9
-        changed = visit.scheduler.set_limit(name, int(number) if is_number else 0, namespace=visit.namespace)
+        wanted = int(number) if is_number else 0
+        changed = visit.scheduler.set_limit(name, wanted, namespace=visit.namespace, context=visit.context)
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/system")
     return visit.done(f"Of {changed.name} {changed.number} may run at once.", "/system")

@@ -7,8 +7,9 @@ lock, in this order. So one that is claimed meanwhile counts twice rather than n
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.limit import Waiting, decide_grants, key_of, most_given, split_key, wants_grants
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import Run, RunStatus, changed, dumps
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.rows import RUN_COLUMNS, to_run
@@ -33,6 +34,8 @@ from rqsched.store.tables import (
     schedules,
 )
 
+MAX_CHANGES = 20
+"""How many changes of its number a group remembers."""
 _PLACE = (runs.c.uid, runs.c.limit_at, runs.c.number, runs.c.granted_at)
 _NEEDS_GRANT = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_(None)
 _IS_UNCLAIMED = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
@@ -70,9 +73,12 @@ def make(connection: Connection, group: str, number: int, now: datetime) -> None
     connection.execute(dialect_of(connection).insert(limits).values(values).on_conflict_do_nothing())
 
 
-def set_number(connection: Connection, group: str, number: int) -> None:
-    """Set the number of a locked group."""
-    connection.execute(sa.update(limits).where(limits.c.limit_group == group).values(number=number))
+def set_number(connection: Connection, group: str, number: int, change: Mapping[str, Any]) -> None:
+    """Set the number of a locked group, which remembers the newest of its changes."""
+    is_it = limits.c.limit_group == group
+    known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
+    told = dumps([*known, change][-MAX_CHANGES:])
+    connection.execute(sa.update(limits).where(is_it).values(number=number, changes=told))
 
 
 def grant(
@@ -261,7 +267,7 @@ def page(connection: Connection, namespace: str, cursor: str | None, limit: int)
     return Page(_describe(connection, rows), rows[-1].name if len(rows) == limit else None)
 
 
-_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.number)
+_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.number, limits.c.changes)
 
 
 def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescription]:
@@ -280,6 +286,7 @@ def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescript
             starting=starting.get(row.limit_group, 0),
             waiting=waiting.get(row.limit_group, (0, None))[0],
             waiting_since=waiting.get(row.limit_group, (0, None))[1],
+            changes=json.loads(row.changes)[::-1],
         )
         for row in rows
     ]
@@ -293,16 +300,28 @@ def _waiting(dialect: Dialect) -> sa.Select[Any]:
     return found.where(dialect.among(runs.c.limit_group)).group_by(runs.c.limit_group)
 
 
-def place_in_line(connection: Connection, run: Run, most: int) -> int:
-    """Return the place of a run in its group's line, from 1; `most` and one more where that many are ahead of it."""
-    place = (runs.c.limit_at, runs.c.number, runs.c.uid)
-    ahead = sa.select(runs.c.uid).where(
-        IS_IN_LINE,
-        runs.c.limit_group == run.limit_group,
-        sa.tuple_(*place) < sa.tuple_(*(sa.literal(getattr(run, one.name), one.type) for one in place)),
-    )
-    counted = sa.select(sa.func.count()).select_from(ahead.limit(most).subquery())
-    return 1 + connection.execute(counted).scalar_one()
+def with_places(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs, those that are in line with their place there; asks nothing where none is.
+
+    The place is `MOST_AHEAD` and one more where at least that many are ahead.
+    """
+    groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
+    places = dict[str, int]()
+    for group in groups:
+        line = connection.execute(_LINE, {"group": group, "most": MOST_AHEAD}).scalars()
+        places |= {uid: place for place, uid in enumerate(line, 1)}
+    beyond = MOST_AHEAD + 1
+    return [changed(run, place_in_line=places.get(run.uid, beyond)) if run.is_in_line else run for run in found]
+
+
+MOST_AHEAD = 1_000
+"""How many in line ahead of a run are counted."""
+_LINE = (
+    sa.select(runs.c.uid)
+    .where(IS_IN_LINE, runs.c.limit_group == sa.bindparam("group", type_=runs.c.limit_group.type))
+    .order_by(runs.c.limit_at, runs.c.number, runs.c.uid)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
 
 
 def busiest(connection: Connection, most: int, namespace: str | None = None) -> list[LimitDescription]:

@@ -17,6 +17,7 @@ from rqsched.core.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, Targe
 from rqsched.core.results import Page
 from rqsched.spec.moved import REACH
 from rqsched.store.dialect import dialect_of
+from rqsched.store.limits import with_places
 from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
 from rqsched.store.rows import (
     RUN_COLUMNS,
@@ -80,7 +81,7 @@ def list_runs(
             raise malformed_cursor()
         statement = statement.where(runs.c.number < int(cursor))
     statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
-    found = [to_run(row) for row in connection.execute(statement)]
+    found = with_places(connection, [to_run(row) for row in connection.execute(statement)])
     return page_of(found, limit, lambda run: str(run.number), cut)
 
 
@@ -99,7 +100,7 @@ def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
     is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
     is_there = sa.select(schedules.c.uid).where(*is_parent).exists()
     row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid.upper(), is_there)).first()
-    return None if row is None else to_run(row)
+    return None if row is None else with_places(connection, [to_run(row)])[0]
 
 
 def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
@@ -118,7 +119,7 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
     if run.isascii() and run.isdigit() and len(run) <= 18:
         by_name = runs.c.number == int(run)
     row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
-    return None if row is None else to_run(row)
+    return None if row is None else with_places(connection, [to_run(row)])[0]
 
 
 class FailedRuns(NamedTuple):

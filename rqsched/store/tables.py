@@ -635,6 +635,7 @@ limits = sa.Table(
     sa.Column("name", Name, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("changes", sa.Text, nullable=False, server_default="[]"),
 )
 """How many runs of a group run at once. Which do, the runs say; the row is the lock of who grants places."""
 

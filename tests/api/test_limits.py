@@ -468,7 +468,7 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
 
     assert mine.to_dict() == {
         "namespace": "default", "name": "tenant:42", "number": 2, "running": 1, "starting": 1, "waiting": 2,
-        "waiting_since": "2026-01-15T13:00:03Z",
+        "waiting_since": "2026-01-15T13:00:03Z", "changes": [],
     }  # fmt: skip
     assert (other.name, other.running, other.waiting, other.waiting_since) == ("tenant:7", 0, 0, None)
     page = env.scheduler.limits(limit=1)

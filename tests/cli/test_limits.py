@@ -20,6 +20,20 @@ def test_groups_are_listed_and_their_numbers_changed(cli: Cli) -> None:
     assert "no group 'other'" in cli("limits", "other", "--set", "5", code=3).err
 
 
+def test_runs_say_their_group_and_their_place_in_line(cli: Cli) -> None:
+    for name in ("a", "b"):
+        cli.scheduler.create(name, HELLO, Every("1h"), limit="shop", limit_running=1)
+        cli("trigger", name)
+    found = {run["schedule_id"]: (run["limit"], run["place_in_line"]) for run in cli("runs", "-o", "json").json["runs"]}
+    assert found == {"a": ("shop", None), "b": ("shop", 1)}
+    assert cli("run", "1", "--schedule", "b", "-o", "json").json["place_in_line"] == 1
+
+    cli("limits", "shop", "--set", "2", "--reason", "the sale")
+    (change,) = cli("limits", "-o", "json").json[0]["changes"]
+    assert (change["was"], change["number"], change["reason"]) == (1, 2, "the sale")
+    assert change["by"]
+
+
 def test_another_number_is_refused(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), limit="shop", limit_running=2)
     refused = cli("create", "b", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "3", code=4)

@@ -40,7 +40,7 @@ def test_groups_are_read_and_changed(web: Web) -> None:
     (group,) = web.get(LIMITS).json()["items"]
     assert group == {
         "namespace": "default", "name": "shop:eu/1", "number": 1, "running": 0, "starting": 1, "waiting": 2,
-        "waiting_since": "2026-01-15T13:00:01Z",
+        "waiting_since": "2026-01-15T13:00:01Z", "changes": [],
     }  # fmt: skip
 
     changed = web("PUT", LIMITS, {"name": "shop:eu/1", "number": 2})
@@ -52,6 +52,54 @@ def test_groups_are_read_and_changed(web: Web) -> None:
     problem(web.post("/api/v1/schedules/", refused), 409, "limit_conflict")
     missing = {**refused, "limit": "{labels.shop}"}
     assert "label 'shop'" in problem(web.post("/api/v1/schedules/", missing), 422, "invalid_policy")["detail"]
+
+
+def test_group_remembers_who_changed_its_number_and_what_it_was(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    web, scheduler = pages.web, pages.env.scheduler
+    fill(web.env)
+    for number in (2, 2):
+        web("PUT", LIMITS, {"name": "shop:eu/1", "number": number})
+    pages.do("/limits", name="shop:eu/1", number="5", reason="the sale")
+    scheduler.set_limit("shop:eu/1", 1)
+
+    told = web.get(LIMITS).json()["items"][0]["changes"]
+    assert [(one["was"], one["number"], one["reason"]) for one in told] == [
+        (5, 1, None),
+        (2, 5, "the sale"),
+        (1, 2, None),
+    ]
+    assert told[0]["by"] is None
+    assert all(one["by"] for one in told[1:])
+    assert told[0]["at"] == "2026-01-15T13:00:03Z"
+    assert client_of(web).limits().items[0].changes == told
+    assert "set by a program, it was 5" in pages.get("/system")
+
+    for number in range(100, 130):
+        scheduler.set_limit("shop:eu/1", number)
+    assert [one["was"] for one in scheduler.limits().items[0].changes] == [*range(128, 108, -1)]
+
+
+def test_run_says_its_group_and_its_place_in_line(web: Web) -> None:
+    fill(web.env)
+    base, seen = "/api/v1/schedules", {}
+    for name in "abc":
+        (run,) = web.get(f"{base}/{name}/runs/").json()["items"]
+        seen[name] = (run["limit"], run["place_in_line"])
+        one = web.get(f"{base}/{name}/runs/{run['uid']}/").json()
+        handle = web.env.scheduler.get(name).run(run["uid"])
+        far = client_of(web).get(name).run(run["uid"])
+        assert {(found.limit, found.place_in_line) for found in (handle, handle.refresh(), far)} == {seen[name]}
+        assert (one["limit"], one["place_in_line"]) == seen[name]
+    assert seen == {"a": ("shop:eu/1", None), "b": ("shop:eu/1", 1), "c": ("shop:eu/1", 2)}
+    listed = web.get("/api/v1/runs/", params={"fields": "summary"}).json()["items"]
+    assert {run["schedule_id"]: run["place_in_line"] for run in listed} == {"a": None, "b": 1, "c": 2}
+
+    web.env.claim(newest(web.env.scheduler.get("a")))
+    web.env.create("free", Every("1h"))
+    free = web.env.scheduler.get("free").trigger().run
+    assert free is not None
+    assert (free.limit, free.refresh().place_in_line) == (None, None)
 
 
 def test_client_does_as_the_scheduler_does(web: Web) -> None:

@@ -60,7 +60,7 @@ def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Respon
 @router.put("/limits/", response_model=LimitResponse, tags=["limits"])
 def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
     """Change how many runs of a group may run at once; what runs goes on. Idempotent."""
-    return Json(call.scheduler.set_limit(body.name, body.number, namespace=call.namespace))
+    return Json(call.scheduler.set_limit(body.name, body.number, namespace=call.namespace, context=call.context))
 
 
 PeakResponse: Any = schema_of("PeakResponse", Peak)

@@ -171,6 +171,7 @@ def _create_limits() -> None:
         sa.Column("name", sa.String(255), nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("changes", sa.Text, server_default="[]", nullable=False),
         sa.PrimaryKeyConstraint("limit_group", name=op.f("pk_rqsched_limits")),
     )
     op.add_column("rqsched_schedules", sa.Column("limit_group", sa.String(511)))
