@@ -18,7 +18,9 @@ from typing import NamedTuple
 from rqsched.errors import InvalidPolicyError
 
 GRANT_LIFE = timedelta(seconds=30)
-"""How long a grant that nobody claims is kept from those who wait."""
+"""How long the first grant that nobody claims is kept from those who wait."""
+_MOST_DOUBLED = 10
+"""How often that is doubled at most, to 8 hours and a half."""
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
 MAX_NAME = 255
@@ -98,6 +100,8 @@ class Waiting(NamedTuple):
     """Its number in its schedule: what joins the line at one instant keeps its order."""
     granted_at: datetime | None = None
     """When it got a place that it has not claimed yet; None while it is in line."""
+    passed_count: int | None = None
+    """How often a worker came to it after it was passed over, and the group was full; None is never."""
 
 
 _place = attrgetter("limit_at", "number", "uid")
@@ -128,7 +132,13 @@ def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: dat
 
 
 def _is_old(granted: Waiting, now: datetime) -> bool:
-    return granted.granted_at is not None and now - granted.granted_at >= GRANT_LIFE
+    """Return whether a grant goes to the next in line.
+
+    Each time that its run's worker came too late, and then found the group full, it is kept twice as long: else a run
+    of a busy queue could be passed over for ever. One to which no worker comes is never kept longer.
+    """
+    life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
+    return granted.granted_at is not None and now - granted.granted_at >= life
 
 
 def decide_grants(

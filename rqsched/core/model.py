@@ -692,6 +692,8 @@ class Run:
     """When its current attempt got a place in its group; None while it is in line."""
     passed_at: datetime | None = None
     """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
+    passed_count: int | None = None
+    """How often a worker then came to it and its group was full: each time its next grant is kept twice as long."""
     upstream_run_uid: str | None = None
     """The run whose end started it; None for every other kind."""
     nominals: str | None = None

@@ -59,7 +59,7 @@ class LimitDescription:
     """How many wait for a place."""
     waiting_since: datetime | None
     """Since when the first of them is in line; None when nobody waits."""
-    changes: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[Any] = field(default_factory=list)
     """The newest 20 changes of the number, the newest first: `at`, `by`, `reason`, `was` and `number`."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from rqsched.store.tables import (
 
 MAX_CHANGES = 20
 """How many changes of its number a group remembers."""
-_PLACE = (runs.c.uid, runs.c.limit_at, runs.c.number, runs.c.granted_at)
+_PLACE = (runs.c.uid, runs.c.limit_at, runs.c.number, runs.c.granted_at, runs.c.passed_count)
 _NEEDS_GRANT = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_(None)
 _IS_UNCLAIMED = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
 _IS_RUNNING = IS_LIMITED & (runs.c.status == constant(RunStatus.RUNNING))
@@ -116,7 +116,8 @@ def grant(
     got = _give(connection, given, now)
     if waiting is not None and waiting.uid not in {run.uid for run in got}:
         again = sa.update(runs).where(runs.c.uid == waiting.uid)
-        connection.execute(again.values(passed_at=None, delivery=runs.c.delivery + 1))
+        passed = sa.func.coalesce(runs.c.passed_count, 0) + 1
+        connection.execute(again.values(passed_at=None, passed_count=passed, delivery=runs.c.delivery + 1))
     return got
 
 

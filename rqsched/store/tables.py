@@ -336,6 +336,7 @@ runs = sa.Table(
     # Written by grants, which lock the group's row and then that of the run, no schedule.
     sa.Column("granted_at", Instant),
     sa.Column("passed_at", Instant),
+    sa.Column("passed_count", sa.Integer),
     # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),

@@ -100,6 +100,30 @@ def test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place(a
 
 
 @pytest.mark.every_database
+def test_run_of_a_busy_queue_is_not_passed_over_for_ever_by_a_group_that_is_always_full(any_env: Env) -> None:
+    env = any_env
+    slow, quick = create(env, "slow", queue="busy"), [create(env, f"q{at}") for at in range(4)]
+    first, *others = env.fire_all(slow, *quick)
+    comes_after, held, rounds = 3 * GRANT_LIFE, list[Claim](), 0
+
+    while first.refresh().state.granted_at is not None and others:
+        env.advance(comes_after)  # the worker of its queue is busy for as long
+        env.recover()
+        if first.refresh().state.granted_at is not None:
+            break
+        held.append(env.claim(others.pop(0)))
+        env.work("busy")
+        assert (first.refresh().status, first.state.is_in_line) == ("pending", True), "its group is full"
+        end(env, held.pop())
+        rounds += 1
+
+    env.work("busy")
+    assert first.refresh().status == "succeeded"
+    assert (rounds, first.state.passed_count) == (2, 2), "its place was kept for 30, 60 and 120 seconds"
+    check_invariants(env.runtime)
+
+
+@pytest.mark.every_database
 def test_run_that_was_passed_over_is_given_back_while_others_run(any_env: Env) -> None:
     env = any_env
     first, second = env.fire_all(create(env, "a", queue="nobody"), create(env, "b"))

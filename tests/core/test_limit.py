@@ -93,6 +93,30 @@ def test_grant_that_is_not_claimed_goes_to_the_next_after_its_time() -> None:
     assert decide_grants(1, running=0, unclaimed=[first], line=[], now=NOW) == Grants()
 
 
+@pytest.mark.parametrize("comes_after", [20, 45, 100, 1_000, 20_000])
+def test_run_of_a_busy_queue_whose_group_is_always_full_is_claimed_in_the_end(comes_after: int) -> None:
+    slow, now, rounds = waiting("slow", 5), NOW, 0
+    while True:  # one place, and always somebody who takes what it is passed over for, at once and for long
+        granted = slow._replace(granted_at=now)
+        others = [waiting("other", 3)]
+        now += comes_after * SECOND
+        grants = decide_grants(1, running=0, unclaimed=[granted], line=others, now=now)
+        if not grants.passed:
+            break  # its worker has come, and claims it
+        assert grants.given == ("other",)
+        came = decide_grants(1, running=1, unclaimed=[], line=others, asked=slow, now=now)
+        assert came == Grants()
+        slow, rounds = slow._replace(passed_count=(slow.passed_count or 0) + 1), rounds + 1
+    assert 30 * 2**rounds > comes_after
+    assert rounds <= 10
+
+
+def test_grant_of_a_run_that_was_passed_over_is_never_kept_for_more_than_a_day() -> None:
+    often = waiting("often", 5)._replace(granted_at=NOW - timedelta(hours=9), passed_count=1_000)
+    grants = decide_grants(1, running=0, unclaimed=[often], line=[waiting("other", 3)], now=NOW)
+    assert grants == Grants(("other",), ("often",))
+
+
 def test_run_that_a_worker_holds_goes_before_a_later_one_that_nobody_has_claimed() -> None:
     later, asked = waiting("b", 40, granted=1), waiting("a", 50)
     assert decide_grants(1, running=0, unclaimed=[later], line=[], now=NOW, asked=asked) == Grants(("a",), ("b",))

@@ -1223,6 +1223,13 @@ NOTIFICATIONS = (
         _LIMITS + "test_blocked_run_holds_no_place[sqlite]",
     ),
     _edit(
+        "a run of a busy queue may be passed over for ever",
+        "store/limits.py",
+        "passed_at=None, passed_count=passed, delivery",
+        "passed_at=None, delivery",
+        _LIMITS + "test_run_of_a_busy_queue_is_not_passed_over_for_ever_by_a_group_that_is_always_full[sqlite]",
+    ),
+    _edit(
         "no pass gives places",
         "chain/reconcile/passes.py",
         "        _unless_held(runtime, attempts.give_places(runtime)),\n",

@@ -180,6 +180,7 @@ def _create_limits() -> None:
     op.add_column("rqsched_runs", sa.Column("limit_group", sa.String(511)))
     for name in ("limit_at", "granted_at", "passed_at"):
         op.add_column("rqsched_runs", sa.Column(name, INSTANT))
+    op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
     is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     key = ["limit_group", "status", "granted_at", "uid"]
@@ -191,7 +192,7 @@ def _create_limits() -> None:
 def _drop_limits() -> None:
     for name in ("line", "limit"):
         op.drop_index(f"ix_rqsched_runs_{name}", "rqsched_runs")
-    for name in ("passed_at", "granted_at", "limit_at", "limit_group"):
+    for name in ("passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
         op.drop_column("rqsched_runs", name)
     op.drop_index("ix_rqsched_schedules_limit", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "limit_group")
