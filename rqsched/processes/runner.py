@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, cast
@@ -231,7 +230,7 @@ class Runner(PatientWorker):
     def _note(self, **changes: Any) -> None:
         job = self.slot.job
         if job is not None:
-            self.slot.job = replace(job, **changes)
+            self.slot.job = job._replace(**changes)
 
     def _tidy(self) -> None:
         """Undo what the run may have changed for the next one."""

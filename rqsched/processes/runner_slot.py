@@ -18,8 +18,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.chain.time_limit import OVERRUN
 from rqsched.processes.supervisor import Watch
@@ -32,6 +31,7 @@ _READS = 3
 _STOP_SECONDS = 1.0
 """How long a process may take to stop; one that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Note:
@@ -42,7 +42,7 @@ class Note:
 
     def write(self, content: Mapping[str, Any] | None) -> None:
         """Replace what is noted; None, and what is too long, leaves nothing."""
-        text = b"" if content is None else json.dumps(content, separators=(",", ":")).encode()
+        text = b"" if content is None else _encode(content).encode()
         if len(text) > _SIZE - _HEAD.size:
             text = b""
         number, _ = _HEAD.unpack_from(self._memory)
@@ -62,8 +62,7 @@ class Note:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerJob:
+class RunnerJob(NamedTuple):
     """What a runner executes."""
 
     id: str
@@ -89,8 +88,7 @@ class RunnerJob:
         return self.kill_at is not None and time.monotonic() > self.kill_at
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """Why a runner ended, or its work horse."""
 
     pid: int
@@ -126,7 +124,7 @@ class Slot:
 
     @job.setter
     def job(self, job: RunnerJob | None) -> None:
-        self._job.write(None if job is None else asdict(job))
+        self._job.write(None if job is None else job._asdict())
 
     @property
     def request(self) -> dict[str, Any] | None:
@@ -145,7 +143,7 @@ class Slot:
 
     @cause.setter
     def cause(self, cause: Cause) -> None:
-        self._cause.write(asdict(cause))
+        self._cause.write(cause._asdict())
 
     @property
     def is_closing(self) -> bool:

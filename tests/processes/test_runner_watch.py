@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from multiprocessing.context import ForkProcess
 from typing import Any
 
@@ -116,7 +115,7 @@ def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkPr
     class Noted(Slot):
         """What the runner notes, each time that it is looked at."""
 
-        notes = iter([overrun, replace(overrun, kill_at=time.monotonic() + 600)])
+        notes = iter([overrun, overrun._replace(kill_at=time.monotonic() + 600)])
 
         @property  # type: ignore[misc]  # nothing is noted here by hand
         def job(self) -> RunnerJob | None:
