@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.visitors import replacement_traverse
 
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
@@ -108,13 +109,34 @@ def _start(dialect: Dialect) -> sa.Update:
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
+_SHORT = {runs: runs.alias("r"), schedules: schedules.alias("s")}
+
+
+def _shortened(statement: sa.Update) -> sa.Update:
+    """Name the tables by a letter: a hundred columns under their names are more than psycopg keeps of a text.
+
+    It would parse the text of each claim anew.
+    """
+
+    def short(element: Any, **_: object) -> Any:
+        if element is ROW_VERSION:
+            return sa.literal_column("s.xmin::text", sa.Text)
+        if isinstance(element, sa.Table):
+            return _SHORT.get(element)
+        of_table = _SHORT.get(element.table) if isinstance(element, sa.Column) else None
+        return None if of_table is None else of_table.c[element.key]
+
+    return cast("sa.Update", replacement_traverse(statement, {}, short))
+
+
 _START = _start(SQLITE)
-_START_RETURNING = (
+_RETURNING = (
     _start(POSTGRES)
     .where(schedules.c.uid == runs.c.schedule_uid)
     .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
-_START_UNTOLD = _START_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text))
+_START_RETURNING = _shortened(_RETURNING)
+_START_UNTOLD = _shortened(_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text)))
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
 """SQLite returns no columns of the other table."""
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import sqlalchemy as sa
+from psycopg import _queries
 
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -79,6 +80,23 @@ def test_both_rows_are_written(succeeding: Success) -> None:
     assert succeeding.write()
     assert succeeding.is_written()
     assert succeeding.rows()[1].result == "1"
+
+
+def test_psycopg_keeps_what_it_has_parsed_of_a_claim_and_an_end(succeeding: Success) -> None:
+    sent: list[tuple[str, dict[str, object]]] = []
+    run, database = succeeding.started.run, succeeding.database
+    start = {"token": TOKEN, "started_at": LATER, "worker": "worker-1"}
+    sa.event.listen(database.engine, "before_cursor_execute", lambda *told: sent.append(told[2:4]))
+
+    for is_untold in (False, True):
+        claim = partial(claims.start_run, run_uid=run.uid, attempt=1, delivery=1, start=start, is_untold=is_untold)
+        assert present(database.transact_alone(claim)).run == run
+    assert succeeding.write()
+
+    assert len(sent) == 3
+    for text, given in sent:
+        assert len(text) <= _queries.MAX_CACHED_STATEMENT_LENGTH
+        assert len(given) <= _queries.MAX_CACHED_STATEMENT_PARAMS
 
 
 def test_nothing_is_written_twice(succeeding: Success) -> None:
