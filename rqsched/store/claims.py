@@ -38,6 +38,7 @@ from rqsched.store.tables import (
     is_free_for,
     is_held_by,
     is_late,
+    of_schedule,
     runs,
     schedules,
 )
@@ -100,8 +101,7 @@ def _start(dialect: Dialect) -> sa.Update:
     )
     start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN))
     # It looks itself, in its own statement, whether everything is held, or the namespace is frozen.
-    of_schedule = sa.select(schedules.c.namespace).where(schedules.c.uid == runs.c.schedule_uid).scalar_subquery()
-    namespace = schedules.c.namespace if dialect.joins_writes else of_schedule
+    namespace = schedules.c.namespace if dialect.joins_writes else of_schedule(schedules.c.namespace, runs)
     start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))
     now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
     start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))

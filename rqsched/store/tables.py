@@ -133,7 +133,8 @@ def is_free_for(table: sa.Table, token: str | sa.BindParameter[str] | None) -> s
 
 def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:
     """Read a column of the schedule of each row of a table. Not by a join: it could begin with all schedules."""
-    return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).scalar_subquery()
+    # Also where it stands inside of another subquery, SQLAlchemy must not read all rows of the table beside it.
+    return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).correlate(table).scalar_subquery()
 
 
 def incarnations(namespace: str, schedule_id: str) -> sa.CompoundSelect[str]:

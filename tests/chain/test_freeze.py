@@ -91,6 +91,18 @@ def test_a_tick_fires_others_however_much_of_a_frozen_namespace_is_due(any_env: 
     assert (schedule.refresh().run_count, other.refresh().run_count) == (0, 1)
 
 
+@pytest.mark.parametrize("frozen", ["default", "tenant"])
+def test_a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other(any_env: Env, frozen: str) -> None:
+    env, first, second = any_env, any_env.create(), any_env.create("other", namespace="tenant")
+    env.fire_all(first, second)
+    env.scheduler.freeze(namespace=frozen)
+
+    env.work()
+
+    begun = {one.namespace: one.runs().items[0].status for one in (first, second)}
+    assert begun == {name: "pending" if name == frozen else "succeeded" for name in ("default", "tenant")}
+
+
 def test_a_popped_job_of_a_frozen_namespace_begins_nothing_and_comes_back_after_the_thaw(any_env: Env) -> None:
     env, schedule = any_env, any_env.create()
     run = env.fire_next(schedule)
