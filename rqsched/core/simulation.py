@@ -19,6 +19,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
+from rqsched.core.after import UpstreamEnd, counts_for, decide_after, ended_runs
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
@@ -244,6 +245,8 @@ class _State:
     """The unfinished runs, by uid."""
     waiting: dict[str, Run] = field(default_factory=dict)
     """Those that wait for the run ahead of them, oldest first."""
+    followers: list[tuple[_State, str]] = field(default_factory=list)
+    """What comes after it, and after which ends; the last of them starts first."""
 
     def seen(self) -> list[Run]:
         """Return what a decision sees: the unfinished runs, and the first that waits (`store.changes.open_runs`)."""
@@ -318,6 +321,21 @@ class _Course:
             if given.queue not in self._queues:
                 self._queues[given.queue] = _Queue(workers.get(given.queue))
             self._arm(state)
+        self._tie()
+
+    def _tie(self) -> None:
+        """Let each schedule that others come after know them, in the order in which they start."""
+        following = [state for state in self._states if state.schedule.upstream_id is not None]
+        if not following:
+            return
+        by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in self._states}
+        for state in sorted(following, key=lambda one: one.schedule.uid, reverse=True):
+            schedule, after = state.schedule, state.schedule.spec.after
+            upstream = by_id.get((schedule.namespace, schedule.upstream_id or ""))
+            if upstream is not None and after is not None:
+                upstream.followers.append((state, after.on))
+                known = upstream.schedule
+                upstream.schedule = changed(known, followed_at=known.followed_at or known.created_at)
 
     def play(self) -> Walk:
         """Let everything happen that does so before the end."""
@@ -364,12 +382,15 @@ class _Course:
         before = state.schedule
         if not before.is_active or before.n != n:
             return
+        self._note_fire(now, state)
+        self._apply(state, decide_fire(before, state.seen(), now=now, context=self._context), now)
+
+    def _note_fire(self, now: datetime, state: _State) -> None:
         told = state.told
         told.fires += 1
         told.overlapped += any(run.is_unfinished for run in state.open.values()) or bool(state.waiting)
         self.walk.minutes.append((now - self._start) // MINUTE)
         self.walk.firing.append(state.place)
-        self._apply(state, decide_fire(before, state.seen(), now=now, context=self._context), now)
 
     def _retry(self, now: datetime, state: _State, uid: str, attempt: int) -> None:
         run = state.open.get(uid)
@@ -401,6 +422,19 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
+        """Take over what was decided, and at once what comes after the runs that end in it, one chain after another."""
+        self._take(state, change, now)
+        owed = _owed(state, change) if state.followers else []
+        while owed:
+            follower, ends = owed.pop()
+            if follower.schedule.is_active:
+                for _ in ends:
+                    self._note_fire(now, follower)
+            follows, _ = decide_after(follower.schedule, follower.seen(), ends, now=now, env=self._context.env)
+            self._take(follower, follows, now)
+            owed += _owed(follower, follows)
+
+    def _take(self, state: _State, change: Change, now: datetime) -> None:
         """Take over what was decided, as the store writes it and Redis follows it."""
         if self._watch is not None:
             self._watch(now, change)
@@ -490,6 +524,20 @@ class _Course:
         self._busy_until[run.uid] = now + took
         queue.told.busy += min(took, self._end - now)
         self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
+
+
+def _owed(state: _State, change: Change) -> list[tuple[_State, list[UpstreamEnd]]]:
+    """Return what comes after the runs that end in a Change, each with the ends that count for it; the last is first."""
+    found, ended = [], ended_runs(change)
+    for follower, on in state.followers if ended else ():
+        ends = [
+            UpstreamEnd(run.uid, follower.schedule.uid, run.schedule_uid, run.shown_status, run.ended_at, None)
+            for run in ended
+            if run.ended_at is not None and counts_for(on, run.status)
+        ]
+        if ends:
+            found.append((follower, ends))
+    return found
 
 
 def _repeated(retry: RetryPolicy) -> ErrorTypes:

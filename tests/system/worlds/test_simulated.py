@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from rqsched import After
 from rqsched.chain import execution, firing, settling
 from rqsched.chain.claim import Claim
+from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
@@ -61,11 +63,12 @@ class Real:
     def _happen(self) -> bool:
         """What is due now happens, one thing after another; the clock moves when nothing is."""
         now = self.stage.clock.now()
-        for act in (self._fire, self._end, self._expire, self._start):
+        for act in (self._fire, self._resume, self._end, self._expire, self._start):
             if act(now):
                 return True
         ahead = [datetime.fromtimestamp(at, START.tzinfo) for at in self.stage.network.scheduled.values()]
         ahead += [at for at, *_ in self.horses]
+        ahead += [one.resume_at for one in schedules_of(self.stage) if one.resume_at is not None]
         ahead += [run.start_by for run in self._runs() if run.status is RunStatus.PENDING and run.start_by is not None]
         following = min((at for at in ahead if at > now), default=START + SPAN)
         if following >= START + SPAN:
@@ -84,6 +87,10 @@ class Real:
         [fired] = firing.fire(self.runtime, [link])
         assert fired.outcome in {"fired", "stale"}, fired
         return True
+
+    def _resume(self, now: datetime) -> bool:
+        is_due = any(one.resume_at is not None and one.resume_at <= now for one in schedules_of(self.stage))
+        return is_due and sum(found.resumed for found in end_pauses(self.runtime)) > 0
 
     def _end(self, now: datetime) -> bool:
         due = [horse for horse in self.horses if horse[0] <= now]
@@ -150,14 +157,20 @@ def schedules_of(stage: Stage) -> list[Schedule]:
 def declare(stage: Stage, random: Random) -> dict[str, Expected]:
     """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
     expected = {}
-    for name in ("s0", "s1", "s2", "s3")[: random.randint(1, 4)]:
+    for name in ("s0", "s1", "s2", "s3", "s4", "s5")[: random.randint(1, 6)]:
         options = declaration(random)
+        if expected and random.random() < 0.4:
+            options = {key: options[key] for key in ("overlap", "retry", "max_runs") if key in options}
+            options["spec"] = After(random.choice([*expected]), random.choice(("success", "failure", "end")))
         if random.random() < 0.3:
             options["start_within"] = timedelta(seconds=random.choice((20, 90)))
         if random.random() < 0.2:
             options["priority"] = 1
         spec = options.pop("spec")
-        stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
+        made = stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
+        if random.random() < 0.2:
+            until = START + timedelta(minutes=random.randint(2, 15))
+            made.pause(until=until, catch_up=random.choice((None, "once", "next", "from_now")))
         measured = Spans.of({random.randint(30, 55): 3, random.randint(30, 48): 5})
         given = timedelta(seconds=random.choice((0, 5, 20, 30, 60, 90, 200)))
         rate = random.choice((0.0, 0.0, 0.3, 0.8))
