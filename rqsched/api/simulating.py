@@ -10,10 +10,11 @@ import os
 import signal
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
 from multiprocessing import get_context, resource_tracker
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from rqsched.api.load import (
 )
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
-from rqsched.core.model import Schedule, ScheduleStatus
+from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.occurrences import TICK
 from rqsched.core.results import Load, Peak, QueueLoad
 from rqsched.core.simulation import Expected, Line, Simulated, Spans, Told, Walk, begin, walk
@@ -214,8 +215,8 @@ class _Simulating:
         self._assumed: list[str] = []
         self._expected: dict[str, tuple[Expected, str]] = {}
         self._spec_counts: dict[Any, int] = {}
-        self._entries = [*self._taking_part(entries)]
-        self._counts = {one.name: self._count(one) for one in self._entries}
+        self._entries = self._rooted([*self._taking_part(entries)])
+        self._counts = {one.name: self._count(self._first_of(one)[0]) for one in self._entries}
         if sum(self._counts.values()) < wanted.least_shared:
             self._wanted = wanted._replace(processes=1)
 
@@ -235,14 +236,40 @@ class _Simulating:
                 told = ", ".join(schedule.spec.missing_calendars)
                 self._not_simulated.append(NotSimulated(one.name, f"it excludes calendars that are gone ({told})"))
                 continue
-            if schedule.spec.after is not None:
-                text = f"it comes {after_in_words(schedule.spec.after)}, and has no times of its own"
-                self._not_simulated.append(NotSimulated(one.name, text))
-                continue
             self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one)]
             yield one
         if paused:
             self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
+
+    def _rooted(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the schedules but for those whose chain begins with one that takes no part, and list these."""
+        self._by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in entries}
+        found = []
+        for one in entries:
+            first, _ = self._first_of(one)
+            after = one.schedule.spec.after
+            if after is None or first.schedule.upstream_id is None:
+                found.append(one)
+            else:
+                gone = f"{first.schedule.upstream_id}, which takes no part, is where its chain begins"
+                self._not_simulated.append(NotSimulated(one.name, f"it comes {after_in_words(after)}; {gone}"))
+        return found
+
+    def _first_of(self, entry: Entry) -> tuple[Entry, bool]:
+        """Return with which schedule a chain begins, its runs those of this one, and whether none of it is a failure's.
+
+        One that is not there leaves the first that comes after it.
+        """
+        first, lefts, is_usual = entry, [entry.schedule.remaining], True
+        while (schedule := first.schedule).upstream_id is not None and len(lefts) <= len(self._by_id):
+            upstream = self._by_id.get((schedule.namespace, schedule.upstream_id))
+            if upstream is None:
+                break
+            is_usual = is_usual and schedule.spec.after is not None and schedule.spec.after.on != "failure"
+            first = upstream
+            lefts.append(first.schedule.remaining)
+        left = min((one for one in lefts if one is not None), default=None)
+        return first._replace(schedule=changed(first.schedule, remaining=left)), is_usual
 
     def report(self) -> Simulation:
         """Compute it."""
@@ -329,21 +356,46 @@ class _Simulating:
         return [(self._stretch(*what, done), done) for what, done in zip(wanted, walks, strict=True)]
 
     def _parts(self, place: int, start: datetime, end: datetime) -> Iterator[_Part]:
-        """Yield what may be walked apart: a queue whose workers are counted, and some of the other schedules."""
+        """Yield what may be walked apart, in about as many parts as keep all processes busy."""
         wanted = self._wanted
-        given = [
-            Simulated(begin(one.schedule, start, self._now), one.name, one.queue, self._expect(one)[0])
-            for one in self._entries
-        ]
-        groups = defaultdict[str, list[Simulated]](list)
-        for one in given:
-            groups[one.queue if one.queue in wanted.workers else ""].append(one)
-        free = groups.pop("", [])
-        cut = [free[first :: 4 * wanted.processes] for first in range(4 * wanted.processes)] if free else []
-        largest = sorted(groups.values(), key=lambda some: (-sum(self._counts[one.name] for one in some), some[0].name))
-        for some in (*largest, *(cut if wanted.processes > 1 else [free])):
-            if some:
-                yield _Part(place, some, start, end, wanted.seed, wanted.workers, self._env)
+        number = 1 if wanted.processes == 1 else 4 * wanted.processes
+        parts = [(0, place, list[Entry]()) for place in range(number)]
+        for fires, _, some in sorted(self._together(), key=lambda one: (-one[0], one[1])):
+            before, place_of_part, part = heappop(parts)
+            part += some
+            heappush(parts, (before + fires, place_of_part, part))
+        for _, _, part in sorted(parts, key=lambda one: (-one[0], one[1])):
+            given = [
+                Simulated(begin(one.schedule, start, self._now), one.name, one.queue, self._expect(one)[0])
+                for one in part
+            ]
+            if given:
+                yield _Part(place, given, start, end, wanted.seed, wanted.workers, self._env)
+
+    def _together(self) -> list[tuple[int, str, list[Entry]]]:
+        """Return the schedules by what ties them together, with their fires and the name of the first.
+
+        That is a queue whose workers are counted, and a chain of those that come after one another.
+        """
+        parents = [*range(len(self._entries))]
+
+        def root(place: int) -> int:
+            while parents[place] != place:
+                place = parents[place] = parents[parents[place]]
+            return place
+
+        first_with = dict[Hashable, int]()
+        for place, one in enumerate(self._entries):
+            schedule = one.schedule
+            ties: list[Hashable] = [(schedule.namespace, schedule.schedule_id)]
+            ties += [one.queue] if one.queue in self._wanted.workers else []
+            ties += [(schedule.namespace, schedule.upstream_id)] if schedule.upstream_id is not None else []
+            for tie in ties:
+                parents[root(place)] = root(first_with.setdefault(tie, place))
+        found = defaultdict[int, list[Entry]](list)
+        for place, one in enumerate(self._entries):
+            found[root(place)].append(one)
+        return [(sum(self._counts[one.name] for one in some), some[0].name, some) for some in found.values()]
 
     def _expect(self, entry: Entry) -> tuple[Expected, str]:
         """Return what a schedule's attempts are like, and where that is from."""
@@ -381,7 +433,12 @@ class _Simulating:
         entries, start = self._entries, self._start
         cuts = range(0, self._minutes_total, _WINDOW)
         windows = [Window(start + at * _MINUTE, min(_WINDOW, self._minutes_total - at)) for at in cuts]
-        slim = [(begin(one.schedule, start, self._now), one.queue, one.name) for one in entries]
+        firsts = [(one, *self._first_of(one)) for one in entries]
+        slim = [
+            (begin(first.schedule, start, self._now), one.queue, one.name)
+            for one, first, is_usual in firsts
+            if is_usual
+        ]
         self._progress.begin(fires)
         loads: list[Load] = []
         for load in imap(partial(_count, slim, start), windows):
@@ -396,7 +453,7 @@ class _Simulating:
         for text in dict.fromkeys(text for load in loads for text in load.assumed[1:]):
             self._assumed.append(text)
         stretches = self._decide(imap, self._chosen(minutes, days))
-        told = {one.name: self._counts[one.name] for one in entries}
+        told = {one.name: self._counts[one.name] * is_usual for one, _, is_usual in firsts}
         return _Found(
             days,
             sorted(peaks, key=lambda one: (-one.fires, one.at))[:MOST_PEAKS],
@@ -556,7 +613,17 @@ class _Simulating:
                         f"{' and others' if len(free) > _MOST_NAMED else ''}.")  # fmt: skip
         if any(one.schedule.policies.environments for one in self._entries):
             told.append(f"RQSCHED_ENV is {self._env!r}.")
-        self._assumed[0:0] = told
+        self._assumed[0:0] = [*told, *self._of_chains(is_decided=is_decided)]
+
+    def _of_chains(self, *, is_decided: bool) -> Iterator[str]:
+        number = sum(one.schedule.upstream_id is not None for one in self._entries)
+        if number:
+            yield f"{number} {_plural('schedule', number)} after another: each run begins with the end that it follows."
+        if number and not is_decided:
+            yield (
+                "Where fires are counted, each of those fires with the one that its chain begins with, in the same "
+                "minute, as if every run of that succeeded; what comes after a failure is not counted."
+            )
 
 
 class _Found(NamedTuple):

@@ -17,6 +17,7 @@ from rqsched.api.load import queue_of, read_slim
 from rqsched.chain import option_checks
 from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
+from rqsched.core.after import require_no_cycle
 from rqsched.core.chunks import chunks
 from rqsched.core.ids import derived_uid
 from rqsched.core.lifecycle import Identity, decide_create
@@ -83,6 +84,8 @@ def declared(
     given = list(declarations)
     require_distinct(given)
     entries = [_declared(runtime, one, namespace, start, calendars, is_measured=is_measured) for one in given]
+    upstreams = {one.name: one.schedule.upstream_id for one in entries}
+    require_no_cycle({name: upstream for name, upstream in upstreams.items() if upstream is not None}, upstreams)
     return _with_measured(runtime, entries, namespace) if is_measured else entries
 
 

@@ -527,7 +527,7 @@ class _Course:
 
 
 def _owed(state: _State, change: Change) -> list[tuple[_State, list[UpstreamEnd]]]:
-    """Return what comes after the runs that end in a Change, each with the ends that count for it; the last is first."""
+    """Return what comes after the runs that end in a Change, each with the ends that count; the last starts first."""
     found, ended = [], ended_runs(change)
     for follower, on in state.followers if ended else ():
         ends = [

@@ -13,7 +13,7 @@ from rqsched import After, Cron, Every, Options, Scheduler, Simulation
 from rqsched.api.declarations import Declaration
 from rqsched.api.simulating import simulate, wanted_of
 from rqsched.api.simulation_entries import declared, stored
-from rqsched.errors import InvalidDurationError, InvalidInputError
+from rqsched.errors import InvalidDurationError, InvalidInputError, UpstreamError
 from rqsched.store.database import Connection
 from rqsched.store.tables import metadata, schedules
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
@@ -192,14 +192,74 @@ def test_what_ends_by_itself_and_what_is_paused_is_simulated_as_it_will_be(env: 
     assert {one.name: one.fires for one in later.schedules}["few"] == 2
 
 
-def test_what_comes_after_another_has_no_times_and_is_listed(env: Env) -> None:
-    env.create("nightly", Every("1h"))
+def test_what_comes_after_another_starts_when_that_ends_as_it_asks(env: Env) -> None:
+    found = of(
+        env,
+        Declaration("nightly", "app.f", Cron("0 2 * * *")),
+        Declaration("report", "app.g", After("nightly")),
+        Declaration("mail", "app.h", After("report", on="end"), {"max_runs": 3}),
+        Declaration("alarm", "app.i", After("report", on="failure")),
+        durations={"app.f": "30m", "app.g": "2h", "app.h": "26h"},
+    )
+    assert {one.name: one.fires for one in found.schedules} == {"nightly": 7, "report": 7, "mail": 3, "alarm": 0}
+    at_half_past_two = [one for one in found.queues if one.queue == "default"]
+    assert found.fires == at_half_past_two[0].fires == 17
+    assert "3 schedules after another: each run begins with the end that it follows." in found.assumed
+    [stretch] = found.stretches
+    told = {one.name: one for one in stretch.schedules}
+    assert set(told) == {"mail"}
+    assert (told["mail"].started, told["mail"].overlapped, told["mail"].skipped, told["mail"].ended) == (
+        3, 3, {"overlap_policy_skip": 3}, {"succeeded": 3},
+    )  # fmt: skip
+
+
+def test_what_comes_after_what_takes_no_part_is_listed_with_its_whole_chain(env: Env) -> None:
+    env.create("nightly", Every("1h"), paused=True)
     env.create("report", After("nightly"))
+    env.create("mail", After("report", on="failure"))
+    env.create("hourly", Every("1h"))
     found = env.scheduler.simulate(NOON, NOON + DAY)
-    assert [one.name for one in found.schedules] == ["nightly"]
-    assert [(one.name, one.what.partition(",")[0]) for one in found.not_simulated] == [
-        ("report", "it comes after each success of nightly")
+    assert [one.name for one in found.schedules] == ["hourly"]
+    assert [(one.name, one.what) for one in found.not_simulated] == [
+        ("mail", "it comes after each failure of report; nightly, which takes no part, is where its chain begins"),
+        ("report", "it comes after each success of nightly; nightly, which takes no part, is where its chain begins"),
     ]
+
+
+def test_a_file_in_which_schedules_come_after_one_another_in_a_circle_is_refused(env: Env) -> None:
+    given = [Declaration("a", "app.f", After("b")), Declaration("b", "app.f", After("a"))]
+    with pytest.raises(UpstreamError, match="a after b after a is a circle"):
+        of(env, *given)
+
+
+def test_counted_fires_of_a_chain_are_those_of_its_first_and_its_stretches_are_decided(env: Env) -> None:
+    given = [
+        Declaration("often", "app.f", Cron("* * * * *")),
+        Declaration("next", "app.f", After("often"), {"queue": "slow", "max_runs": 2_000}),
+        Declaration("last", "app.f", After("next", on="end"), {"queue": "slow"}),
+        Declaration("alarm", "app.f", After("often", on="failure")),
+    ]
+    decided, counted = (of(env, *given, days=2, most=most, failure_rate=0.0) for most in (None, 5_000))
+    assert (decided.is_decided, counted.is_decided) == (True, False)
+    assert {one.name: one.fires for one in counted.schedules} == {
+        "often": 2880, "next": 2000, "last": 2000, "alarm": 0,
+    }  # fmt: skip
+    for name in ("fires", "days", "queues", "schedules"):
+        assert getattr(counted, name) == getattr(decided, name)
+    assert [(one.why, one.total.fires) for one in counted.stretches] == [("busiest_day", 3 * 1440)]
+    assert any("in the same minute, as if every run of that succeeded" in text for text in counted.assumed)
+
+
+def test_chains_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
+    given = [Declaration(f"s{n}", "app.f", Every("10m"), {"queue": "abcde"[n % 5], "jitter": "5m"}) for n in range(9)]
+    given += [
+        Declaration(f"t{n}", "app.g", After(f"s{n}", on="end"), {"queue": "abcde"[n % 3], "overlap": "buffer_all"})
+        for n in range(9)
+    ]
+    given += [Declaration(f"u{n}", "app.g", After(f"t{n}", on="failure")) for n in range(9)]
+    more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 2, "b": 2}, "days": 2}
+    one, two = (json.dumps(of(env, *given, **more, processes=number).to_dict()) for number in (1, 3))
+    assert one == two
 
 
 def test_what_is_moved_off_an_excluded_day_is_simulated_where_it_happens(env: Env) -> None:

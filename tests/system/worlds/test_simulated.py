@@ -156,12 +156,13 @@ def schedules_of(stage: Stage) -> list[Schedule]:
 
 def declare(stage: Stage, random: Random) -> dict[str, Expected]:
     """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
-    expected = {}
+    expected = dict[str, Expected]()
     for name in ("s0", "s1", "s2", "s3", "s4", "s5")[: random.randint(1, 6)]:
         options = declaration(random)
-        if expected and random.random() < 0.4:
+        if expected and random.random() < 0.5:
             options = {key: options[key] for key in ("overlap", "retry", "max_runs") if key in options}
-            options["spec"] = After(random.choice([*expected]), random.choice(("success", "failure", "end")))
+            options["spec"] = After(random.choice([*expected]), random.choice(("success", "failure", "end", "end")))
+            options |= random.choice(({}, {}, {"overlap": "cancel_other", "max_runs": None}))
         if random.random() < 0.3:
             options["start_within"] = timedelta(seconds=random.choice((20, 90)))
         if random.random() < 0.2:
