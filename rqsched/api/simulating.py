@@ -381,7 +381,8 @@ class _Simulating:
 
         def root(place: int) -> int:
             while parents[place] != place:
-                place = parents[place] = parents[parents[place]]
+                parents[place] = parents[parents[place]]
+                place = parents[place]
             return place
 
         first_with = dict[Hashable, int]()
