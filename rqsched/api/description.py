@@ -218,7 +218,7 @@ class RunDescription:
     instance_id: str
     """The readable id, unique within the schedule."""
     kind: str
-    """`scheduled`, `manual` or `backfill`."""
+    """`scheduled`, `manual`, `backfill` or `after`."""
     occurrence_at: datetime
     """The nominal time of its occurrence."""
     status: str
@@ -301,6 +301,8 @@ class RunDescription:
     """Which worker was the last of them, and what it lacked; None unless it is blocked."""
     upstream_run_uid: str | None = None
     """The run of another schedule whose end started it; None unless its kind is `after`."""
+    upstream_schedule_id: str | None = None
+    """The id of that schedule; None also where that run was pruned."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that its occurrence was moved from: it stands for them, too; usually none."""
     limit: str | None = None
@@ -406,6 +408,7 @@ class RunFields:
     upstream_run_uid = Shown[str | None](
         "The run of another schedule whose end started it; None unless its kind is `after`."
     )
+    upstream_schedule_id = Shown[str | None]("The id of that schedule; None also where that run was pruned.")
     limit = Shown[str | None](
         "The group whose places it needs one of, as it was when the run was made; None needs none."
     )
@@ -422,7 +425,7 @@ class RunFields:
     timeout = Shown[int | None]("Seconds one attempt may take; None is the settings' run timeout.")
     idempotency_key = Shown[str | None]("The key of the trigger that started it, if one was given.")
     backfill_uid = Shown[str | None]("The backfill that started it, if one did.")
-    kind = Shown[str]("`scheduled`, `manual` or `backfill`.")
+    kind = Shown[str]("`scheduled`, `manual`, `backfill` or `after`.")
     attempts = Shown[list[dict[str, Any]]](
         "The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."
     )

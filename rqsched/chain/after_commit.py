@@ -61,7 +61,8 @@ class AfterCommit:
             runtime.follow([replace(change, events=()) for change in found])
             runtime.notifier.dispatch(runtime.notifier.owed(touched), runtime.now())
             runtime.tell(found)
-            follow_ends(runtime, [one for one in found if one.after.followed_at is not None])
+            resumed = [one for one in touched if one.owed_again is not None]
+            follow_ends(runtime, [*resumed, *(one for one in found if one.after.followed_at is not None)])
         except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
             _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 

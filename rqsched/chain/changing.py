@@ -74,7 +74,7 @@ def change(
         decided = commit(runtime, decide, alone=alone, creates=creates)
         runtime.publish(decided.changes)
         for one in decided.changes:
-            if one.after.followed_at is not None:
+            if one.after.followed_at is not None or one.owed_again is not None:
                 follow_ends(runtime, [one])
         return decided.result
     with within.connection() as connection:

@@ -33,10 +33,12 @@ def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: b
     """
     # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
     ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
-    if not ended or runtime.hold.is_on:
+    resumed = [one.after.uid for one in committed if one.owed_again is not None]
+    if not (ended or resumed) or runtime.hold.is_on:
         return
     try:
-        for uid in runtime.database.read(partial(upstream_ends.owed_to, upstream_uids=sorted(ended))):
+        owed = runtime.database.read(partial(upstream_ends.owed_to, upstream_uids=sorted(ended))) if ended else []
+        for uid in [*resumed, *owed]:
             _follow_now(runtime, uid, skip_locked=skip_locked)
     except BackendUnavailableError as error:
         told = "what comes after %d schedules starts later: %s"
@@ -120,6 +122,8 @@ def _follow(
         schedule = locked.get(uid)
         if tried is not None and schedule == tried.after:  # it was written, and the answer lost
             return 1, tried
+        if schedule is None and changes.find(connection, uid) is None:  # it was purged while a run before it ended
+            upstream_ends.forget(connection, uid)
         if schedule is None or (frozen and not is_frozen) or schedule.spec.newer:
             return 0, None
         until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (now, MOST_AT_ONCE)

@@ -163,7 +163,7 @@ class _Question:
     def ended(self, end: UpstreamEnd) -> str:
         """Say which run has ended, and how."""
         upstream = changes.find(self.connection, end.upstream_uid)
-        name = "a schedule that was purged" if upstream is None else upstream.schedule_id
+        name = end.upstream_id or "a schedule that was purged"
         run = None if upstream is None else run_queries.find_run_of(self.connection, upstream.uid, end.run_uid)
         which = f"run #{run.number}" if run is not None else "a run"
         return f"{which} of {name}, which ended on {self.clock(end.ended_at)}: {end.outcome}"

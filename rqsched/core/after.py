@@ -17,7 +17,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
-from rqsched.core.occurrences import COUNT_CAP, Missed, record_missed
+from rqsched.core.occurrences import COUNT_CAP, Missed, Upstream, record_missed
 from rqsched.core.overlap import StartRequest, apply_overlap, refuse
 from rqsched.core.policy import KEEPS_ALL, CatchUp, MissedPolicy
 from rqsched.errors import UpstreamError
@@ -62,9 +62,16 @@ class UpstreamEnd:
     error: str | None = None
     """Why it failed last; None when it did not."""
     followed: str | None = None
-    """What became of it, a `Followed`; None while it waits."""
+    """What became of it, a `Followed`; None while it waits, and `missed` where it waits again after a pause."""
     followed_at: datetime | None = None
     """When that was; None while it waits."""
+    upstream_id: str | None = None
+    """The id of the schedule of the run; None where that is not known any more."""
+
+    @property
+    def upstream(self) -> Upstream:
+        """The run that ended, with the id of its schedule."""
+        return Upstream(self.run_uid, self.upstream_id)
 
 
 class Thaw(NamedTuple):
@@ -128,24 +135,24 @@ def decide_after(
             missed = MissedPolicy.FIRE_ONCE
         fires = [] if thaw.is_missed else _one_of(schedule, fires, missed)
     outcomes = dict.fromkeys((end.run_uid for end in waiting), Followed.MISSED)
-    if late := [(end.ended_at, end.run_uid) for end in waiting if end not in fires]:
+    if late := [(end.ended_at, end.upstream) for end in waiting if end not in fires]:
         _miss(builder, late, policy, fired=fires)
     allowed = schedule.policies.environments
     for end in fires:
         if allowed and env not in allowed:
-            refuse(builder, end.ended_at, "environment", upstream=end.run_uid)
+            refuse(builder, end.ended_at, "environment", upstream=end.upstream)
             outcomes[end.run_uid] = Followed.SKIPPED
             continue
-        outcomes[end.run_uid] = follow(builder, end.run_uid, end.ended_at)
+        outcomes[end.run_uid] = _follow(builder, end)
     return builder.build(), outcomes
 
 
-def follow(builder: ChangeBuilder, run_uid: str, ended_at: datetime) -> Followed:
+def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
     """Put one end to the overlap policy; a schedule that has ended starts nothing."""
     if builder.schedule.has_ended and builder.schedule.remaining != 0:
-        refuse(builder, ended_at, audit.NOT_TRIGGERABLE, upstream=run_uid)
+        refuse(builder, end.ended_at, audit.NOT_TRIGGERABLE, upstream=end.upstream)
         return Followed.SKIPPED
-    start = StartRequest(RunKind.AFTER, ended_at, due_at=ended_at, upstream_run_uid=run_uid)
+    start = StartRequest(RunKind.AFTER, end.ended_at, due_at=end.ended_at, upstream=end.upstream)
     return Followed.SKIPPED if apply_overlap(builder, start).run is None else Followed.STARTED
 
 
@@ -154,21 +161,21 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
     schedule = builder.schedule
     if ends:
         at = schedule.paused_next_run_at
-        known = [] if schedule.missed_run_uid is None or at is None else [(at, schedule.missed_run_uid)]
+        known = [] if schedule.missed_run_uid is None or at is None else [(at, Upstream(schedule.missed_run_uid))]
         # What is known may be the newest: of two ends at once the older may be followed last.
-        *passed, (ended_at, newest) = sorted([*known, *((end.ended_at, end.run_uid) for end in ends)])
+        *passed, (ended_at, newest) = sorted([*known, *((end.ended_at, end.upstream) for end in ends)])
         if passed:
             _miss(builder, passed, MISSED_WHILE_PAUSED)
-        builder.set(missed_run_uid=newest, paused_next_run_at=ended_at)
+        builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=ended_at)
     return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
 
 
 def settle_missed(builder: ChangeBuilder, run_uid: str, ended_at: datetime, mode: CatchUp) -> None:
-    """Follow the newest end of a pause that is over if `mode` catches it up, else record that it was missed."""
+    """Owe the newest end of a pause that is over again if `mode` catches it up, else record that it was missed."""
     if mode is CatchUp.ONCE:
-        follow(builder, run_uid, ended_at)
+        builder.owed_again = (run_uid, ended_at)
     else:
-        _miss(builder, [(ended_at, run_uid)], mode.value)
+        _miss(builder, [(ended_at, Upstream(run_uid))], mode.value)
 
 
 def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolicy) -> Sequence[UpstreamEnd]:
@@ -179,13 +186,14 @@ def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolic
 
 def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
     window = schedule.policies.window
-    return window is None or now - end.ended_at <= window
+    is_caught_up = end.followed == Followed.MISSED  # by whoever resumed it, knowing how old it is
+    return is_caught_up or window is None or now - end.ended_at <= window
 
 
 def _miss(
-    builder: ChangeBuilder, ends: Sequence[tuple[datetime, str]], policy: str, fired: Iterable[UpstreamEnd] = ()
+    builder: ChangeBuilder, ends: Sequence[tuple[datetime, Upstream]], policy: str, fired: Iterable[UpstreamEnd] = ()
 ) -> None:
-    """Record ends that start nothing, each with its run's uid."""
+    """Record ends that start nothing, each with its run."""
     (first, _), (last, newest) = min(ends), max(ends)
     missed = Missed(min(len(ends), COUNT_CAP), len(ends) > COUNT_CAP, first, last)
     record_missed(builder, missed, fired=[end.ended_at for end in fired], policy=policy, upstream=newest)

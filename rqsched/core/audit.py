@@ -91,6 +91,7 @@ _STARTED = frozenset(
         "trigger_number",
         "occurrence_time",
         "upstream_run_id",
+        "upstream_schedule_id",
     }
 )
 _ENDED = frozenset(
@@ -105,12 +106,13 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     UPDATED: _DEFINED | {"changed_fields"},
     TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids", "moved_from"},
     SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"})
-    | {"asked_at", "asked_by", "asked_reason", "upstream_run_id"},
+    | {"asked_at", "asked_by", "asked_reason", "upstream_run_id", "upstream_schedule_id"},
     SKIPS_SET: frozenset({"occurrences", "reason", "next_fire_at"}),
     DELETED: frozenset({"reason", "deleted_at", "dropped_buffered"}),
     BUFFERED: _STARTED | {"buffer_depth", "blocking_run_id"},
     FIRE_FAILED: frozenset({"error", "fire_failures", "retry_at", "occurrence_time"}),
-    MISSED: frozenset({"count", "count_capped", "first", "last", "fired", "policy", "upstream_run_id"}),
+    MISSED: frozenset({"count", "count_capped", "first", "last", "fired", "policy"})
+    | {"upstream_run_id", "upstream_schedule_id"},
     EXCLUDED: frozenset({"count", "count_capped", "first", "last"}),
     CALENDAR_CHANGED: frozenset({"calendar", "revision", "changed_by", "next_fire_at"}),
     COMPLETED: frozenset({"reason", "completed_at", "dropped_buffered"}),

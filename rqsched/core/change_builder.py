@@ -24,6 +24,7 @@ _NAMING = {
     "workflow_run_id": "uid",
     "occurrence_time": "occurrence_at",
     "upstream_run_id": "upstream_run_uid",
+    "upstream_schedule_id": "upstream_schedule_id",
     "attempt": "attempt",
 }
 """The keys by which an event names a run, and the run's fields."""
@@ -54,6 +55,8 @@ class ChangeBuilder:
         """Whether every run that waits for its next attempt is cancelled."""
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
+        self.owed_again: tuple[str, datetime] | None = None
+        """Which run before it, and when it ended, is owed to the schedule again."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
@@ -188,7 +191,7 @@ class ChangeBuilder:
             operation=operation,
         )
         drops = self._drops_buffer, self.drops_retries
-        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self.dead_letters))
+        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self.dead_letters), self.owed_again)
 
 
 _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
@@ -228,4 +231,5 @@ def combined(first: Change, second: Change) -> Change:
         first.drops_buffer or second.drops_buffer,
         first.drops_retries or second.drops_retries,
         (*first.dead_letters, *second.dead_letters),
+        second.owed_again or first.owed_again,
     )

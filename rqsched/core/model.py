@@ -701,8 +701,11 @@ class Run:
     traceparent: str | None = None
     """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
     traced."""
-    place_in_line: int | None = None
+    place_in_line: int | None = field(default=None, compare=False)
     """No column: its place in its group's line, from 1, where it was read to be shown; None unless it is in line."""
+
+    upstream_schedule_id: str | None = field(default=None, compare=False)
+    """No column: the id of the schedule of `upstream_run_uid`, where that was read to be shown, or starts it now."""
 
     @property
     def limit(self) -> str | None:
@@ -807,6 +810,8 @@ class Change:
     """Every retrying run of the schedule is cancelled."""
     dead_letters: tuple[str, ...] = ()
     """The uids of the failed runs that are kept among the dead letters."""
+    owed_again: tuple[str, datetime] | None = None
+    """The run before it whose end, at that instant, it missed while it was paused and now catches up; None: none."""
 
     @property
     def is_empty(self) -> bool:

@@ -113,6 +113,15 @@ class Missed:
     """The nominal time of the newest occurrence that passed, fired or not."""
 
 
+class Upstream(NamedTuple):
+    """A run whose end is followed."""
+
+    run_uid: str
+    """Its uid."""
+    schedule_id: str | None = None
+    """The id of its schedule; None where that is not known any more."""
+
+
 class DueOccurrences(NamedTuple):
     """The passed occurrences of one schedule, classified."""
 
@@ -189,7 +198,7 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
 
 
 def record_missed(
-    builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: str | None = None
+    builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: Upstream | None = None
 ) -> None:
     """Count occurrences that passed without a fire, in one event; `fired` are those that fire in their place.
 
@@ -204,7 +213,8 @@ def record_missed(
         last=missed.last,
         fired=[iso_utc(nominal) for nominal in fired] or None,
         policy=policy,
-        upstream_run_id=upstream,
+        upstream_run_id=upstream and upstream.run_uid,
+        upstream_schedule_id=upstream and upstream.schedule_id,
     )
 
 
@@ -266,7 +276,7 @@ def skip(
     *,
     blocking: str | None = None,
     asked: Skips | None = None,
-    upstream: str | None = None,
+    upstream: Upstream | None = None,
 ) -> None:
     """Record that an occurrence, a trigger or the end of an `upstream` run starts nothing.
 
@@ -281,7 +291,8 @@ def skip(
         last_skipped_at=builder.now,
         occurrence_time=occurrence_at,
         blocking_run_id=blocking,
-        upstream_run_id=upstream,
+        upstream_run_id=upstream and upstream.run_uid,
+        upstream_schedule_id=upstream and upstream.schedule_id,
         asked_at=asked and asked.asked_at,
         asked_by=asked and asked.by,
         asked_reason=asked and asked.reason,

@@ -20,7 +20,7 @@ from rqsched.core.ids import (
     manual_instance_id,
 )
 from rqsched.core.model import Run, RunKind, RunStatus, Schedule, dump_instants, dumps
-from rqsched.core.occurrences import skip
+from rqsched.core.occurrences import Upstream, skip
 from rqsched.core.policy import BUFFERING, REPLACING, OverlapPolicy
 from rqsched.core.schedule_endings import complete_if_over, end_if_exhausted
 
@@ -42,7 +42,7 @@ class StartRequest(NamedTuple):
     """The backfill that asks; None for every other kind."""
     due_at: datetime | None = None
     """When it was to start, for its lateness."""
-    upstream_run_uid: str | None = None
+    upstream: Upstream | None = None
     """The run whose end asks; None for every other kind."""
     nominals: tuple[datetime, ...] = ()
     """The nominal instants that it stands for; none: the occurrence itself."""
@@ -80,7 +80,7 @@ def refuse(
     reason: str,
     *,
     blocking: str | None = None,
-    upstream: str | None = None,
+    upstream: Upstream | None = None,
 ) -> StartResult:
     """Skip an occurrence, a trigger or the end of an `upstream` run and return that."""
     skip(builder, occurrence_at, reason, blocking=blocking, upstream=upstream)
@@ -89,7 +89,7 @@ def refuse(
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
-    upstream = request.upstream_run_uid
+    upstream = request.upstream
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED, upstream=upstream)
     policies = builder.schedule.policies
@@ -267,7 +267,8 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
         idempotency_key=request.idempotency_key,
         backfill_uid=request.backfill_uid,
         limit_group=schedule.limit_group,
-        upstream_run_uid=request.upstream_run_uid,
+        upstream_run_uid=request.upstream and request.upstream.run_uid,
+        upstream_schedule_id=request.upstream and request.upstream.schedule_id,
         nominals=dump_instants(request.nominals) if request.nominals else None,
         traceparent=None if builder.context is None else builder.context.traceparent,
     )
@@ -278,8 +279,8 @@ def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPoli
 def _instance_id(schedule_id: str, request: StartRequest, uid: str) -> str:
     if request.kind is RunKind.MANUAL:
         return manual_instance_id(schedule_id, uid)
-    if request.upstream_run_uid is not None:
-        return after_instance_id(schedule_id, request.upstream_run_uid)
+    if request.upstream is not None:
+        return after_instance_id(schedule_id, request.upstream.run_uid)
     if request.kind is RunKind.BACKFILL:
         return backfill_instance_id(schedule_id, request.occurrence_at)
     return live_instance_id(schedule_id, request.occurrence_at)

@@ -31,7 +31,7 @@ Columns = Mapping[str, Sequence[Any]]
 """Column names, and of each as many values as there are rows."""
 _State = TypeVar("_State", Definition, Schedule, Run)
 _SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name not in {"definition", "contents"})
-_RUN = tuple(field.name for field in fields(Run) if field.name != "place_in_line")
+_RUN = tuple(field.name for field in fields(Run) if field.name not in {"place_in_line", "upstream_schedule_id"})
 _DECLARED = frozenset(DEFINITION)
 _ALL = (*DEFINITION, *_SCHEDULE)
 _STATUS_AT = _SCHEDULE.index("status")

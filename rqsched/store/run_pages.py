@@ -21,10 +21,9 @@ from rqsched.core.model import BLOCKED, UNFINISHED, Run, RunStatus
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError
 from rqsched.store.database import Database
-from rqsched.store.limits import with_places
 from rqsched.store.pages import bound_to, cut_to_size, malformed_cursor, read_cursor, write_cursor
 from rqsched.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
-from rqsched.store.run_queries import is_one_of
+from rqsched.store.run_queries import is_one_of, to_show
 from rqsched.store.tables import (
     HAS_FAILED,
     IS_DELETED,
@@ -131,17 +130,17 @@ def search_runs(
         items += [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
         if len(items) > limit or cut is not None:
             items = items[:limit]
-            return FoundRuns(_placed(connection, items), walk.cursor_at(items[-1][1]), is_cut=False)
+            return FoundRuns(_shown(connection, items), walk.cursor_at(items[-1][1]), is_cut=False)
         if last is not None:
             following = None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
             break
         following = walk.following
-    return FoundRuns(_placed(connection, items), following, is_cut=following is not None)
+    return FoundRuns(_shown(connection, items), following, is_cut=following is not None)
 
 
-def _placed(connection: Connection, items: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
-    placed = with_places(connection, [run for _, run in items])
-    return [(name, run) for (name, _), run in zip(items, placed, strict=True)]
+def _shown(connection: Connection, items: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
+    shown = to_show(connection, [run for _, run in items])
+    return [(name, run) for (name, _), run in zip(items, shown, strict=True)]
 
 
 def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:

@@ -50,6 +50,7 @@ from rqsched.store.tables import (
     schedules,
     targets,
 )
+from rqsched.store.upstream_ends import with_upstreams
 
 
 def list_runs(
@@ -81,8 +82,13 @@ def list_runs(
             raise malformed_cursor()
         statement = statement.where(runs.c.number < int(cursor))
     statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
-    found = with_places(connection, [to_run(row) for row in connection.execute(statement)])
+    found = to_show(connection, [to_run(row) for row in connection.execute(statement)])
     return page_of(found, limit, lambda run: str(run.number), cut)
+
+
+def to_show(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs with what is shown of them and is read of other rows: those that need it cost a query more."""
+    return with_upstreams(connection, with_places(connection, found))
 
 
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
@@ -100,7 +106,7 @@ def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
     is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
     is_there = sa.select(schedules.c.uid).where(*is_parent).exists()
     row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid.upper(), is_there)).first()
-    return None if row is None else with_places(connection, [to_run(row)])[0]
+    return None if row is None else to_show(connection, [to_run(row)])[0]
 
 
 def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
@@ -119,7 +125,7 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
     if run.isascii() and run.isdigit() and len(run) <= 18:
         by_name = runs.c.number == int(run)
     row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
-    return None if row is None else with_places(connection, [to_run(row)])[0]
+    return None if row is None else to_show(connection, [to_run(row)])[0]
 
 
 class FailedRuns(NamedTuple):

@@ -610,6 +610,7 @@ upstream_ends = sa.Table(
     _text("error"),
     sa.Column("followed", sa.String(16)),
     sa.Column("followed_at", Instant),
+    sa.Column("upstream_id", Name),
     sqlite_with_rowid=False,
 )
 """Ends of runs for the schedules that come after theirs: what is owed to those, and what became of it."""

@@ -45,9 +45,12 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 def record(connection: Connection, changes: Sequence[Change]) -> None:
     """Write what Changes of locked schedules owe to those that come after them, before the Changes are written.
 
-    An end that was written once, of a run that was tried again since, stays as it is.
+    An end that was written once, of a run that was tried again since, stays as it is. What a resume catches up is owed
+    to the schedule itself again.
     """
     for change in changes:
+        if change.owed_again is not None:
+            _owe_again(connection, change.after, *change.owed_again)
         if change.after.followed_at is None:
             continue
         ended = ended_runs(change)
@@ -55,6 +58,15 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
             ended += _retrying(connection, change)
         if ended:
             _record(connection, change.after, ended)
+
+
+def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_at: datetime) -> None:
+    """Let an end that was missed during a pause wait again; one that was pruned meanwhile, of a run that nobody has."""
+    again = {"due_at": schedule.updated_at, "followed": Followed.MISSED.value, "followed_at": None}
+    key = {"run_uid": run_uid, "schedule_uid": schedule.uid}
+    known = {"upstream_uid": "", "outcome": "ended", "ended_at": ended_at}
+    insert = dialect_of(connection).insert(upstream_ends).values(key | known | again)
+    connection.execute(insert.on_conflict_do_update(index_elements=[*key], set_=again))
 
 
 def _retrying(connection: Connection, change: Change) -> list[Run]:
@@ -73,7 +85,17 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
         forgotten = sa.update(schedules).where(schedules.c.uid == upstream.uid)
         connection.execute(forgotten.values(followed_at=None))
     rows = [
-        asdict(UpstreamEnd(run.uid, uid, upstream.uid, run.shown_status, run.ended_at, run.ended_at))
+        asdict(
+            UpstreamEnd(
+                run.uid,
+                uid,
+                upstream.uid,
+                run.shown_status,
+                run.ended_at,
+                run.ended_at,
+                upstream_id=upstream.schedule_id,
+            )
+        )
         for run in ended
         for uid, on in after.items()
         if run.ended_at is not None and on is not None and counts_for(on, run.status)
@@ -157,11 +179,25 @@ def before(connection: Connection, run: Run) -> Linked | None:
 def after(connection: Connection, run: Run) -> list[Linked]:
     """Read what came after the end of a run."""
     is_started = (runs.c.upstream_run_uid == upstream_ends.c.run_uid) & (runs.c.schedule_uid == schedules.c.uid)
-    said = sa.func.coalesce(upstream_ends.c.followed, "owed")
+    said = sa.case((IS_OWED, "owed"), else_=upstream_ends.c.followed)
     found = sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, sa.func.coalesce(runs.c.status, said))
     found = found.select_from(upstream_ends).join(schedules, schedules.c.uid == upstream_ends.c.schedule_uid)
     found = found.join(runs, is_started, isouter=True).where(upstream_ends.c.run_uid == run.uid)
     return [Linked(*row) for row in connection.execute(found.order_by(schedules.c.schedule_id))]
+
+
+def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs, those of kind `after` with the id of the schedule before; asks nothing where none is.
+
+    Where the run before was pruned, its schedule's id is not known any more.
+    """
+    uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
+    if not uids:
+        return found
+    is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
+    rows = connection.execute(sa.select(upstream_ends.c.run_uid, upstream_ends.c.upstream_id).where(is_one))
+    ids = {row.run_uid: row.upstream_id for row in rows}
+    return [changed(run, upstream_schedule_id=ids.get(run.upstream_run_uid)) for run in found]
 
 
 def downstream_of(connection: Connection, schedule: Schedule, limit: int) -> list[str]:
@@ -178,6 +214,11 @@ def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[
         is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
         moved = sa.update(upstream_ends).where(upstream_ends.c.schedule_uid == schedule_uid, is_one, IS_OWED)
         connection.execute(moved.values(followed=followed.value, followed_at=now, due_at=None, error=None))
+
+
+def forget(connection: Connection, schedule_uid: str) -> None:
+    """Delete what is owed to a schedule that was purged."""
+    connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.schedule_uid == schedule_uid))
 
 
 def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]], error: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -18,8 +19,9 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleNotFoundError, UpstreamError
 from rqsched.spec.members import ENDS
-from rqsched.store import upstream_ends
+from rqsched.store import tables, upstream_ends
 from rqsched.store.database import Patience
+from rqsched.store.rows import columns_of, insert_rows
 from tests.support.damage import set_columns
 from tests.support.env import (
     HOUR,
@@ -65,7 +67,10 @@ def test_a_success_starts_one_run_of_the_schedule_after_it(any_env: Env) -> None
     assert (run.status, run.kind, run.state.upstream_run_uid) == ("succeeded", "after", upstream.uid)
     assert run.occurrence_at == upstream.ended_at
     assert run.instance_id == f"schedule:report:after:{upstream.uid.lower()}"
-    assert last(report, "Triggered")["upstream_run_id"] == upstream.uid
+    told = last(report, "Triggered")
+    assert (told["upstream_run_id"], told["upstream_schedule_id"]) == (upstream.uid, "nightly")
+    assert [one.upstream_schedule_id for one in (run, run.refresh(), report.run(run.uid))] == ["nightly"] * 3
+    assert upstream.refresh().upstream_schedule_id is None
     env.recover()
     assert len(all_runs(report)) == env.state(report).run_count == 1
     assert report.refresh().status == "active"
@@ -301,6 +306,86 @@ def test_a_pause_leaves_one_missed_run_which_a_resume_may_catch_up(any_env: Env,
     assert len(all_runs(report)) == len(found) + 1
 
 
+def missed_by_a_pause(env: Env, **options: Any) -> ScheduleHandle:
+    """A schedule that is paused, and of which one run is missed."""
+    nightly, report = pair(env, **options)
+    report.pause()
+    env.run_next(nightly)
+    return report
+
+
+@pytest.mark.every_database
+def test_a_resume_that_catches_up_starts_nothing_in_another_environment(any_env: Env) -> None:
+    report = missed_by_a_pause(any_env, environments=["production"])
+    report.resume(catch_up="once")
+    assert all_runs(report) == []
+    assert last(report, "TriggerSkipped")["reason"] == "environment"
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize(("missed", "count"), [(None, 1), ("none", 0)])
+def test_what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw(
+    any_env: Env, missed: Any, count: int
+) -> None:
+    env = any_env
+    report = missed_by_a_pause(env)
+    env.scheduler.freeze("it moves")
+    report.resume(catch_up="once")
+    env.advance(MINUTE)
+    env.recover()
+    assert (report.refresh().status, all_runs(report), env.state(report).missed_count) == ("active", [], 0)
+    env.scheduler.thaw(missed=missed)
+    assert (len(all_runs(report)), env.state(report).missed_count) == (count, 1 - count)
+
+
+def test_what_a_resume_catches_up_may_be_older_than_the_window(env: Env) -> None:
+    report = missed_by_a_pause(env, catch_up_window=MINUTE)
+    env.advance(HOUR)
+    report.resume(catch_up="once")
+    assert len(all_runs(report)) == 1
+
+
+@pytest.mark.every_database
+def test_a_resume_catches_up_after_the_run_before_was_pruned_and_its_schedule_purged(any_env: Env) -> None:
+    env = any_env
+    report = missed_by_a_pause(env)
+    upstream = env.scheduler.get("nightly")
+    upstream.delete(purge=True)
+    report.resume(catch_up="once")
+    (run,) = all_runs(report)
+    assert run.kind == "after"
+    assert run.upstream_schedule_id is None
+
+
+def test_a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit(env: Env) -> None:
+    report = missed_by_a_pause(env)
+    with env.runtime.database.engine.begin() as connection:
+        report.resume(catch_up="once", connection=connection)
+        assert all_runs(report) == []
+    assert len(all_runs(report)) == 1
+
+
+@pytest.mark.every_database
+def test_what_is_owed_to_a_purged_schedule_is_removed(any_env: Env) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    claim = env.claim(env.fire_next(nightly))
+    write_end(env.runtime, claim, SUCCESS, patience=BRIEF)
+    uid = report.uid
+    with env.runtime.database.engine.begin() as connection:  # as when the end is written while it is purged
+        owed = upstream_ends.read_owed(connection, uid, None, 9)
+    report.delete(purge=True)
+    with env.runtime.database.engine.begin() as connection:
+        insert_rows(connection, tables.upstream_ends, columns_of([asdict(one) for one in owed]))
+
+    env.advance(SECOND)
+    env.recover()
+
+    with env.runtime.database.engine.begin() as connection:
+        assert len(owed) == 1
+        assert upstream_ends.read_owed(connection, uid, None, 9) == []
+
+
 def test_a_pause_that_ends_by_deletion_leaves_what_it_missed_as_missed(env: Env) -> None:
     nightly, report = pair(env)
     report.pause()
@@ -373,7 +458,7 @@ def test_a_run_that_is_in_its_way_is_told(env: Env) -> None:
     env.execute(run)
     skipped = last(report, "TriggerSkipped")
     assert (skipped["reason"], skipped["blocking_run_id"]) == ("overlap_policy_skip", blocking.uid)
-    assert skipped["upstream_run_id"] == run.uid
+    assert (skipped["upstream_run_id"], skipped["upstream_schedule_id"]) == (run.uid, "nightly")
 
 
 def test_an_end_that_is_later_than_the_window_is_missed(env: Env) -> None:

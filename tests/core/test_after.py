@@ -107,18 +107,23 @@ def test_each_end_has_one_outcome_and_the_events_say_the_same(
 def test_a_pause_leaves_at_most_one_run_whatever_came_meanwhile(
     first: Sequence[UpstreamEnd], second: Sequence[UpstreamEnd], mode: CatchUp
 ) -> None:
-    schedule = lifecycle.decide_pause(after(), now=NOON).after
+    schedule = lifecycle.decide_pause(after(catch_up_window=SECOND), now=NOON).after
     told = Counter[str]()
     for ends in (first, second):
         change, _ = decide_after(schedule, [], ends, now=NOON + HOUR)
         told, schedule = told + recorded(change), change.after
     resumed = lifecycle.decide_resume(schedule, [], now=NOON + HOUR, catch_up=mode)
     told += recorded(resumed)
-    total = len(first) + len(second)
-    starts = int(total > 0 and mode is CatchUp.ONCE)
+    newest = max((*first, *second), key=lambda one: (one.ended_at, one.run_uid), default=None)
+    total, starts = len(first) + len(second), int(newest is not None and mode is CatchUp.ONCE)
+    assert resumed.new_runs == ()
+    if resumed.owed_again is not None and newest is not None:
+        assert resumed.owed_again == (newest.run_uid, newest.ended_at)
+        again = replace(newest, due_at=NOON + HOUR, followed=Followed.MISSED.value)
+        caught_up, _ = decide_after(resumed.after, [], [again], now=NOON + HOUR)
+        assert [one.occurrence_at for one in caught_up.new_runs] == [newest.ended_at]
+        told += recorded(caught_up)
     assert (told["started"], told["missed"], told["skipped"]) == (starts, total - starts, 0)
-    newest = max([one.ended_at for one in (*first, *second)], default=None)
-    assert [one.occurrence_at for one in resumed.new_runs] == [newest] * starts
     assert resumed.after.missed_run_uid is None
     assert resumed.after.status is ScheduleStatus.ACTIVE
 

@@ -86,7 +86,8 @@ def every_event() -> list[Event]:
     ann = CommandContext(principal="ann")
     after = active(After("nightly"), policies=Policies(catch_up_window=HOUR))
     ends = [
-        UpstreamEnd(uid, IDENTITY.uid, "U", "succeeded", at, at) for uid, at in (("A", NOON), ("B", NOON + 3 * HOUR))
+        UpstreamEnd(uid, IDENTITY.uid, "U", "succeeded", at, at, upstream_id="nightly")
+        for uid, at in (("A", NOON), ("B", NOON + 3 * HOUR))
     ]
     busy = active(After("nightly"), policies=Policies(overlap=OverlapPolicy.BUFFER_ALL))
     skipping = lifecycle.decide_skip_next(hourly, 1, now=NOON, reason="the bank is away", context=ann)
@@ -157,7 +158,8 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
         "SchedulePaused": {"until", "catch_up"},
         "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
-        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "upstream_run_id", "moved_from"},
+        "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "moved_from"}
+        | {"upstream_run_id", "upstream_schedule_id"},
         "ScheduleTriggerSkipped": {
             "occurrence_time",
             "blocking_run_id",
@@ -165,6 +167,7 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
             "asked_by",
             "asked_reason",
             "upstream_run_id",
+            "upstream_schedule_id",
         },
         "ScheduleDeleted": {"dropped_buffered"},
     }

@@ -57,7 +57,7 @@ def test_a_run_says_what_it_came_after_and_the_client_shows_it(web: Web, nightly
     made = client.create("report", "note", After("nightly"))
     upstream = web.env.run_next(nightly)
     (run,) = made.runs().items
-    assert (run.kind, run.upstream_run_uid) == ("after", upstream.uid)
+    assert (run.kind, run.upstream_run_uid, run.upstream_schedule_id) == ("after", upstream.uid, "nightly")
     assert web.get(at(operation="why/")).json()["answer"] in {"ran", "waits"}
     nightly.delete()
     assert web.get(at()).json()["warnings"] == ["it comes after nightly, which is not there any more"]

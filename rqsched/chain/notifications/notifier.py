@@ -60,7 +60,7 @@ class Notifier:
     def write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write Changes and what they owe, in the caller's transaction."""
         for change in changes:
-            if change.after.followed_at is not None:
+            if change.after.followed_at is not None or change.owed_again is not None:
                 upstream_ends.record(connection, changes)
                 break
         store.write(connection, changes)

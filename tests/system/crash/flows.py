@@ -807,6 +807,11 @@ AFTER = [
         of_report(lambda h: h.delete()),
         is_atomic=False,
     ),
-    Flow("resume after an end", missed_while_paused, lambda env: env.scheduler.get("later").resume("once")),
+    Flow(
+        "resume after an end",
+        missed_while_paused,
+        lambda env: env.scheduler.get("later").resume("once"),
+        is_atomic=False,
+    ),
 ]  # fmt: skip
 FLOWS = [*OWNER, *OVERLAPS, *CHAIN, *RUNS, *AFTER, *RETRIES_ON_REQUEST, *BLOCKED, *NOTIFICATIONS, *LIMITS, *RECOVER]

@@ -24,7 +24,21 @@ from tests.support.invariants import SOON, check_invariants
 from tests.support.sizes import IS_PROOF
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.env import CrashEnv
-from tests.system.crash.flows import FIRST, FLOWS, START, Flow, execute, fire, late, made, of_report, popped, report
+from tests.system.crash.flows import (
+    FIRST,
+    FLOWS,
+    START,
+    Flow,
+    execute,
+    fire,
+    late,
+    made,
+    missed_while_paused,
+    of_report,
+    owed,
+    popped,
+    report,
+)
 from tests.system.crash.workflows import executed, fenced
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -53,6 +67,20 @@ def fail_with_a_long_backoff(env: CrashEnv) -> None:
     execute(env)
 
 
+def freeze_and_thaw(env: CrashEnv) -> None:
+    env.scheduler.freeze()
+    env.scheduler.recover()
+    env.scheduler.thaw()
+    env.work()
+
+
+def catch_up_and_thaw(env: CrashEnv) -> None:
+    env.scheduler.freeze()
+    env.scheduler.get("later").resume("once")
+    env.scheduler.thaw()
+    env.work()
+
+
 FAR_AHEAD = [
     Flow("update to yearly", made(), fire_and_move_to_next_year),
     Flow("update to yearly what is late", late(), YEARLY),
@@ -60,7 +88,12 @@ FAR_AHEAD = [
     Flow("a retry is put off to next week", popped(fails=1), fail_with_a_long_backoff),
 ]
 """Redis then holds links that are due long after, under names that SQL will give again."""
-CASES = [flow for flow in [*FAR_AHEAD, *CALLER_TRANSACTION, *FLOWS] if IS_PROOF or not flow.is_long]
+OWING = [
+    Flow("what was owed in a frozen namespace starts at the thaw", owed, freeze_and_thaw),
+    Flow("what a resume catches up in a frozen namespace starts at the thaw", missed_while_paused, catch_up_and_thaw),
+]
+"""An end is owed again that has started something, and of that Redis has the job."""
+CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_PROOF or not flow.is_long]
 
 
 @pytest.fixture

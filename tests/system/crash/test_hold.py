@@ -26,6 +26,8 @@ from tests.system.crash.flows import (
     execute,
     fire_plainly,
     late,
+    missed_while_paused,
+    owed,
     popped,
     taken_by_rq,
     waiting,
@@ -48,11 +50,19 @@ def held(env: CrashEnv) -> None:
     env.scheduler.hold()
 
 
+def held_and_owed(env: CrashEnv) -> None:
+    """A run has ended, what comes after it has not started, and everything is held."""
+    owed(env)
+    env.scheduler.hold()
+
+
 HOLD = Flow("hold", late(), lambda env: env.scheduler.hold("restore"))
 FLOWS = (
     HOLD,
     Flow("release", held, lambda env: env.scheduler.release()),
     Flow("miss and cancel", held, lambda env: env.scheduler.release(missed=True, cancel_pending=True)),
+    Flow("release what is owed", held_and_owed, lambda env: env.scheduler.release()),
+    Flow("miss what is owed and release", held_and_owed, lambda env: env.scheduler.release(missed=True)),
 )
 
 
@@ -62,11 +72,20 @@ def frozen(env: CrashEnv) -> None:
     env.scheduler.freeze()
 
 
+def frozen_and_owed(env: CrashEnv) -> None:
+    """The same of a namespace that is frozen, where a resume has caught up what a pause missed, too."""
+    missed_while_paused(env)
+    env.scheduler.freeze()
+    env.scheduler.get("later").resume("once")
+
+
 FREEZE = Flow("freeze", late(), lambda env: env.scheduler.freeze("it moves"))
 OF_NAMESPACE = (
     FREEZE,
     Flow("thaw", frozen, lambda env: env.scheduler.thaw()),
     Flow("fire all and thaw", frozen, lambda env: env.scheduler.thaw(missed="all")),
+    Flow("thaw what is owed", frozen_and_owed, lambda env: env.scheduler.thaw()),
+    Flow("miss what is owed and thaw", frozen_and_owed, lambda env: env.scheduler.thaw(missed="none")),
     Flow("miss, cancel and thaw", frozen, lambda env: env.scheduler.thaw(missed="none", cancel_pending=True)),
 )
 

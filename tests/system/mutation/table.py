@@ -1821,6 +1821,21 @@ AFTER = (
         _AFTER + "a_schedule_that_is_created_again_is_still_come_after[postgres]",
     ),
     _edit(
+        "what a resume catches up of a pause is owed to nobody",
+        "chain/notifications/notifier.py",
+        " or change.owed_again is not None",
+        "",
+        _AFTER + "what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw[sqlite-None-1]",
+        _AFTER + "a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit",
+    ),
+    _edit(
+        "what is owed to a purged schedule stays",
+        "chain/following.py",
+        "            upstream_ends.forget(connection, uid)\n",
+        "            pass\n",
+        _AFTER + "what_is_owed_to_a_purged_schedule_is_removed[sqlite]",
+    ),
+    _edit(
         "what comes after starts in a frozen namespace",
         "chain/following.py",
         "(frozen and not is_frozen)",

@@ -221,6 +221,7 @@ def _create_upstream_ends() -> None:
         sa.Column("error", sa.Text),
         sa.Column("followed", sa.String(16)),
         sa.Column("followed_at", INSTANT),
+        sa.Column("upstream_id", sa.String(255)),
         sa.PrimaryKeyConstraint("run_uid", "schedule_uid", name=op.f("pk_rqsched_upstream_ends")),
         sqlite_with_rowid=False,
     )
