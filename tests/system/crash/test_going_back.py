@@ -92,7 +92,7 @@ OWING = [
     Flow("what was owed in a frozen namespace starts at the thaw", owed, freeze_and_thaw),
     Flow("what a resume catches up in a frozen namespace starts at the thaw", missed_while_paused, catch_up_and_thaw),
 ]
-"""An end is owed again that has started something, and of that Redis has the job."""
+"""An end is owed again that has started something, whose job Redis has."""
 CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_PROOF or not flow.is_long]
 
 
@@ -121,6 +121,8 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
         put_back(env, file, copies[number])
         env.restore_beside_sql(after)
         try:
+            if env.scheduler.frozen():  # as it was then: somebody thaws it again
+                env.scheduler.thaw()
             live_on(env)
         except AssertionError as error:
             raise AssertionError(f"flow {flow.name!r} at commit {number} of {len(copies)}:\n{error}") from error
