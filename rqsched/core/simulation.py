@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
-from rqsched.core.after import UpstreamEnd, counts_for, decide_after, ended_runs
+from rqsched.core.after import Followed, UpstreamEnd, counts_for, decide_after, ended_runs
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
@@ -424,7 +424,7 @@ class _Course:
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
         """Take over what was decided, and at once what comes after the runs that end in it, one chain after another."""
         self._take(state, change, now)
-        owed = _owed(state, change) if state.followers else []
+        owed = _owed(state, change) if state.followers or change.owed_again else []
         while owed:
             follower, ends = owed.pop()
             if follower.schedule.is_active:
@@ -528,7 +528,11 @@ class _Course:
 
 def _owed(state: _State, change: Change) -> list[tuple[_State, list[UpstreamEnd]]]:
     """Return what comes after the runs that end in a Change, each with the ends that count; the last starts first."""
-    found, ended = [], ended_runs(change)
+    found, ended = list[tuple[_State, list[UpstreamEnd]]](), ended_runs(change)
+    if change.owed_again is not None:  # a pause is over, and the newest end that it missed is caught up
+        run_uid, ended_at = change.owed_again
+        again = UpstreamEnd(run_uid, state.schedule.uid, "", "", ended_at, None, followed=Followed.MISSED.value)
+        found.append((state, [again]))
     for follower, on in state.followers if ended else ():
         ends = [
             UpstreamEnd(run.uid, follower.schedule.uid, run.schedule_uid, run.shown_status, run.ended_at, None)
