@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -38,14 +39,15 @@ from tests.support.env import (
 )
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.sql import statements
+from tests.support.sql import statements, wait_for_a_lock
 
 SUCCESS, BRIEF = AttemptResult(AttemptOutcome.SUCCEEDED), Patience(total=MINUTE)
 
 
 @pytest.fixture(autouse=True)
 def _invariants(request: pytest.FixtureRequest) -> Iterator[None]:
-    env: Env = request.getfixturevalue("any_env" if "any_env" in request.fixturenames else "env")
+    given = [name for name in ("any_env", "postgres_env") if name in request.fixturenames]
+    env: Env = request.getfixturevalue(*given or ["env"])
     yield
     env.recover()
     check_invariants(env.runtime)
@@ -271,6 +273,20 @@ def test_a_circle_is_refused_and_named(any_env: Env) -> None:
     with pytest.raises(UpstreamError, match="a after c after b after a"):
         env.create("a", After("c"))
     assert {one.schedule_id for one in env.scheduler.iter()} == {"b", "c"}
+
+
+def test_circle_is_not_closed_by_two_changes_at_once_that_name_no_schedule_in_common(postgres_env: Env) -> None:
+    env = postgres_env
+    first, third = env.create("a"), env.create("c")
+    env.create("b", After("c"))
+    env.create("d", After("a"))
+    with ThreadPoolExecutor(1) as threads:
+        with env.runtime.database.engine.begin() as other:
+            first.update(spec=After("b"), connection=other)
+            closing = threads.submit(third.update, spec=After("d"))
+            wait_for_a_lock(env.runtime.database)
+        with pytest.raises(UpstreamError, match="circle"):
+            closing.result()
 
 
 def test_the_order_in_a_set_that_is_synced_does_not_matter(any_env: Env) -> None:

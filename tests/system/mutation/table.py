@@ -1730,7 +1730,6 @@ TRACES = (
 
 _AFTER = _CHAIN + "after.py::test_"
 _PURE_AFTER = "tests/core/test_after.py::test_"
-_RING = "tests/system/concurrency/test_after.py::test_"
 AFTER = (
     _edit(
         "the end of a run is written without what it owes to the schedules after it",
@@ -1803,7 +1802,7 @@ AFTER = (
         "chain/upstreams.py",
         "        system_queries.lock_upstreams(connection, namespace)\n",
         "        pass\n",
-        _RING + "of_a_ring_that_many_close_at_once_one_edge_is_refused[postgres]",
+        _AFTER + "circle_is_not_closed_by_two_changes_at_once_that_name_no_schedule_in_common",
     ),
     _edit(
         "a circle that leads over three is not seen",
