@@ -46,8 +46,8 @@ SUCCESS, BRIEF = AttemptResult(AttemptOutcome.SUCCEEDED), Patience(total=MINUTE)
 
 @pytest.fixture(autouse=True)
 def _invariants(request: pytest.FixtureRequest) -> Iterator[None]:
-    given = [name for name in ("any_env", "postgres_env") if name in request.fixturenames]
-    env: Env = request.getfixturevalue(*given or ["env"])
+    given = (name for name in ("any_env", "postgres_env") if name in request.fixturenames)
+    env: Env = request.getfixturevalue(next(given, "env"))
     yield
     env.recover()
     check_invariants(env.runtime)
