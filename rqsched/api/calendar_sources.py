@@ -29,6 +29,17 @@ _OF_DAYS = {"DAILY", "WEEKLY", "MONTHLY", "YEARLY"}
 _OF_TIMES = {"BYHOUR", "BYMINUTE", "BYSECOND"}
 
 
+class LeftOut(NamedTuple):
+    """An event that a calendar cannot hold."""
+
+    summary: str
+    """What its file calls it, the first 100 characters."""
+    starts: str
+    """When it begins, as its file says: a date or an instant; empty where it does not say."""
+    why: str
+    """`a time of day`, `cancelled`, `repeats within a day` or `no start`."""
+
+
 class FoundDays(NamedTuple):
     """What a calendar of others holds, as `scheduler.calendars.set` takes it."""
 
@@ -36,8 +47,8 @@ class FoundDays(NamedTuple):
     """Dates and ranges of dates."""
     reaches: date
     """The last day about which it says anything."""
-    left_out: int = 0
-    """Events that are no whole days: with a time of day, or of a form that cannot be followed."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Events that are no whole days, in the order of the file."""
     is_cut: bool = False
     """Whether recurrences go on after `reaches`."""
 
@@ -60,7 +71,8 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
         raise InvalidInputError("file", f"is not iCalendar ({_plain(error)}); give a file in that format") from None
     if len(events) > MAX_EVENTS:
         raise InvalidInputError("file", f"holds more than {MAX_EVENTS} events; give several files")
-    whole = [event for event in events if _is_whole_days(event)]
+    whole = [event for event in events if not _left_out_for(event)]
+    left_out = tuple(_told(event, why) for event in events if (why := _left_out_for(event)))
     begin, end = date(today.year - 1, 1, 1), until or today + HORIZON
     kept = icalendar.Calendar()
     for event in whole:
@@ -72,10 +84,11 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
     except Exception as error:  # noqa: BLE001 - as above
         raise InvalidInputError("file", f"cannot be followed ({_plain(error)}); correct the event") from None
     if not days:
-        told = f"{len(events) - len(whole)} of its {len(events)} events are of a time of day"
+        whys = ", ".join(sorted({one.why for one in left_out}))
+        told = f"{len(left_out)} of its {len(events)} events are left out: {whys or 'none'}"
         raise InvalidInputError("file", f"holds no whole day from {begin} to {end} ({told}); give one that does")
     is_cut = any(_is_endless(event) for event in whole)
-    return FoundDays(_ranges(days), end if is_cut else max(days), len(events) - len(whole), is_cut)
+    return FoundDays(_ranges(days), end if is_cut else max(days), left_out, is_cut)
 
 
 def public_holidays(country: str, subdivision: str | None, years: Iterable[int]) -> FoundDays:
@@ -109,14 +122,24 @@ def _installed(name: str) -> Any:
         raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[calendars]' brings it.") from error
 
 
-def _is_whole_days(event: Any) -> bool:
-    """Return whether an event is of whole days, is not cancelled, and repeats by days at most."""
+def _left_out_for(event: Any) -> str:
+    """Say why an event is left out; nothing of one of whole days that is not cancelled and repeats by days at most."""
     start, rule = event.get("DTSTART"), event.get("RRULE")
     first = getattr(start, "dt", None)
-    if not isinstance(first, date) or isinstance(first, datetime) or str(event.get("STATUS", "")) == "CANCELLED":
-        return False
+    if not isinstance(first, date):
+        return "no start"
+    if str(event.get("STATUS", "")) == "CANCELLED":
+        return "cancelled"
+    if isinstance(first, datetime):
+        return "a time of day"
     rules = rule if isinstance(rule, list) else [] if rule is None else [rule]
-    return all({str(one) for one in each.get("FREQ", [])} <= _OF_DAYS and not _OF_TIMES & {*each} for each in rules)
+    is_by_days = ({str(one) for one in each.get("FREQ", [])} <= _OF_DAYS and not _OF_TIMES & {*each} for each in rules)
+    return "" if all(is_by_days) else "repeats within a day"
+
+
+def _told(event: Any, why: str) -> LeftOut:
+    start = getattr(event.get("DTSTART"), "dt", None)
+    return LeftOut(str(event.get("SUMMARY", ""))[:100], start.isoformat() if isinstance(start, date) else "", why)
 
 
 def _is_endless(event: Any) -> bool:

@@ -7,6 +7,7 @@ the calendars with those that the schedule was planned with, and plans first. A 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import decide_apply_calendars
+from rqsched.core.model import Change
 from rqsched.errors import (
     BackendUnavailableError,
     CalendarChangedError,
@@ -30,13 +32,15 @@ from rqsched.errors import (
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.moved import require_whole_days
-from rqsched.store import calendars, changes
+from rqsched.store import calendars, changes, system_queries
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
 
 BATCH = 100
 """The most schedules that one transaction plans again."""
+MOST_SECONDS = 0.1
+"""How long it plans: what is left then is planned by the next one, so that other writers need not wait."""
 PAGE = 1_000
 """The most schedules that are read at once to find those."""
 MAX_CALENDARS = 500
@@ -92,6 +96,7 @@ def set_calendar(
         if before is not None and _holds(before) == _holds(new):
             return before, before, "unchanged"
         if before is None:
+            system_queries.lock_calendars(connection)
             _require_room(connection, wanted)
         _require_movable(connection, new)
         if not calendars.write(connection, new, before, calendars.change_of(new, before, context.reason)):
@@ -184,14 +189,15 @@ def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = N
     is_whole = True
     uids, cursor = _page(runtime, calendar, None)
     while uids or cursor is not None:
-        for start in range(0, len(uids), BATCH):
-            batch = uids[start : start + BATCH]
+        while uids:
+            batch = uids[:BATCH]
             try:
                 planned = _plan_batch(runtime, batch, was)
             except BackendUnavailableError:
                 raise
             except Exception:  # noqa: BLE001 - one row never starves the others
                 planned = _plan_each(runtime, batch, was)
+            uids = uids[planned.checked :]
             is_whole = is_whole and not planned.failed
             yield planned
         uids, cursor = ([], None) if cursor is None else _page(runtime, calendar, cursor)
@@ -212,20 +218,26 @@ def _left(runtime: Runtime, calendar: Calendar) -> bool:
 
 
 def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> Planned:
+    """Plan some schedules, at least the first; as many as there is time for (`MOST_SECONDS`)."""
     operation = new_uid(runtime.now())
 
-    def decide(connection: Connection, tried: Decided[int] | None) -> Decided[int]:
+    def decide(connection: Connection, tried: Decided[Planned] | None) -> Decided[Planned]:
         locked = changes.lock(connection, uids)
         if tried is not None and any(map(tried.is_written, locked)):
             return tried
         now = runtime.now()
         ran_of = partial(changes.nominals_run, connection)
         plan = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
-        decided = [plan(one) for one in locked]
+        ends_at, decided, checked = time.monotonic() + MOST_SECONDS, list[Change](), len(uids)
+        for one in locked:
+            decided.append(plan(one))
+            if time.monotonic() >= ends_at:
+                checked = uids.index(one.uid) + 1
+                break
         moved = sum(one.before is not None and one.before.next_run_at != one.after.next_run_at for one in decided)
-        return Decided([one for one in decided if not one.is_empty], moved)
+        return Decided([one for one in decided if not one.is_empty], Planned(checked, moved))
 
-    return Planned(len(uids), change(runtime, decide))
+    return change(runtime, decide)
 
 
 def _plan_each(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> Planned:

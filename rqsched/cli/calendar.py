@@ -157,14 +157,20 @@ def import_calendar(
     for line in _told(found):
         session.writer.say(line)
     if dry_run:
-        fields = {"name": name, "exclude": list(found.exclude), "reaches": found.reaches, "source": source}
+        fields: dict[str, Any] = {
+            "name": name,
+            "exclude": list(found.exclude),
+            "reaches": str(found.reaches),
+            "source": source,
+        }
+        fields["left_out"] = [one._asdict() for one in found.left_out]
         session.writer.record(fields, f"Would be: {_listed(found.exclude)}.")
         return
     done = session.scheduler.calendars.set(
         name, found.exclude, shared=shared, namespace=_namespace(session, shared=shared), description=description,
         source=source, reaches=found.reaches, revision=revision, context=session.context,
     )  # fmt: skip
-    _record(session, done)
+    _record(session, done, left_out=[one._asdict() for one in found.left_out])
 
 
 def _read(path: Path) -> bytes:
@@ -181,7 +187,11 @@ def _read(path: Path) -> bytes:
 def _told(found: FoundDays) -> list[str]:
     told = [f"It reaches until {found.reaches}" + (", and recurrences go on" if found.is_cut else "") + "."]
     if found.left_out:
-        told.append(f"{found.left_out} event(s) are left out: they are cancelled, or no whole days.")
+        told.append(f"{len(found.left_out)} event(s) are left out; only whole days are taken:")
+        named = found.left_out[:_SHOWN]
+        told += [f"  {shown(one.starts)} {shown(one.summary)} ({one.why})" for one in named]
+        if len(found.left_out) > _SHOWN:
+            told.append(f"  and {len(found.left_out) - _SHOWN} more: -o json lists them all")
     return told
 
 
@@ -190,8 +200,8 @@ def _listed(exclude: Sequence[str]) -> str:
     return ", ".join(exclude[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _record(session: Session, found: Calendar) -> None:
-    fields: dict[str, Any] = found.to_dict()
+def _record(session: Session, found: Calendar, **more: Any) -> None:
+    fields: dict[str, Any] = found.to_dict() | more
     text = f"Calendar {found.name} is at revision {found.revision}: {_listed(found.exclude) or 'nothing'}."
     session.writer.record(fields, text)
 

@@ -160,6 +160,11 @@ def lock_upstreams(connection: Connection, namespace: str) -> None:
     _lock_of("upstreams", connection, namespace)
 
 
+def lock_calendars(connection: Connection) -> None:
+    """Let nobody else create a calendar, of any namespace, until the transaction ends."""
+    _lock_of("calendars", connection, "")
+
+
 def _lock_of(what: str, connection: Connection, namespace: str) -> None:
     if not dialect_of(connection).has_one_writer:
         digest = hashlib.blake2b(namespace.encode(), digest_size=24).hexdigest()

@@ -27,7 +27,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.store import calendars as store
-from rqsched.store import tables
+from rqsched.store import system_queries, tables
 from tests.support.env import DAY, HOUR, MINUTE, NOON, Env, last, link_id, occurrences, outcomes, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -225,6 +225,19 @@ def test_many_schedules_are_planned_again_in_batches(any_env: Env, monkeypatch: 
     check_invariants(any_env.runtime)
 
 
+def test_batch_that_takes_too_long_leaves_the_rest_to_the_next(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_SECONDS", 0)
+    before = any_env.scheduler.calendars.set("holidays", [])
+    naming = [any_env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
+    after = edit_alone(any_env, "holidays", ["2026-01-16"])
+
+    batches = [*chain.plan_again(any_env.runtime, after, before)]
+
+    assert [(one.checked, one.moved) for one in batches] == [(1, 1)] * 3
+    assert {next_of(one) for one in naming} == {MORNING + DAY}
+    assert any_env.runtime.database.read(partial(store.unplanned, before=any_env.clock.now())) == []
+
+
 def test_one_that_cannot_be_planned_stops_no_other_and_is_tried_again(env: Env) -> None:
     env.scheduler.calendars.set("holidays", [])
     naming = [env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
@@ -408,6 +421,24 @@ def test_calendar_is_not_deleted_beside_a_creation_that_names_it(postgres_env: E
             wait_for_a_lock(postgres_env.runtime.database)
         with pytest.raises(CalendarInUseError):
             deleting.result()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_of_a_shared_calendar_and_one_of_a_namespace_created_at_once_one_is_refused(
+    postgres_env: Env, is_shared: bool
+) -> None:
+    calendars, engine = postgres_env.scheduler.calendars, postgres_env.runtime.database.engine
+    first = Calendar(
+        "closed", ("2026-01-16",), None if is_shared else "default", 1, new_uid(NOON), NOON, changed_at=NOON
+    )
+    with ThreadPoolExecutor(1) as threads:
+        with engine.begin() as other:
+            system_queries.lock_calendars(other)
+            assert store.write(other, first, None, store.change_of(first, None, None))
+            creating = threads.submit(calendars.set, "closed", [], shared=not is_shared)
+            wait_for_a_lock(postgres_env.runtime.database)
+        with pytest.raises(InvalidIdError, match="and schedules could mean either"):
+            creating.result()
 
 
 def test_change_of_a_calendar_whose_answer_was_lost_is_one_change(any_env: Env) -> None:

@@ -64,10 +64,14 @@ def test_import_of_a_file_says_until_when_it_reaches_and_what_it_left_out(cli: C
     )
     preview = cli("calendar", "import", "closed", "--ics", str(file), "--dry-run")
     assert "1 event(s) are left out" in preview.out
+    assert f"{year}-03-01T10:00:00+00:00 lunch (a time of day)" in preview.out
+    left_out = [{"summary": "lunch", "starts": f"{year}-03-01T10:00:00+00:00", "why": "a time of day"}]
+    words = ("calendar", "import", "closed", "--ics", str(file), "-o", "json")
+    assert cli(*words, "--dry-run").json["left_out"] == left_out
     assert "and recurrences go on" in preview.out
     assert cli.scheduler.calendars.list() == []
 
-    cli("calendar", "import", "closed", "--ics", str(file))
+    assert cli(*words).json["left_out"] == left_out
 
     calendar = cli.scheduler.calendars.get("closed")
     assert f"{year}-12-24/{year}-12-26" in calendar.exclude
@@ -113,6 +117,8 @@ def test_whole_days_are_taken_with_their_recurrences_and_exceptions() -> None:
                 "EXDATE;VALUE=DATE:20260713",
             ),
             event("DTSTART;VALUE=DATE:20260801", "STATUS:CANCELLED"),
+            event("DTSTART;VALUE=DATE:20260802", "RRULE:FREQ=HOURLY", "SUMMARY:watch"),
+            event("SUMMARY:no start"),
             event("DTSTART;VALUE=DATE:20200101"),
             event("DTSTART;TZID=Nowhere/Wrong:20260901T100000", "SUMMARY:timed"),
         ),
@@ -120,8 +126,14 @@ def test_whole_days_are_taken_with_their_recurrences_and_exceptions() -> None:
     )
 
     assert found == FoundDays(
-        ("2026-05-01", "2026-06-01/2026-06-03", "2026-07-06", "2026-07-20"), date(2026, 7, 20), left_out=2
+        ("2026-05-01", "2026-06-01/2026-06-03", "2026-07-06", "2026-07-20"), date(2026, 7, 20), found.left_out
     )
+    assert [(one.summary, one.starts[:10], one.why) for one in found.left_out] == [
+        ("", "2026-08-01", "cancelled"),
+        ("watch", "2026-08-02", "repeats within a day"),
+        ("no start", "", "no start"),
+        ("timed", "2026-09-01", "a time of day"),
+    ]
 
 
 def test_endless_recurrences_end_at_the_horizon_and_say_so() -> None:
@@ -137,7 +149,7 @@ def test_endless_recurrences_end_at_the_horizon_and_say_so() -> None:
         (b"\xff\xfe\x00\x1b[31m", "is not iCalendar"),
         (b"<html></html>", "is not iCalendar"),
         (ics(), "holds no whole day"),
-        (ics(event("DTSTART:20260301T100000Z")), "1 of its 1 events are of a time of day"),
+        (ics(event("DTSTART:20260301T100000Z")), "1 of its 1 events are left out: a time of day"),
         (ics(event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=SECONDLY")), "holds no whole day"),
         (ics(event("SUMMARY:no start")), "holds no whole day"),
     ],
@@ -186,14 +198,14 @@ def test_parts_in_which_recurrences_are_followed_lose_and_double_nothing(monkeyp
     monkeypatch.setattr(calendar_sources, "MAX_OCCURRENCES", 10)
 
     assert read_icalendar(text, TODAY) == whole
-    assert (whole.exclude[0], len(whole.exclude), whole.left_out) == ("2026-03-02/2026-03-19", 10, 1)
+    assert (whole.exclude[0], len(whole.exclude), len(whole.left_out)) == ("2026-03-02/2026-03-19", 10, 1)
 
 
 def test_public_holidays_of_a_region_are_those_of_its_years() -> None:
     found = public_holidays("DE", "BY", [2026])
 
     assert "2026-12-25/2026-12-26" in found.exclude
-    assert (found.reaches, found.is_cut, found.left_out) == (date(2026, 12, 31), False, 0)
+    assert (found.reaches, found.is_cut, found.left_out) == (date(2026, 12, 31), False, ())
 
 
 def test_doctor_warns_before_a_calendar_in_use_ends(cli: Cli) -> None:

@@ -1576,6 +1576,13 @@ CALENDARS = (
         "tests/spec/test_calendars.py::test_spec_without_the_contents_is_never_evaluated_as_if_nothing_was_excluded",
     ),
     _edit(
+        "a shared calendar is created beside one of a namespace",
+        "chain/calendars.py",
+        "            system_queries.lock_calendars(connection)\n",
+        "",
+        _CALENDARS + "of_a_shared_calendar_and_one_of_a_namespace_created_at_once_one_is_refused[True]",
+    ),
+    _edit(
         "a calendar is not kept while a schedule that names it is created",
         "store/calendars.py",
         "    if locks:\n",
