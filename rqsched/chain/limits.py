@@ -72,11 +72,15 @@ class Limits:
         if not joined and not left:
             return
         try:
-            self.grant(joined | {group for group in left - joined if self._wants(group)})
+            unclaimed = {group: self._wants(group) for group in left - joined}
+            self.grant(joined | {group for group, count in unclaimed.items() if count == 0})
+            # Who gives places just now may not have seen this end. While others still have to claim theirs, that is no
+            # harm: their ends look again. To wait for each other, to give one place each, is most of a grant's cost.
+            self.grant((group for group, count in unclaimed.items() if count), skip_locked=True)
         except (RqschedError, RedisError) as error:
             _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
-    def _wants(self, group: str) -> bool:
+    def _wants(self, group: str) -> int | None:
         database = self._parts.database
         look = database.transact_alone if database.takes_single_statements else database.read
         return look(partial(store.wants, group=group))

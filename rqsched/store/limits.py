@@ -198,10 +198,13 @@ def has_place(connection: Connection, uid: str) -> bool:
     return connection.execute(sa.select(runs.c.uid).where(runs.c.uid == uid, _IS_UNCLAIMED)).first() is not None
 
 
-def wants(connection: Connection, group: str) -> bool:
-    """Return whether somebody of a group waits, and it is time to look at its line (`core.limit.wants_grants`)."""
+def wants(connection: Connection, group: str) -> int | None:
+    """Return how many granted runs of a group wait for their claim; None where it is no time to look at its line.
+
+    Or where nobody waits there (`core.limit.wants_grants`).
+    """
     row = connection.execute(_STATE, {"group": group}).first()
-    return row is not None and wants_grants(*row)
+    return None if row is None or not wants_grants(*row) else int(row[-1])
 
 
 _OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)

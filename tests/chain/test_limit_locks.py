@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.store.tables import limits, runs
 from tests.support.env import HOUR, Env
-from tests.support.sql import statements
+from tests.support.sql import statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
 
@@ -127,6 +128,33 @@ def test_next_in_line_follows_when_the_first_was_held_and_leaves_the_line(postgr
     second.cancel()
 
     assert has_place(third)
+
+
+def test_end_leaves_the_line_to_who_gives_places_just_now_while_others_have_one_to_claim(
+    postgres_env: Env, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = postgres_env
+    first, second, third, fourth = env.fire_all(*(create(env, name, limit_running=2) for name in "abcd"))
+    with held(env, sa.select(limits.c.number)):
+        env.execute(first)
+    assert (has_place(second), has_place(third)) == (True, False)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+    env.execute(second)
+
+    assert (has_place(third), has_place(fourth)) == (True, True)
+
+
+def test_end_waits_for_who_gives_places_just_now_when_nobody_has_one_to_claim(postgres_env: Env) -> None:
+    env = postgres_env
+    first, second = env.fire_all(create(env, "a"), create(env, "b"))
+    with ThreadPoolExecutor(1) as threads:
+        with held(env, sa.select(limits.c.number)):
+            ended = threads.submit(first.cancel)
+            wait_for_a_lock(env.runtime.database)
+        ended.result()
+
+    assert has_place(second)
 
 
 STOPPED = """

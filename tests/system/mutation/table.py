@@ -1181,6 +1181,20 @@ NOTIFICATIONS = (
         _CHAIN + "limit_locks.py::test_pass_waits_for_no_group_that_another_process_holds",
     ),
     _edit(
+        "each end waits for who gives places just now",
+        "chain/limits.py",
+        "if count), skip_locked=True)",
+        "if count))",
+        _CHAIN + "limit_locks.py::test_end_leaves_the_line_to_who_gives_places_just_now_while_others_have_one_to_claim",
+    ),
+    _edit(
+        "no end waits for who gives places just now",
+        "chain/limits.py",
+        "if count == 0})\n",
+        "if count == 0}, skip_locked=True)\n",
+        _CHAIN + "limit_locks.py::test_end_waits_for_who_gives_places_just_now_when_nobody_has_one_to_claim",
+    ),
+    _edit(
         "a schedule that is created locks its group as a grant does",
         "store/limits.py",
         ".with_for_update(read=True, key_share=True)",
