@@ -132,13 +132,18 @@ def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: dat
 
 
 def _is_old(granted: Waiting, now: datetime) -> bool:
-    """Return whether a grant goes to the next in line.
+    at = old_at(granted)
+    return at is not None and now >= at
+
+
+def old_at(granted: Waiting) -> datetime | None:
+    """Return from when on a grant goes to the next in line; None where there is no grant.
 
     Each time that its run's worker came too late, and then found the group full, it is kept twice as long: else a run
     of a busy queue could be passed over for ever. One to which no worker comes is never kept longer.
     """
     life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
-    return granted.granted_at is not None and now - granted.granted_at >= life
+    return None if granted.granted_at is None else granted.granted_at + life
 
 
 def decide_grants(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,13 +29,13 @@ from rqsched.core.occurrences import TICK, longest_delay, next_occurrence, occur
 from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
 from rqsched.core.run_hours import BOUNDS
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
+from rqsched.core.simulation_lines import GroupLine, Line, QueueLine
 
 MINUTE = timedelta(minutes=1)
-_RETRY, _FIRE, _RESUME, _END, _EXPIRY = range(5)
+_RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
 """What happens at one instant, in this order: a run that lasts until the next fire is in its way."""
 _OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
 _PROGRESS = 1_000
-_STRETCHES = 5
 
 
 class Spans(NamedTuple):
@@ -97,35 +97,6 @@ class Simulated(NamedTuple):
     """What its attempts are like."""
 
 
-class Behind(NamedTuple):
-    """A time during which something always waited on a queue."""
-
-    start: datetime
-    """When the first had to wait."""
-    end: datetime
-    """When none waited any more, or the simulation ended."""
-    most: int
-    """The most that waited at once."""
-    longest: timedelta
-    """The longest wait of those that began in it."""
-
-
-@dataclass(slots=True)
-class Line:
-    """What one queue had to do."""
-
-    workers: int | None
-    """How many attempts it executes at once; None: any number."""
-    waits: array[float] = field(default_factory=lambda: array("d"))
-    """The seconds that each attempt waited to begin."""
-    busy: timedelta = timedelta(0)
-    """How long attempts took, added up."""
-    behind: list[Behind] = field(default_factory=list)
-    """The longest times during which something always waited, the longest first."""
-    waiting: int = 0
-    """What still waits at the end."""
-
-
 @dataclass(slots=True)
 class Told:
     """What became of one schedule."""
@@ -158,12 +129,14 @@ class Told:
 
 @dataclass(slots=True)
 class Walk:
-    """What a simulation found; those of schedules that share no queue can be put together."""
+    """What a simulation found; those of schedules that share neither queue nor group can be put together."""
 
     told: dict[str, Told] = field(default_factory=dict)
     """What became of each schedule, by its name."""
     lines: dict[str, Line] = field(default_factory=dict)
     """What each queue had to do."""
+    groups: dict[str, Line] = field(default_factory=dict)
+    """The same of each group with a limit."""
     minutes: array[int] = field(default_factory=lambda: array("L"))
     """The minute of each fire, from the begin on."""
     firing: array[int] = field(default_factory=lambda: array("L"))
@@ -178,6 +151,7 @@ class Walk:
             if mine is not line:  # a queue with any number of workers may be walked in parts
                 mine.waits.extend(line.waits)
                 mine.busy += line.busy
+        self.groups |= other.groups
         self.minutes.extend(other.minutes)
         self.firing.extend(first + place for place in other.firing)
 
@@ -220,16 +194,20 @@ def walk(
     *,
     seed: int,
     workers: Mapping[str, int] | None = None,
+    limits: Mapping[str, int] | None = None,
     env: str = "",
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> Walk:
     """Decide every fire, start, retry and end of a span, [start, end), from idle workers on.
 
-    `workers` is how many attempts a queue executes at once; one that is not named executes any number. `progress` is
-    told of fires by the thousand.
+    `workers` is how many attempts a queue executes at once; one that is not named executes any number. `limits` is how
+    many runs of a group run at once; one that is not named has no limit. `progress` is told of fires by the thousand.
     """
-    course = _Course(schedules, start, end, seed=seed, workers=workers or {}, env=env, progress=progress, watch=watch)
+    course = _Course(
+        schedules, start, end, seed=seed, workers=workers or {}, limits=limits or {}, env=env, progress=progress,
+        watch=watch,
+    )  # fmt: skip
     return course.play()
 
 
@@ -254,40 +232,6 @@ class _State:
         return [*self.open.values(), *([] if first is None else [first])]
 
 
-class _Queue:
-    """The line of one queue, and its workers."""
-
-    def __init__(self, workers: int | None) -> None:
-        self.free = workers
-        self.line = deque[tuple[_State, str, int]]()
-        """Attempts that wait: whose run, its uid, and which attempt."""
-        self.told = Line(workers)
-        self.waiting = 0
-        self._since: datetime | None = None
-        self._most = 0
-        self._longest = timedelta(0)
-
-    def note(self, now: datetime) -> None:
-        """Note after everything of an instant whether anything waits."""
-        if self.waiting and self._since is None:
-            self._since = now
-        self._most = max(self._most, self.waiting)
-        if not self.waiting and self._since is not None:
-            self.close(now)
-
-    def began(self, wait: timedelta) -> None:
-        """Note how long an attempt waited."""
-        self.told.waits.append(wait.total_seconds())
-        self._longest = max(self._longest, wait)
-
-    def close(self, now: datetime) -> None:
-        """End the time during which something always waited, if it lasts."""
-        if self._since is not None:
-            found = [*self.told.behind, Behind(self._since, now, self._most, self._longest)]
-            self.told.behind = sorted(found, key=lambda one: (one.start - one.end, one.start))[:_STRETCHES]
-        self._since, self._most, self._longest = None, 0, timedelta(0)
-
-
 class _Course:
     """The clock, what is to happen, and the queues."""
 
@@ -299,6 +243,7 @@ class _Course:
         *,
         seed: int,
         workers: Mapping[str, int],
+        limits: Mapping[str, int],
         env: str,
         progress: Callable[[int], None] | None,
         watch: Watch | None,
@@ -308,8 +253,12 @@ class _Course:
         self._progress, self._watch = progress, watch
         self._heap: list[tuple[datetime, int, str, int, Any]] = []
         self._seq = 0
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, QueueLine] = {}
         self._touched = set[str]()
+        """Queues at which something happened in this instant."""
+        self._groups = {group: GroupLine(number) for group, number in limits.items()}
+        self._moved = set[str]()
+        """Groups of which a run moved in this instant."""
         self.walk = Walk()
         self._states: list[_State] = []
         self._busy_until: dict[str, datetime] = {}
@@ -319,7 +268,7 @@ class _Course:
             state = _State(len(self._states), given, given.schedule, told)
             self._states.append(state)
             if given.queue not in self._queues:
-                self._queues[given.queue] = _Queue(workers.get(given.queue))
+                self._queues[given.queue] = QueueLine(workers.get(given.queue))
             self._arm(state)
         self._tie()
 
@@ -340,7 +289,7 @@ class _Course:
     def play(self) -> Walk:
         """Let everything happen that does so before the end."""
         heap, fires = self._heap, 0
-        acts = (self._retry, self._fire, self._resume, self._finish, self._expire)
+        acts = (self._retry, self._fire, self._resume, self._finish, self._expire, self._look)
         while heap and heap[0][0] < self._end:
             now, what, _, _, given = heappop(heap)
             acts[what](now, *given)
@@ -355,9 +304,9 @@ class _Course:
 
     def _result(self) -> Walk:
         for name, queue in sorted(self._queues.items()):
-            queue.close(self._end)
-            queue.told.waiting = queue.waiting
-            self.walk.lines[name] = queue.told
+            self.walk.lines[name] = queue.end(self._end)
+        for name, group in sorted(self._groups.items()):
+            self.walk.groups[name] = group.end(self._end)
         for state in self._states:
             state.told.open = len(state.open) + len(state.waiting)
             state.told.status = state.schedule.status.value
@@ -440,13 +389,20 @@ class _Course:
             self._watch(now, change)
         before, state.schedule = state.schedule, change.after
         self._tell(state.told, change)
-        for run in change.new_runs:
-            self._put(now, state, None, run)
-        for old, run in change.changed_runs:
+        joined, left = set[str](), set[str]()
+        for old, run in (*((None, run) for run in change.new_runs), *change.changed_runs):
             self._put(now, state, old, run)
+            if run.limit_group in self._groups:
+                if run.is_in_line:
+                    joined.add(run.limit_group)
+                elif old is not None and not run.takes_place and (old.takes_place or old.is_in_line):
+                    left.add(run.limit_group)
         if change.drops_buffer:
             state.told.ended[RunStatus.CANCELLED.value] += len(state.waiting)
             state.waiting.clear()
+        for group in sorted(joined | left) if joined or left else ():
+            if group in joined or self._groups[group].wants():
+                self._grant(now, group)
         if change.after.n != before.n or change.after.resume_at != before.resume_at:
             self._arm(state)
 
@@ -470,9 +426,13 @@ class _Course:
         """Keep a run as it is now, and let follow what follows from its status."""
         uid = run.uid
         queue = self._queues[state.given.queue]
+        group = self._group_of(run)
         if old is not None and old.status is RunStatus.PENDING and run.status is not RunStatus.PENDING:
-            queue.waiting -= 1  # its place in the line is passed over
+            if group is None or not old.is_in_line:
+                queue.waiting -= 1  # its place in the line is passed over
             self._touched.add(state.given.queue)
+        if group is not None:
+            group.move(old, run, state, now)
         if run.status not in OPEN:
             state.open.pop(uid, None)
             state.waiting.pop(uid, None)
@@ -489,35 +449,104 @@ class _Course:
         if run.status is RunStatus.RETRYING and run.retry_at is not None:
             self._push(run.retry_at, _RETRY, run.schedule_uid, (state, uid, run.attempt))
         elif run.status is RunStatus.PENDING:
-            place = state, uid, run.attempt
-            if run.priority > 0:
-                queue.line.appendleft(place)
-            else:
-                queue.line.append(place)
-            queue.waiting += 1
             self._touched.add(state.given.queue)
+            if group is None:
+                self._enqueue(now, state, run)
             if run.start_by is not None:
-                self._push(run.start_by, _EXPIRY, run.schedule_uid, place)
+                self._push(run.start_by, _EXPIRY, run.schedule_uid, (state, uid, run.attempt))
+
+    def _enqueue(self, now: datetime, state: _State, run: Run) -> None:
+        """Put the job of a run on its queue."""
+        queue = self._queues[state.given.queue]
+        place = state, run.uid, run.attempt, now
+        if run.priority > 0:
+            queue.line.appendleft(place)
+        else:
+            queue.line.append(place)
+        queue.waiting += 1
+        self._touched.add(state.given.queue)
+
+    def _group_of(self, run: Run) -> GroupLine | None:
+        """Return the group in which a run needs a place; None where it needs none."""
+        if run.limit_group is None or (group := self._groups.get(run.limit_group)) is None:
+            return None
+        self._moved.add(run.limit_group)
+        return group
+
+    def _grant(self, now: datetime, name: str, asked: Run | None = None) -> None:
+        """Give the free places of a group to the first of its line (`store.limits.grant`)."""
+        group = self._groups[name]
+        self._moved.add(name)
+        grants = group.decide(now, asked, lambda uid: group.states[uid].open[uid])
+        for uid in grants.passed:
+            self._change(now, group, uid, granted_at=None, passed_at=now)
+        given = [self._change(now, group, uid, granted_at=now, passed_at=None) for uid in grants.given]
+        for run in sorted(given, key=lambda one: (one.limit_at or now, one.number, one.uid)):
+            if asked is None or run.uid != asked.uid:
+                self._enqueue(now, group.states[run.uid], run)
+        if asked is not None and asked.uid not in grants.given:
+            again = {"passed_count": (asked.passed_count or 0) + 1, "delivery": asked.delivery + 1}
+            self._change(now, group, asked.uid, passed_at=None, **again)
+        self._plan_look(now, name, group)
+
+    def _change(self, now: datetime, group: GroupLine, uid: str, **changes: Any) -> Run:
+        state: _State = group.states[uid]
+        old = state.open[uid]
+        run = state.open[uid] = changed(old, **changes)
+        group.move(old, run, state, now)
+        return run
+
+    def _plan_look(self, now: datetime, name: str, group: GroupLine) -> None:
+        """Let grants that nobody claims be looked at when the next of them is old, as passes of reconcile do."""
+        if group.look_at is None and (at := group.next_look(now)) is not None:
+            group.look_at = at
+            self._push(at, _LOOK, "", (name,))
+
+    def _look(self, now: datetime, name: str) -> None:
+        group = self._groups[name]
+        group.look_at = None
+        if group.waiting:
+            self._grant(now, name)
+        self._plan_look(now, name, group)
 
     def _start_all(self, now: datetime) -> None:
         """Let the workers that are free take what waits; what ends at once is settled before anything else begins."""
-        for name in sorted(self._touched):
+        heap = self._heap
+        while self._touched:
+            name = min(self._touched)
             queue = self._queues[name]
             while queue.line and queue.free != 0:
-                state, uid, attempt = queue.line.popleft()
-                run = state.open.get(uid)
-                if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
-                    continue
-                queue.waiting -= 1
-                if queue.free is not None:
-                    queue.free -= 1
-                self._begin(now, state, run, queue)
+                self._take_next(now, queue)
+                if heap and heap[0][0] <= now:
+                    return
             queue.note(now)
-        self._touched.clear()
+            self._touched.discard(name)
+        for name in self._moved:
+            self._groups[name].note(now)
+        self._moved.clear()
 
-    def _begin(self, now: datetime, state: _State, run: Run, queue: _Queue) -> None:
-        run = state.open[run.uid] = changed(run, status=RunStatus.RUNNING, started_at=now, worker="simulated")
-        queue.began(now - (run.queued_at or now))
+    def _take_next(self, now: datetime, queue: QueueLine) -> None:
+        """Let a worker take the first of its queue; one that lost its place asks for it again."""
+        state, uid, attempt, since = queue.line.popleft()
+        run = state.open.get(uid)
+        if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
+            return
+        queue.waiting -= 1
+        if run.passed_at is not None and run.limit_group is not None:
+            self._grant(now, run.limit_group, run)
+            run = state.open[uid]
+            if run.is_in_line:
+                return
+        if queue.free is not None:
+            queue.free -= 1
+        self._begin(now, state, run, queue, since)
+
+    def _begin(self, now: datetime, state: _State, waiting: Run, queue: QueueLine, since: datetime) -> None:
+        changes: dict[str, Any] = {"status": RunStatus.RUNNING, "started_at": now, "worker": "simulated"}
+        run = state.open[waiting.uid] = changed(waiting, **changes)
+        if (group := self._group_of(run)) is not None:
+            group.move(waiting, run, state, now)
+        queue.began(now - since)
         took, result = state.given.expected.draw(self._seed, run, state.given.name)
         if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
             result = result._replace(error_types=_repeated(state.schedule.policies.retry))

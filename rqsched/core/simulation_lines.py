@@ -1,0 +1,187 @@
+"""The lines of a simulation: attempts that wait for a worker of their queue, and runs that wait for a place. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from rqsched.core.limit import Grants, Waiting, decide_grants, most_given, old_at, wants_grants
+from rqsched.core.model import Run, RunStatus
+
+_STRETCHES = 5
+
+
+class Behind(NamedTuple):
+    """A time during which something always waited in a line."""
+
+    start: datetime
+    """When the first had to wait."""
+    end: datetime
+    """When none waited any more, or the simulation ended."""
+    most: int
+    """The most that waited at once."""
+    longest: timedelta
+    """The longest wait of those that began in it."""
+
+
+@dataclass(slots=True)
+class Line:
+    """What one queue, or one group, had to do."""
+
+    workers: int | None
+    """How many attempts it executes at once; None: any number. Of a group how many places it has."""
+    waits: array[float] = field(default_factory=lambda: array("d"))
+    """The seconds that each attempt waited to begin; of a group, for a place."""
+    busy: timedelta = timedelta(0)
+    """How long attempts took, added up; of a group, how long it had no free place."""
+    behind: list[Behind] = field(default_factory=list)
+    """The longest times during which something always waited, the longest first."""
+    most: int = 0
+    """The most that ever waited at once."""
+    waiting: int = 0
+    """What still waits at the end."""
+
+
+class _Waits:
+    """How long a line is, and was."""
+
+    def __init__(self, workers: int | None) -> None:
+        self.told = Line(workers)
+        self.waiting = 0
+        self._since: datetime | None = None
+        self._most = 0
+        self._longest = timedelta(0)
+
+    def note(self, now: datetime) -> None:
+        """Note after everything of an instant whether anything waits."""
+        if self.waiting and self._since is None:
+            self._since = now
+        self._most = max(self._most, self.waiting)
+        if not self.waiting and self._since is not None:
+            self._close(now)
+
+    def began(self, wait: timedelta) -> None:
+        """Note how long one of the line waited."""
+        self.told.waits.append(wait.total_seconds())
+        self._longest = max(self._longest, wait)
+
+    def end(self, now: datetime) -> Line:
+        """Return what there was, at the end of the simulation."""
+        self._close(now)
+        self.told.waiting = self.waiting
+        return self.told
+
+    def _close(self, now: datetime) -> None:
+        if self._since is not None:
+            found = [*self.told.behind, Behind(self._since, now, self._most, self._longest)]
+            self.told.behind = sorted(found, key=lambda one: (one.start - one.end, one.start))[:_STRETCHES]
+        self.told.most = max(self.told.most, self._most)
+        self._since, self._most, self._longest = None, 0, timedelta(0)
+
+
+class QueueLine(_Waits):
+    """The line of one queue, and its workers."""
+
+    def __init__(self, workers: int | None) -> None:
+        super().__init__(workers)
+        self.free = workers
+        self.line = deque[tuple[Any, str, int, datetime]]()
+        """Attempts that wait: whose run, its uid, which attempt, and since when."""
+
+
+class GroupLine(_Waits):
+    """The places of one group, and those that wait for one, as `store.limits` has them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.states = dict[str, Any]()
+        """Whose the runs are that take a place or want one, by their uids."""
+        self.look_at: datetime | None = None
+        """When grants that nobody claims are looked at next."""
+        self._running = set[str]()
+        self._unclaimed = dict[str, Waiting]()
+        self._line = list[tuple[datetime, int, str]]()
+        self._joined = dict[str, datetime]()
+        self._full_since: datetime | None = None
+
+    def move(self, old: Run | None, run: Run, state: Any, now: datetime) -> None:
+        """Follow a run from one status to another."""
+        uid = run.uid
+        self._running.discard(uid)
+        self._unclaimed.pop(uid, None)
+        if old is not None and (joined := self._joined.pop(uid, None)) is not None:
+            del self._line[bisect_left(self._line, _place_of(old))]
+            self.waiting -= 1
+            if run.granted_at is not None:
+                self.began(now - joined)
+        if run.status not in {RunStatus.PENDING, RunStatus.RUNNING}:
+            self.states.pop(uid, None)
+            return
+        self.states[uid] = state
+        if run.status is RunStatus.RUNNING:
+            self._running.add(uid)
+        elif run.granted_at is not None:
+            self._unclaimed[uid] = _waiting(run)
+        elif run.passed_at is None:
+            insort(self._line, _place_of(run))
+            self._joined[uid] = now
+            self.waiting += 1
+
+    def wants(self) -> bool:
+        """Return whether somebody waits, and it is time to look at the line after an end."""
+        return bool(self._line) and wants_grants(self.number, len(self._running), len(self._unclaimed))
+
+    def decide(self, now: datetime, asked: Run | None, find: Callable[[str], Run]) -> Grants:
+        """Decide which runs get a place; `asked` is one that a worker holds, and `find` has a run by its uid."""
+        running, unclaimed = len(self._running), [*self._unclaimed.values()]
+        most = most_given(self.number, running, unclaimed, now) + 1
+        line = list[Waiting]()
+        for _, _, uid in self._line:
+            if len(line) == most:
+                break
+            if not (run := find(uid)).is_late(now):
+                line.append(_waiting(run))
+        return decide_grants(
+            self.number,
+            running=running,
+            unclaimed=unclaimed,
+            line=line,
+            asked=None if asked is None else _waiting(asked),
+            now=now,
+        )
+
+    def next_look(self, now: datetime) -> datetime | None:
+        """Return when the next grant is old that nobody has claimed; None where there is none ahead."""
+        ahead = (at for one in self._unclaimed.values() if (at := old_at(one)) is not None and at > now)
+        return min(ahead, default=None)
+
+    def note(self, now: datetime) -> None:
+        """Note also whether a place is free."""
+        super().note(now)
+        is_full = len(self._running) + len(self._unclaimed) >= self.number
+        if is_full and self._full_since is None:
+            self._full_since = now
+        elif not is_full and self._full_since is not None:
+            self.told.busy += now - self._full_since
+            self._full_since = None
+
+    def end(self, now: datetime) -> Line:
+        """Return what there was, at the end of the simulation."""
+        if self._full_since is not None:
+            self.told.busy += now - self._full_since
+        return super().end(now)
+
+
+def _place_of(run: Run) -> tuple[datetime, int, str]:
+    return (run.limit_at or run.created_at, run.number, run.uid)
+
+
+def _waiting(run: Run) -> Waiting:
+    at, number, uid = _place_of(run)
+    return Waiting(uid, at, number, run.granted_at, run.passed_count)
