@@ -35,7 +35,8 @@ from rqsched.core.delays import base_of
 from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.occurrences import TICK
 from rqsched.core.results import Load, Peak, QueueLoad
-from rqsched.core.simulation import Expected, Line, Simulated, Spans, Told, Walk, begin, walk
+from rqsched.core.simulation import Expected, Simulated, Spans, Told, Walk, begin, walk
+from rqsched.core.simulation_lines import Line
 from rqsched.core.simulation_report import (
     ClockEffect,
     ClockNight,

@@ -446,14 +446,19 @@ class _Course:
             return
         state.waiting.pop(uid, None)
         state.open[uid] = run
+        self._await(now, state, run, has_line=group is not None)
+
+    def _await(self, now: datetime, state: _State, run: Run, *, has_line: bool) -> None:
+        """Let an unfinished run's next step come: its retry, its place or its worker."""
+        place = state, run.uid, run.attempt
         if run.status is RunStatus.RETRYING and run.retry_at is not None:
-            self._push(run.retry_at, _RETRY, run.schedule_uid, (state, uid, run.attempt))
+            self._push(run.retry_at, _RETRY, run.schedule_uid, place)
         elif run.status is RunStatus.PENDING:
             self._touched.add(state.given.queue)
-            if group is None:
+            if not has_line:
                 self._enqueue(now, state, run)
             if run.start_by is not None:
-                self._push(run.start_by, _EXPIRY, run.schedule_uid, (state, uid, run.attempt))
+                self._push(run.start_by, _EXPIRY, run.schedule_uid, place)
 
     def _enqueue(self, now: datetime, state: _State, run: Run) -> None:
         """Put the job of a run on its queue."""

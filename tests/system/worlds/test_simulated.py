@@ -20,6 +20,7 @@ from rqsched.chain import execution, firing, settling
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
+from rqsched.core.limit import Waiting, old_at, split_key
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
@@ -54,6 +55,7 @@ class Real:
         self.runtime = stage.crew[0].scheduler.runtime
         self.horses: list[tuple[datetime, int, str, Claim | None, AttemptResult]] = []
         self.started = 0
+        self.looked = set[tuple[str, datetime]]()
         self.free = dict(workers)
 
     def play(self) -> None:
@@ -63,13 +65,14 @@ class Real:
     def _happen(self) -> bool:
         """What is due now happens, one thing after another; the clock moves when nothing is."""
         now = self.stage.clock.now()
-        for act in (self._fire, self._resume, self._end, self._expire, self._start):
+        for act in (self._fire, self._resume, self._end, self._expire, self._look, self._start):
             if act(now):
                 return True
         ahead = [datetime.fromtimestamp(at, START.tzinfo) for at in self.stage.network.scheduled.values()]
         ahead += [at for at, *_ in self.horses]
         ahead += [one.resume_at for one in schedules_of(self.stage) if one.resume_at is not None]
         ahead += [run.start_by for run in self._runs() if run.status is RunStatus.PENDING and run.start_by is not None]
+        ahead += [at for _, at, _ in self._grants()]
         following = min((at for at in ahead if at > now), default=START + SPAN)
         if following >= START + SPAN:
             return False
@@ -107,6 +110,23 @@ class Real:
         late = [run for run in self._runs() if run.is_late(now)]
         return bool(late) and settling.expire_run(self.runtime, late[0])
 
+    def _grants(self) -> list[tuple[str, datetime, str]]:
+        """The runs whose grants nobody has claimed, from when on they go to others, and their groups."""
+        granted = [run for run in self._runs() if run.status is RunStatus.PENDING and run.granted_at is not None]
+        waiting = [Waiting(run.uid, run.created_at, run.number, run.granted_at, run.passed_count) for run in granted]
+        return [
+            (run.uid, present(old_at(one)), present(run.limit_group)) for run, one in zip(granted, waiting, strict=True)
+        ]
+
+    def _look(self, now: datetime) -> bool:
+        """A pass of reconcile comes when a grant is old, if somebody waits."""
+        old = [(uid, at, group) for uid, at, group in self._grants() if at <= now and (uid, at) not in self.looked]
+        waiting = {run.limit_group for run in self._runs() if run.is_in_line}
+        self.looked |= {(uid, at) for uid, at, _ in old}
+        groups = {group for _, _, group in old} & waiting
+        self.runtime.limits.grant(groups)
+        return bool(groups)
+
     def _start(self, now: datetime) -> bool:
         known = {run.uid: run for run in self._runs()}
         running = {run.uid for run in known.values() if run.status is RunStatus.RUNNING}
@@ -126,7 +146,11 @@ class Real:
         return False
 
     def _claim(self, queue: str, text: str, now: datetime) -> None:
-        claim = execution.claim_run(self.runtime, present(parse_run_job_id(text)))
+        job = present(parse_run_job_id(text))
+        claim = execution.claim_run(self.runtime, job)
+        run = self._run_of(text)
+        if claim is None and run.needs_grant and self.runtime.limits.ask(run.uid, present(run.limit_group)):
+            claim = execution.claim_run(self.runtime, job)
         if claim is None:  # it has been ended in favour of a newer run
             return
         took, result = self.expected[claim.schedule.schedule_id].draw(self.seed, claim.run, claim.schedule.schedule_id)
@@ -154,7 +178,7 @@ def schedules_of(stage: Stage) -> list[Schedule]:
     return stage.database.read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all())))
 
 
-def declare(stage: Stage, random: Random) -> dict[str, Expected]:
+def declare(stage: Stage, random: Random, numbers: dict[str, int]) -> dict[str, Expected]:
     """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
     expected = dict[str, Expected]()
     for name in ("s0", "s1", "s2", "s3", "s4", "s5")[: random.randint(1, 6)]:
@@ -168,6 +192,9 @@ def declare(stage: Stage, random: Random) -> dict[str, Expected]:
         if random.random() < 0.2:
             options["priority"] = 1
         spec = options.pop("spec")
+        if random.random() < 0.5:
+            name_of_group = random.choice(("narrow", "narrow", "wide"))
+            options |= {"limit": name_of_group, "limit_running": numbers[name_of_group]}
         made = stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         if random.random() < 0.2:
             until = START + timedelta(minutes=random.randint(2, 15))
@@ -201,7 +228,8 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
         faults = Faults(random)
         faults.is_on = False
         stage.set(faults)
-        expected = declare(stage, random)
+        numbers = {"narrow": random.choice((1, 1, 2)), "wide": random.choice((2, 3, 5, 8))}
+        expected = declare(stage, random, numbers)
         workers = {"default": random.randint(1, 3), "slow": 1}
         given = [
             Simulated(
@@ -223,7 +251,8 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
                 if run.status is RunStatus.BUFFERED:
                     del runs[run.uid]
 
-    found = walk(given, START, START + SPAN, seed=seed, workers=workers, watch=watch)
+    limits = {group: numbers[split_key(group)[1]] for one in given if (group := one.schedule.limit_group)}
+    found = walk(given, START, START + SPAN, seed=seed, workers=workers, limits=limits, watch=watch)
     stored = {one.uid: one for one in schedules_of(stage)}
     for uid, row in rows.items():
         assert asdict(row) | {"operation": None} == asdict(stored[uid]) | {"operation": None}
@@ -234,6 +263,8 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
     check_told(found, given, real.all_runs(), stored)
-    waiting = [run.queue or "default" for run in real.all_runs() if run.status is RunStatus.PENDING]
+    waiting = [run for run in real.all_runs() if run.status is RunStatus.PENDING]
     for name, line in found.lines.items():
-        assert line.waiting == waiting.count(name)
+        assert line.waiting == [run.queue or "default" for run in waiting if not run.is_in_line].count(name)
+    for name, line in found.groups.items():
+        assert line.waiting == [run.limit_group for run in waiting if run.is_in_line].count(name)
