@@ -32,6 +32,7 @@ from rqsched.api.load import (
 )
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
+from rqsched.core.limit import split_key
 from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.occurrences import TICK
 from rqsched.core.results import Load, Peak, QueueLoad
@@ -40,6 +41,7 @@ from rqsched.core.simulation_lines import Line
 from rqsched.core.simulation_report import (
     ClockEffect,
     ClockNight,
+    LimitOutcome,
     NotSimulated,
     QueueBehind,
     QueueOutcome,
@@ -174,6 +176,7 @@ class _Part(NamedTuple):
     end: datetime
     seed: int
     workers: Mapping[str, int]
+    limits: Mapping[str, int]
     env: str
 
 
@@ -371,12 +374,13 @@ class _Simulating:
                 for one in part
             ]
             if given:
-                yield _Part(place, given, start, end, wanted.seed, wanted.workers, self._env)
+                limits = {group: one.places for one in part if one.places and (group := one.schedule.limit_group)}
+                yield _Part(place, given, start, end, wanted.seed, wanted.workers, limits, self._env)
 
     def _together(self) -> list[tuple[int, str, list[Entry]]]:
         """Return the schedules by what ties them together, with their fires and the name of the first.
 
-        That is a queue whose workers are counted, and a chain of those that come after one another.
+        That is a queue whose workers are counted, a group with a limit, or a chain of schedules after one another.
         """
         parents = [*range(len(self._entries))]
 
@@ -391,6 +395,7 @@ class _Simulating:
             schedule = one.schedule
             ties: list[Hashable] = [(schedule.namespace, schedule.schedule_id)]
             ties += [one.queue] if one.queue in self._wanted.workers else []
+            ties += [("limit", one.places, schedule.limit_group)] if one.places is not None else []
             ties += [(schedule.namespace, schedule.upstream_id)] if schedule.upstream_id is not None else []
             for tie in ties:
                 parents[root(place)] = root(first_with.setdefault(tie, place))
@@ -427,7 +432,13 @@ class _Simulating:
         rows = [_outcome(name, one) for name, one in sorted(done.told.items()) if _is_told(one)]
         queues = [_queue_outcome(name, line, start, end) for name, line in done.lines.items()]
         queues.sort(key=lambda one: (-one.wait_max_seconds, one.queue))
-        return Stretch(why, start, end, _outcome("", total), queues, rows)
+        limits = [_limit_outcome(self._limit_named(key), line, start, end) for key, line in done.groups.items()]
+        limits.sort(key=lambda one: (-one.wait_max_seconds, one.limit))
+        return Stretch(why, start, end, _outcome("", total), queues, limits, rows)
+
+    def _limit_named(self, key: str) -> str:
+        """Return what people call a group: its name, with its namespace where several are simulated."""
+        return key if any(one.name != one.schedule.schedule_id for one in self._entries) else split_key(key)[1]
 
     # What is counted
 
@@ -638,8 +649,9 @@ class _Found(NamedTuple):
 
 def _walk(part: _Part, progress: Callable[[int], None] | None = None) -> Walk:
     return walk(
-        part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, env=part.env, progress=progress
-    )
+        part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, limits=part.limits, env=part.env,
+        progress=progress,
+    )  # fmt: skip
 
 
 def _count(schedules: Sequence[tuple[Schedule, str, str]], now: datetime, window: Window) -> Load:
@@ -691,23 +703,38 @@ def _outcome(name: str, one: Told) -> ScheduleOutcome:
 
 
 def _queue_outcome(name: str, line: Line, start: datetime, end: datetime) -> QueueOutcome:
-    waits = sorted(line.waits)
-
-    def at(share: float) -> float:
-        return round(waits[min(int(share * len(waits)), len(waits) - 1)], 3) if waits else 0.0
-
     busy = None if line.workers is None else round(line.busy / (line.workers * (end - start)), 4)
+    return QueueOutcome(
+        name, line.workers, len(line.waits), *_waits(line), busy, line.waiting, _keeps_up(line, start, end),
+        _behind(line),
+    )  # fmt: skip
+
+
+def _limit_outcome(name: str, line: Line, start: datetime, end: datetime) -> LimitOutcome:
+    return LimitOutcome(
+        name, line.workers or 0, len(line.waits), *_waits(line), line.most, round(line.busy / (end - start), 4),
+        line.waiting, _keeps_up(line, start, end), _behind(line),
+    )  # fmt: skip
+
+
+def _waits(line: Line) -> tuple[float, float, float]:
+    """Return what half of a line waited at most, what 95 of 100, and the longest wait, in seconds."""
+    waits = sorted(line.waits) or [0.0]
+    p50, p95 = (waits[min(int(share * len(waits)), len(waits) - 1)] for share in (0.5, 0.95))
+    return round(p50, 3), round(p95, 3), round(waits[-1], 3)
+
+
+def _keeps_up(line: Line, start: datetime, end: datetime) -> bool:
     span = min(_DAY, (end - start) / 2)
-    keeps_up = not (line.waiting and any(one.end == end and one.end - one.start >= span for one in line.behind))
-    behind = [
+    return not (line.waiting and any(one.end == end and one.end - one.start >= span for one in line.behind))
+
+
+def _behind(line: Line) -> list[QueueBehind]:
+    return [
         QueueBehind(one.start, one.end, one.most, round(one.longest.total_seconds(), 3))
         for one in line.behind
         if one.most and one.end > one.start
     ]
-    return QueueOutcome(
-        name, line.workers, len(waits), at(0.5), at(0.95), round(waits[-1], 3) if waits else 0.0, busy, line.waiting,
-        keeps_up, behind,
-    )  # fmt: skip
 
 
 def _zones(spec: Spec) -> set[str]:
@@ -756,8 +783,8 @@ def _left_out(entry: Entry) -> Iterator[str]:
     schedule = entry.schedule
     if schedule.policies.targets is not None:
         yield "its targets: each run counts as one attempt, as long as was measured or given"
-    if schedule.limit is not None:
-        yield f"its limit {schedule.limit}: its runs wait for no other run of that group"
+    if schedule.limit_group is not None and entry.places is None:
+        yield f"its limit {schedule.limit}: nobody says its number here (limit_running), so its runs wait for no place"
     if entry.lacks:
         yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"
 

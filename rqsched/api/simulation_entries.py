@@ -6,7 +6,7 @@ Reads SQL alone, and nothing at all for declarations whose measured durations ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,7 +30,7 @@ from rqsched.core.simulation import Spans
 from rqsched.errors import InvalidInputError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, run_hours
+from rqsched.store import changes, limits, run_hours
 from rqsched.store.schedule_queries import Filters
 from rqsched.timing import unfold
 
@@ -55,6 +55,8 @@ class Entry(NamedTuple):
     """Which part of its attempts failed so far."""
     lacks: tuple[str, ...] = ()
     """Calendars that it names and whose contents are not known."""
+    places: int | None = None
+    """How many runs of its group run at once; None where it is in none, or that is not known."""
 
 
 def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
@@ -63,7 +65,8 @@ def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
         Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
     )
     found = [*read_slim(runtime, active, sort="created"), *read_slim(runtime, paused, sort="created")]
-    return _with_measured(runtime, [_entry(runtime, one, has_namespace=namespace is None) for one in found])
+    entries = [_entry(runtime, one, has_namespace=namespace is None) for one in found]
+    return _with_measured(runtime, _with_places(entries, _read_numbers(runtime, entries)))
 
 
 def declared(
@@ -86,7 +89,24 @@ def declared(
     entries = [_declared(runtime, one, namespace, start, calendars, is_measured=is_measured) for one in given]
     upstreams = {one.name: one.schedule.upstream_id for one in entries}
     require_no_cycle({name: upstream for name, upstream in upstreams.items() if upstream is not None}, upstreams)
+    numbers = _read_numbers(runtime, entries) if is_measured else {}
+    for one in reversed(entries):  # the first that gives it makes the group
+        if (group := one.schedule.limit_group) is not None and (number := one.schedule.policies.limit_running):
+            numbers[group] = number
+    entries = _with_places(entries, numbers)
     return _with_measured(runtime, entries, namespace) if is_measured else entries
+
+
+def _read_numbers(runtime: Runtime, entries: Iterable[Entry]) -> dict[str, int]:
+    groups = {group for one in entries if (group := one.schedule.limit_group) is not None}
+    numbers = dict[str, int]()
+    for some in chunks(sorted(groups), MAX_PAGE):
+        numbers |= runtime.database.read(partial(limits.numbers, groups=some))
+    return numbers
+
+
+def _with_places(entries: Iterable[Entry], numbers: Mapping[str, int]) -> list[Entry]:
+    return [one._replace(places=numbers.get(one.schedule.limit_group or "")) for one in entries]
 
 
 def _declared(

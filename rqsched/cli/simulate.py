@@ -21,12 +21,14 @@ from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.cli.simulation_page import page
 from rqsched.cli.simulation_text import (
     BEHIND,
+    LIMIT,
     NIGHT,
     QUEUE,
     SCHEDULE,
     WHY,
     behind_rows,
     from_to,
+    limit_row,
     makers,
     night_rows,
     outcome_in_words,
@@ -36,7 +38,7 @@ from rqsched.cli.simulation_text import (
 )
 from rqsched.clock import SystemClock
 from rqsched.core.option_table import require_id
-from rqsched.core.simulation_comparison import Comparison, Moved
+from rqsched.core.simulation_comparison import Comparison, LimitMoved, Moved, QueueMoved
 from rqsched.core.simulation_comparison import compare as compared
 from rqsched.core.simulation_report import Simulation, Stretch
 from rqsched.errors import InvalidInputError
@@ -250,7 +252,9 @@ def _grown(kind: str, moved: Moved, most: float) -> str | None:
 
 
 def _waits(found: Comparison, span: float) -> str | None:
-    longer = [one.queue for one in found.queues if one.wait_p95_seconds.after > max(span, one.wait_p95_seconds.before)]
+    longer = [
+        name for name, one in found.lines() if one.wait_p95_seconds.after > max(span, one.wait_p95_seconds.before)
+    ]
     return f"95 of 100 attempts wait longer than {seconds(span)} on {', '.join(longer)}" if longer else None
 
 
@@ -326,26 +330,23 @@ def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken:
     if found.new_overlaps:
         writer.say("")
         writer.say(f"Runs overlap that did not: {', '.join(found.new_overlaps)}.")
-    if found.queues:
-        writer.say("")
-        kept = {True: "keeps up", False: "falls behind"}
-        writer.table(
-            ("Queue", "Wait p95", "Before", "After"),
-            (
-                (
-                    one.queue,
-                    f"{seconds(one.wait_p95_seconds.before)} -> {seconds(one.wait_p95_seconds.after)}",
-                    kept[one.kept_up],
-                    kept[one.keeps_up],
-                )
-                for one in found.queues
-            ),
-        )
-    if not (found.schedules or found.queues):
+    queues = [_line_row(one.queue, one) for one in found.queues]
+    limits = [_line_row(one.limit, one) for one in found.limits]
+    for what, lines in (("Queue", queues), ("Limit", limits)):
+        if lines:
+            writer.say("")
+            writer.table((what, "Wait p95", "Before", "After"), lines)
+    if not (found.schedules or found.queues or found.limits):
         writer.say("Nothing else moves.")
     _show_basis(writer, new)
     for text in broken:
         notice(f"Refused: {text}.")
+
+
+def _line_row(name: str, one: QueueMoved | LimitMoved) -> tuple[str, str, str, str]:
+    kept = {True: "keeps up", False: "falls behind"}
+    waits = f"{seconds(one.wait_p95_seconds.before)} -> {seconds(one.wait_p95_seconds.after)}"
+    return name, waits, kept[one.kept_up], kept[one.keeps_up]
 
 
 def _figures(moved: Moved) -> str:
@@ -371,6 +372,10 @@ def _show_stretch(writer: Writer, stretch: Stretch) -> None:
     writer.say(f"{WHY[stretch.why]}, {from_to(stretch)}: {outcome_in_words(stretch.total)}.")
     writer.say("")
     writer.table(QUEUE, map(queue_row, stretch.queues))
+    if stretch.limits:
+        writer.say("")
+        writer.table(LIMIT, map(limit_row, stretch.limits[:_ROWS]))
+        _say_more(writer, stretch.limits)
     if behind := behind_rows(stretch):
         writer.say("")
         writer.table(BEHIND, behind)

@@ -9,12 +9,14 @@ from math import ceil
 from rqsched.cli.output import shown
 from rqsched.cli.simulation_text import (
     BEHIND,
+    LIMIT,
     NIGHT,
     QUEUE,
     SCHEDULE,
     WHY,
     behind_rows,
     from_to,
+    limit_row,
     makers,
     night_rows,
     outcome_in_words,
@@ -74,6 +76,7 @@ def page(found: Simulation, name: str) -> str:
         "Fires a day": f"{found.fires / max(len(found.days), 1):,.1f}",
     }
     behind = sorted({queue.queue for one in found.stretches for queue in one.queues if not queue.keeps_up})
+    full = sorted({limit.limit for one in found.stretches for limit in one.limits if not limit.keeps_up})
     overlapping = {row.name for one in found.stretches for row in one.schedules if row.overlapped}
     figures["Schedules that overlap"] = str(len(overlapping))
     parts = [
@@ -85,6 +88,8 @@ def page(found: Simulation, name: str) -> str:
     ]
     if behind:
         parts.append(f'<p class="bad">Queues that do not keep up: {escape(", ".join(behind))}.</p>')
+    if full:
+        parts.append(f'<p class="bad">Limits whose lines do not keep up: {escape(", ".join(full))}.</p>')
     parts.append(_section("Fires by day", _chart(found)))
     if found.peaks:
         peaks = ((one.at, one.fires, makers(one)) for one in found.peaks)
@@ -119,6 +124,10 @@ def _stretch(one: Stretch) -> str:
     rest = from_to(one)
     inner = f"<p>{escape(outcome_in_words(one.total))}.</p>"
     inner += _table(f"Waits for workers, {rest}", QUEUE, map(queue_row, one.queues))
+    if one.limits:
+        inner += _table(f"Waits for places, {rest}", LIMIT, map(limit_row, one.limits[:_MOST_ROWS]))
+        if len(one.limits) > _MOST_ROWS:
+            inner += f"<p>and {len(one.limits) - _MOST_ROWS} more.</p>"
     if rows := behind_rows(one):
         inner += _table(f"The longest times during which something always waited, {rest}", BEHIND, rows)
     if told := schedule_rows(one):

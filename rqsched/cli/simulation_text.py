@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from rqsched.core.results import Peak
-from rqsched.core.simulation_report import ClockEffect, QueueOutcome, ScheduleOutcome, Simulation, Stretch
+from rqsched.core.simulation_report import ClockEffect, LimitOutcome, QueueOutcome, ScheduleOutcome, Simulation, Stretch
 
 QUEUE = ("Queue", "Workers", "Attempts", "Wait p50", "p95", "Longest", "Busy", "Keeps up")
+LIMIT = ("Limit", "At once", "Places", "Wait p50", "p95", "Longest", "Most in line", "Full", "Keeps up")
 BEHIND = ("Always waiting on", "From", "For", "Most", "Longest wait")
 SCHEDULE = ("Schedule", "Fires", "Overlaps", "Told")
 NIGHT = ("Clocks change", "How", "What that does", "Schedules")
@@ -44,9 +45,17 @@ def queue_row(one: QueueOutcome) -> tuple[object, ...]:
     return one.queue, one.workers or "any", one.attempts, *waits, busy, keeps_up
 
 
+def limit_row(one: LimitOutcome) -> tuple[object, ...]:
+    """Return the row of a group with a limit."""
+    waits = (seconds(wait) for wait in (one.wait_p50_seconds, one.wait_p95_seconds, one.wait_max_seconds))
+    keeps_up = "yes" if one.keeps_up else f"no, {one.waiting} wait at the end"
+    return one.limit, one.number, one.places, *waits, one.most_waiting, f"{one.full:.0%}", keeps_up
+
+
 def behind_rows(stretch: Stretch) -> list[tuple[object, ...]]:
     """Return the longest times during which something always waited."""
     behind = [(queue.queue, one) for queue in stretch.queues for one in queue.behind if queue.workers is not None]
+    behind += [(f"limit {limit.limit}", one) for limit in stretch.limits for one in limit.behind]
     longest = sorted(behind, key=lambda pair: (pair[1].start - pair[1].end, pair[0]))[:_MOST_BEHIND]
     return [
         (name, one.start, length(one.end - one.start), one.most_waiting, seconds(one.longest_wait_seconds))

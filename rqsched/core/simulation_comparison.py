@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from rqsched.core.simulation_report import QueueOutcome, ScheduleOutcome, SimulatedSchedule, Simulation
+from rqsched.core.simulation_report import LimitOutcome, QueueOutcome, ScheduleOutcome, SimulatedSchedule, Simulation
 
 _DAY = timedelta(days=1)
 
@@ -59,6 +60,20 @@ class QueueMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitMoved:
+    """A group with a limit whose waits a change moves."""
+
+    limit: str
+    """The name of the group."""
+    wait_p95_seconds: Moved
+    """What 95 of 100 of its places are waited for at most; the greatest of what was decided."""
+    kept_up: bool
+    """Whether its line kept up before."""
+    keeps_up: bool
+    """Whether it does now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What differs between two simulations of one span."""
 
@@ -72,11 +87,18 @@ class Comparison:
     """Schedules of which runs overlap now and none did, by name."""
     queues: list[QueueMoved]
     """Each queue that has other waits, by name."""
+    limits: list[LimitMoved]
+    """Each group that has other waits, by name."""
 
     @property
     def falls_behind(self) -> list[str]:
-        """The queues that kept up, or were not there, and do not keep up now."""
-        return [one.queue for one in self.queues if one.kept_up and not one.keeps_up]
+        """The queues, and as `limit NAME` the groups, that kept up or were not there, and do not keep up now."""
+        return [name for name, one in self.lines() if one.kept_up and not one.keeps_up]
+
+    def lines(self) -> list[tuple[str, QueueMoved | LimitMoved]]:
+        """Return queues and groups, each with what people call it."""
+        queues: list[tuple[str, QueueMoved | LimitMoved]] = [(one.queue, one) for one in self.queues]
+        return [*queues, *((f"limit {one.limit}", one) for one in self.limits)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-native values."""
@@ -96,12 +118,16 @@ def compare(old: Simulation, new: Simulation) -> Comparison:
         )
         if one is not None:
             moved.append(one)
+    both = old.stretches, new.stretches
+    queues = (_worst((queue.queue, queue) for one in stretches for queue in one.queues) for stretches in both)
+    limits = (_worst((limit.limit, limit) for one in stretches for limit in one.limits) for stretches in both)
     return Comparison(
         Moved(round(old.fires / days, 3), round(new.fires / days, 3)),
         Moved(*highest),
         moved,
         sorted(name for name in overlapped[1] if not overlapped[0].get(name)),
-        _queues(old, new),
+        [QueueMoved(*one) for one in _lines(*queues)],
+        [LimitMoved(*one) for one in _lines(*limits)],
     )
 
 
@@ -130,24 +156,25 @@ def _overlapped(found: Simulation) -> dict[str, int]:
     return counts
 
 
-def _queues(old: Simulation, new: Simulation) -> list[QueueMoved]:
-    before, after = _worst(old), _worst(new)
-    found = []
+def _lines(
+    before: Mapping[str, QueueOutcome | LimitOutcome], after: Mapping[str, QueueOutcome | LimitOutcome]
+) -> Iterator[tuple[str, Moved, bool, bool]]:
+    """Yield each line that has other waits, by name: these, whether it kept up, and whether it does."""
     for name in sorted({*before, *after}):
         was, becomes = before.get(name), after.get(name)
         waits = Moved(*(0.0 if one is None else one.wait_p95_seconds for one in (was, becomes)))
         kept = was is None or was.keeps_up, becomes is None or becomes.keeps_up
         if waits.before != waits.after or kept[0] != kept[1]:
-            found.append(QueueMoved(name, waits, *kept))
-    return found
+            yield name, waits, *kept
 
 
-def _worst(found: Simulation) -> dict[str, QueueOutcome]:
-    """Return of each queue what it did in the stretch in which it waited longest."""
-    worst: dict[str, QueueOutcome] = {}
-    for stretch in found.stretches:
-        for one in stretch.queues:
-            known = worst.get(one.queue)
-            if known is None or (not one.keeps_up, one.wait_p95_seconds) > (not known.keeps_up, known.wait_p95_seconds):
-                worst[one.queue] = one
+def _worst(
+    found: Iterable[tuple[str, QueueOutcome | LimitOutcome]],
+) -> dict[str, QueueOutcome | LimitOutcome]:
+    """Return of each line what it did in the stretch in which it waited longest."""
+    worst: dict[str, QueueOutcome | LimitOutcome] = {}
+    for name, one in found:
+        known = worst.get(name)
+        if known is None or (not one.keeps_up, one.wait_p95_seconds) > (not known.keeps_up, known.wait_p95_seconds):
+            worst[name] = one
     return worst

@@ -66,7 +66,7 @@ class ScheduleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class QueueBehind:
-    """A time during which something always waited on a queue."""
+    """A time during which something always waited on a queue, or for a place of a group."""
 
     start: datetime
     """When the first had to wait; aware UTC."""
@@ -106,6 +106,35 @@ class QueueOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitOutcome:
+    """What one group with a limit had to do in a stretch that was decided."""
+
+    limit: str
+    """Its name; `namespace/name` where all namespaces are simulated."""
+    number: int
+    """How many of its runs run at once."""
+    places: int
+    """How many places were given, one to each attempt."""
+    wait_p50_seconds: float
+    """What half of them were waited for at most."""
+    wait_p95_seconds: float
+    """What 95 of 100 of them were waited for at most."""
+    wait_max_seconds: float
+    """The longest wait."""
+    most_waiting: int
+    """The most that waited in line at once."""
+    full: float
+    """Which part of the time no place was free."""
+    waiting: int
+    """How many runs still wait in line at the end."""
+    keeps_up: bool
+    """Whether the line was empty at some time in the last day of the stretch, or in its second half where it is
+    shorter."""
+    behind: list[QueueBehind]
+    """The longest times during which somebody always waited, at most five, the longest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """A part of the span in which each fire and its end was decided, from idle workers on."""
 
@@ -119,6 +148,8 @@ class Stretch:
     """What became of all schedules together."""
     queues: list[QueueOutcome]
     """Each queue, the one with the longest wait first."""
+    limits: list[LimitOutcome]
+    """Each group with a limit, the one with the longest wait first."""
     schedules: list[ScheduleOutcome]
     """Each schedule of which more is to be told than that its runs succeeded, by name."""
 

@@ -60,6 +60,11 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
     return {row.limit_group: row.number for row in connection.execute(kept)}
 
 
+def numbers(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
+    """Read the numbers of those groups that there are."""
+    return {row.limit_group: row.number for row in connection.execute(_find(connection, groups))}
+
+
 def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[tuple[str, int]]:
     found = sa.select(limits.c.limit_group, limits.c.number)
     found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))

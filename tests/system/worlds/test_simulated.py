@@ -263,7 +263,12 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
     check_told(found, given, real.all_runs(), stored)
-    waiting = [run for run in real.all_runs() if run.status is RunStatus.PENDING]
+    check_lines(found, real.all_runs())
+
+
+def check_lines(found: Walk, runs: list[Run]) -> None:
+    """What waits at the end for a worker, and for a place, is what does so in the store."""
+    waiting = [run for run in runs if run.status is RunStatus.PENDING]
     for name, line in found.lines.items():
         assert line.waiting == [run.queue or "default" for run in waiting if not run.is_in_line].count(name)
     for name, line in found.groups.items():
