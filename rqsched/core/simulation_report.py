@@ -114,7 +114,7 @@ class LimitOutcome:
     number: int
     """How many of its runs run at once."""
     places: int
-    """How many places were given, one to each attempt."""
+    """How many places were given: one to each attempt, and another to one that did not begin within 30 s."""
     wait_p50_seconds: float
     """What half of them were waited for at most."""
     wait_p95_seconds: float

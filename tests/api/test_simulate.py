@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -261,6 +261,64 @@ def test_chains_and_queues_give_the_same_report_on_any_number_of_processes(env: 
     assert one == two
 
 
+def test_a_limit_lets_so_many_of_its_group_run_at_once_and_its_waits_are_told(env: Env) -> None:
+    of_group: Options = {"limit": "mail", "queue": "a", "timeout": "1h"}
+    found = of(
+        env,
+        Declaration("first", "app.f", Cron("0 * * * *"), {**of_group, "limit_running": 1}),
+        Declaration("second", "app.f", Cron("1 * * * *"), {**of_group, "queue": "b"}),
+        Declaration("third", "app.f", After("second"), of_group),
+        Declaration("free", "app.f", Cron("5 * * * *"), {"queue": "a", "timeout": "1h"}),
+        duration="10m",
+        workers={"a": 1},
+        days=1,
+    )
+    [stretch] = found.stretches
+    [limit] = stretch.limits
+    assert (limit.limit, limit.number, limit.places, limit.keeps_up) == ("mail", 1, 71, True)
+    assert (limit.most_waiting, limit.waiting, limit.full) == (1, 0, pytest.approx(714 / 1440, abs=0.0001))
+    assert (limit.wait_p50_seconds, limit.wait_max_seconds) == (0.0, 540.0)
+    assert limit.behind[0].most_waiting == 1
+    waits = {one.queue: one.wait_max_seconds for one in stretch.queues}
+    assert waits == {"a": 300.0, "b": 0.0}  # who is in line waits for no worker
+    assert found.not_simulated == []
+
+
+def test_a_line_of_a_limit_that_only_grows_falls_behind(env: Env) -> None:
+    given = [
+        Declaration(f"s{n}", "app.f", Every("10m"), {"limit": "mail", "limit_running": 2, "overlap": "allow_all"})
+        for n in range(3)
+    ]
+    [limit] = of(env, *given, duration="8m", days=2).stretches[0].limits
+    assert (limit.keeps_up, limit.waiting > 50, limit.behind[0].end) == (False, True, NEW_YEAR + 2 * DAY)
+
+
+def test_numbers_of_limits_are_those_of_the_file_and_else_those_that_are_stored(env: Env) -> None:
+    env.create("first", Every("1h"), limit="mail", limit_running=1)
+    env.create("second", Every("1h"), limit="mail")
+    [limit] = env.scheduler.simulate(NOON, NOON + DAY, duration="1m").stretches[0].limits
+    assert (limit.number, limit.places) == (1, 46)
+    env.scheduler.set_limit("mail", 7)
+    for number, options in ((7, {"limit": "mail"}), (3, {"limit": "mail", "limit_running": 3})):
+        given = [Declaration("first", "note", Every("1h"), cast(Options, options))]
+        [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).stretches[0].limits
+        assert limit.number == number
+
+
+def test_limits_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
+    given = [
+        Declaration(
+            f"s{n}", "app.f", Every("10m"),
+            {"queue": "abcd"[n % 4], "jitter": "5m", "limit": f"g{n % 5}", "limit_running": 1, "overlap": "buffer_all"},
+        )
+        for n in range(15)
+    ]  # fmt: skip
+    more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 2}, "days": 1}
+    one, two = (json.dumps(of(env, *given, **more, processes=number).to_dict()) for number in (1, 3))
+    assert one == two
+    assert len(json.loads(one)["stretches"][0]["limits"]) == 5
+
+
 def test_what_is_moved_off_an_excluded_day_is_simulated_where_it_happens(env: Env) -> None:
     moved: Options = {"exclude": ["Sat, Sun"], "on_excluded": "next"}
     found = of(env, Declaration("payroll", "app.f", Cron("0 6 2 * *"), moved), days=40)
@@ -277,7 +335,7 @@ def test_what_is_not_simulated_is_listed(env: Env) -> None:
     )
     assert [(one.name, one.what.partition(":")[0]) for one in found.not_simulated] == [
         ("fans", "its targets"),
-        ("limited", "its limit mail"),
+        ("limited", "its limit mail"),  # of which nobody says the number
         ("works", "its calendars holidays"),
     ]
 

@@ -174,6 +174,24 @@ def test_a_queue_that_falls_behind_fails_a_change(cli: Cli, file: str, changed: 
     ]
 
 
+def test_a_limit_whose_line_grows_fails_a_change_and_is_shown(cli: Cli, file: str, tmp_path: Path) -> None:
+    limited = tmp_path / "limited.toml"
+    limited.write_text(FILE.replace('"5m"', '"5m"\noverlap = "allow_all"\nlimit = "mail"\nlimit_running = 1'))
+    words = (*SPAN, "--duration", "1m", "--duration", "poll=6m")
+    fails = ("--fail-on", "behind", "--fail-on", "wait=10m")
+    found = cli("simulate", "--compare", file, str(limited), *words, *fails, code=6)
+    assert found.err.splitlines() == [
+        "Refused: no longer keeps up: limit mail.",
+        "Refused: 95 of 100 attempts wait longer than 10 min on limit mail.",
+    ]
+    assert any(line.split()[:2] == ["mail", "0.0"] and "falls behind" in line for line in found.out.splitlines())
+    page = tmp_path / "limited.html"
+    shown = cli("simulate", str(limited), *words, "--html", str(page)).out
+    assert any(line.split()[:2] == ["mail", "1"] and "wait at the end" in line for line in shown.splitlines())
+    assert "Limits whose lines do not keep up: mail." in page.read_text()
+    assert "Waits for places" in page.read_text()
+
+
 def test_what_is_stored_is_compared_with_a_file(cli: Cli, file: str) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
     found = cli("simulate", "--compare", file, *SPAN, "-o", "json").json
