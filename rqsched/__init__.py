@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rqsched.core.simulation_report import (
         ClockEffect,
         ClockNight,
+        LimitOutcome,
         NotSimulated,
         QueueBehind,
         QueueOutcome,
@@ -120,6 +121,7 @@ __all__ = [
     "HeldSchedule",
     "Hold",
     "LimitDescription",
+    "LimitOutcome",
     "ListFilters",
     "Load",
     "MemberLike",
@@ -206,6 +208,7 @@ _HOMES = {
     "Hold": "core.hold",
     "ListFilters": "api.list_filters",
     "LimitDescription": "core.results",
+    "LimitOutcome": "core.simulation_report",
     "Load": "core.results",
     "MemberLike": "spec.members",
     "MissedPolicy": "core.policy",

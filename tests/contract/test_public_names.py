@@ -48,6 +48,7 @@ PUBLIC_NAMES = {
     "Hold",
     "ListFilters",
     "LimitDescription",
+    "LimitOutcome",
     "Load",
     "MemberLike",
     "MissedPolicy",
