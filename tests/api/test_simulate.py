@@ -276,7 +276,8 @@ def test_a_limit_lets_so_many_of_its_group_run_at_once_and_its_waits_are_told(en
     [stretch] = found.stretches
     [limit] = stretch.limits
     assert (limit.limit, limit.number, limit.places, limit.keeps_up) == ("mail", 1, 71, True)
-    assert (limit.most_waiting, limit.waiting, limit.full) == (1, 0, pytest.approx(714 / 1440, abs=0.0001))
+    assert (limit.most_waiting, limit.waiting) == (1, 0)
+    assert limit.full == pytest.approx(714 / 1440, abs=0.0001)
     assert (limit.wait_p50_seconds, limit.wait_max_seconds) == (0.0, 540.0)
     assert limit.behind[0].most_waiting == 1
     waits = {one.queue: one.wait_max_seconds for one in stretch.queues}
