@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -41,12 +41,17 @@ def moving_declaration(random: Random) -> dict[str, Any]:
     options = declaration(random)
     if options["spec"] == Every("1m", from_completion=True):
         options["missed"], options["overlap"] = "fire_once", "allow_all"
-    days = [(START + timedelta(days=random.randrange(-4, 20))).date() for _ in range(random.randrange(6))]
     return options | {
         "spec": random.choice(_MOVING)(),
-        "exclude": [*days, *random.choice(([], [], ["Sat, Sun"]))],
+        "exclude": excluded_days(random, START),
         "on_excluded": random.choice(("next", "next", "previous", "previous", "skip")),
     }
+
+
+def excluded_days(random: Random, about: datetime) -> list[Any]:
+    """Draw some days about an instant, and perhaps those of every weekend."""
+    days = [(about + timedelta(days=random.randrange(-4, 20))).date() for _ in range(random.randrange(6))]
+    return [*days, *random.choice(([], [], ["Sat, Sun"]))]
 
 
 def declaration(random: Random) -> dict[str, Any]:

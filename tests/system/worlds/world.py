@@ -27,7 +27,7 @@ from rqsched.store.database import Connection
 from tests.support.invariants import check_invariants, i8_executions, nothing_owed
 from tests.support.narrow import present
 from tests.support.stories import read_stories
-from tests.system.worlds.declarations import declaration, moving_declaration
+from tests.system.worlds.declarations import declaration, excluded_days, moving_declaration
 from tests.system.worlds.faults import Crash, Faults, swallowed_errors
 from tests.system.worlds.rest import check_rest, watched_links
 from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
@@ -37,6 +37,8 @@ CALENDARS = ("breaks", "closed")
 LIMIT = "default/shop"
 CHECK_EVERY = 25
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
+_OF_TIMES = {"spec", "jitter", "spread", "exclude", "on_excluded"}
+"""What says when a schedule fires, and so nothing of one that comes after another."""
 _OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
 
 
@@ -86,10 +88,11 @@ class World:
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed
         self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
-        self._has_calendars = seed % 300 >= 250 and not (is_skewed or self._moves)
+        self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
         self._has_limits = self._is_later and seed % 2 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         usual = _MOVING if self._moves else usual
+        usual = _MOVING_BY_CALENDARS if self._moves and self._has_calendars else usual
         usual = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         own: dict[Act, int] = {World.come_after: 20} if self._has_calendars else {}
         own |= {World.set_limit: 8} if self._has_limits else {}
@@ -205,8 +208,11 @@ class World:
         if self._is_later and self.random.random() < 0.4:
             options["start_within"] = timedelta(seconds=self.random.choice((20, 300)))
         if self._has_calendars and self.random.random() < 0.7:
-            spec = Spec.coerce(options["spec"])
-            options["spec"] = replace(spec, exclude=(*spec.exclude, *self.random.sample(CALENDARS, 1)))
+            named, spec = self.random.sample(CALENDARS, 1), Spec.coerce(options["spec"])
+            if self._moves:
+                options["exclude"] += named
+            else:
+                options["spec"] = replace(spec, exclude=(*spec.exclude, *named))
         if self._has_limits and self.random.random() < 0.6:
             options |= {"limit": "shop", "limit_running": self.random.choice((1, 2, 2))}
         return options
@@ -216,9 +222,9 @@ class World:
         name, upstream = self.random.choice(SCHEDULES), self.random.choice(SCHEDULES)
         after = After(upstream, on=self.random.choice(ENDS))
         if self.random.random() < 0.5:
-            actor.scheduler.get(name).update(spec=after, jitter=0, spread=0, exclude=[])
+            actor.scheduler.get(name).update(spec=after, jitter=0, spread=0, exclude=[], on_excluded="skip")
             return f"{name} {after}"
-        options = {key: value for key, value in self._declared().items() if key not in {"spec", "jitter", "spread"}}
+        options = {key: value for key, value in self._declared().items() if key not in _OF_TIMES}
         self._names.append(name)
         _, outcome = actor.scheduler.upsert(name, WORKFLOW, after, **options)
         return f"{name} {after} {options} -> {outcome}"
@@ -256,6 +262,9 @@ class World:
 
     def set_calendar(self, actor: Actor) -> str:
         name = self.random.choice(CALENDARS)
+        if self._moves:
+            held = excluded_days(self.random, self.stage.clock.now())
+            return str(actor.scheduler.calendars.set(name, held).revision) + f" {name} {held}"
         now = self.stage.clock.now().replace(second=0, microsecond=0)
         length = timedelta(minutes=self.random.randint(1, 6))
         begin = now + timedelta(minutes=self.random.randint(-4, 12))
@@ -497,6 +506,9 @@ _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
 _FREEZING = list({**_CHANCES, World.skip_next: 4, World.freeze: 6, World.thaw: 10}.values())
 _MOVING = list({**_CHANCES, World.skip_next: 2, World.update: 20, World.tick: 20, World.time_passes: 24}.values())
+_MOVING_BY_CALENDARS = list(
+    {**_CHANCES, World.update: 12, World.tick: 20, World.time_passes: 24, World.set_calendar: 12}.values()
+)
 _EXCLUDING = list({**_CHANCES, World.skip_next: 3, World.set_calendar: 12, World.delete_calendar: 1}.values())
 _SKEWED = list(
     {
