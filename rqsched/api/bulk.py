@@ -67,6 +67,16 @@ class Bulk(NamedTuple):
     skips: int = 1
     """How many of the next occurrences of each `skip_next` skips."""
 
+    def require(self, now: datetime) -> None:
+        """Check what can be said of it before it is done to the first; raises InvalidInputError."""
+        if self.until is not None and self.operation != "pause":
+            raise InvalidInputError("until", f"says when a pause ends; leave it out of {self.operation}")
+        if self.until is not None and self.until <= now:
+            raise InvalidInputError("until", f"{iso_utc(self.until)} has passed; name a later time")
+        if self.skips != 1 and self.operation != "skip_next":
+            raise InvalidInputError("count", f"says how many occurrences are skipped; leave it out of {self.operation}")
+        require_skips(self.skips)
+
     def apply(self, handle: ScheduleHandle) -> BulkRow:
         """Do it to one schedule, which may have changed since it was found."""
         row = partial(BulkRow, handle.schedule_id)
@@ -98,8 +108,8 @@ class Bulk(NamedTuple):
             )
         except (ConflictError, NotFoundError, QuotaExceededError, InvalidSpecError) as error:
             return row("skipped", str(error))
-        except InvalidInputError as error:  # of a schedule that has no occurrence ahead
-            if self.operation != "skip_next":
+        except InvalidInputError as error:  # no occurrence is ahead, or the end of the pause has passed meanwhile
+            if self.operation not in {"skip_next", "pause"}:
                 raise
             return row("skipped", str(error))
         return row(result.outcome) if result else row("skipped", result.reason)
@@ -143,13 +153,7 @@ def run_bulk(
         raise InvalidInputError("operation", f"{bulk.operation!r} is not one of {', '.join(OPERATIONS)}")
     require_note(bulk.reason, "reason")
     require_note(bulk.note)
-    if bulk.until is not None and bulk.operation != "pause":
-        raise InvalidInputError("until", f"says when a pause ends; leave it out of {bulk.operation}")
-    if bulk.until is not None and bulk.until <= runtime.now():
-        raise InvalidInputError("until", f"{iso_utc(bulk.until)} has passed; name a later time")
-    if bulk.skips != 1 and bulk.operation != "skip_next":
-        raise InvalidInputError("count", f"says how many occurrences are skipped; leave it out of {bulk.operation}")
-    require_skips(bulk.skips)
+    bulk.require(runtime.now())
     if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= MOST:
         raise InvalidLimitError("bound", f"must be a whole number from 1 to {MOST}")
     if not filters.get("status"):

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from rqsched.api.bulk import BATCH, Bulk, carry_out
 from rqsched.chain.backfill import pause_between_chunks
 from rqsched.chain.runtime import Runtime
-from rqsched.core.audit import DELETED, PAUSED, RESUMED, CommandContext
-from rqsched.core.ids import is_uid, new_uid
+from rqsched.core.audit import DELETED, PAUSED, RESUMED, SKIPS_SET, CommandContext
+from rqsched.core.ids import is_uid, iso_utc, new_uid
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.results import BulkRow
 from rqsched.errors import ConflictError, NotFoundError
@@ -57,6 +57,7 @@ _TOLD = {
     "resume": (RESUMED, "resumed"),
     "restart": (RESUMED, "restarted"),
     "delete": (DELETED, "deleted"),
+    "skip_next": (SKIPS_SET, "skips_next"),
 }
 """The event that tells of each operation, and the outcome of it; a trigger has a key instead."""
 _EVENTS, _LAST = 1_000, 2**62
@@ -88,7 +89,7 @@ class BulkAction:
     context: dict[str, Any] = field(default_factory=dict)
     """Who began or continued it last, and why it was begun, as `CommandContext.to_json`."""
     choices: dict[str, str] = field(default_factory=dict)
-    """`catch_up` and `overlap`, where they are not each schedule's own."""
+    """`catch_up`, `overlap` where they are not each schedule's own; `until` of a pause, `count` of what is skipped."""
     worker: str = ""
     """Names who carries it out; whoever continues it draws another name."""
     begun_at: datetime | None = None
@@ -216,6 +217,8 @@ def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> 
         if held.begun_at is None:
             chosen = {"catch_up": bulk.catch_up, "overlap": bulk.overlap}
             choices = {name: one.value for name, one in chosen.items() if one is not None}
+            choices |= {} if bulk.until is None else {"until": iso_utc(bulk.until)}
+            choices |= {"count": str(bulk.skips)} if bulk.operation == "skip_next" else {}
             held = replace(held, context=context.to_json(), choices=choices)
         else:
             held = replace(held, context=replace(context, reason=held.context.get("reason")).to_json())
@@ -334,15 +337,17 @@ def _bulk(action: BulkAction) -> Bulk:
 
     What else is done names it in the event of each schedule.
     """
-    catch_up, overlap = action.choices.get("catch_up"), action.choices.get("overlap")
+    catch_up, overlap, until = (action.choices.get(name) for name in ("catch_up", "overlap", "until"))
     return Bulk(
         action.operation,
         reason=action.context.get("reason"),
         catch_up=CatchUp.of(catch_up) if catch_up else None,
+        until=datetime.fromisoformat(until) if until else None,
         overlap=OverlapPolicy.of(overlap) if overlap else None,
         idempotency_key=f"bulk-{action.uid}",
         context=replace(CommandContext.from_json(action.context), context={"bulk_action": action.uid}),
         force=True,
+        skips=int(action.choices.get("count", 1)),
     )
 
 

@@ -53,19 +53,29 @@ class Action:
 
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
-    text = visit.form.get("until", "").strip()
-    until = visit.instant("until", text) if text else None
-    catch_up = (visit.form.get("catch_up") or None) if text else None
+    until = until_of(visit)
+    catch_up = None if until is None else visit.form.get("catch_up") or None
     handle.pause(reason=visit.context.reason, until=until, catch_up=catch_up, context=visit.context)
     end = "" if until is None else f" until {until.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}"
     return f"{handle.schedule_id} is paused{end}."
 
 
-def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
+def until_of(visit: Visit) -> datetime | None:
+    """Read when a pause is to end by itself; None where nothing was typed. Raises InvalidInputError."""
+    text = visit.form.get("until", "").strip()
+    return visit.instant("until", text) if text else None
+
+
+def count_of(visit: Visit) -> int:
+    """Read how many occurrences are to be skipped; raises InvalidInputError."""
     text = visit.form.get("count", "1").strip()
     if not (text.isascii() and text.isdigit()):
         raise InvalidInputError("count", f"{text[:32]!r} is not a whole number; write one from 0 to 100")
-    handle.skip_next(int(text[:9]), reason=visit.context.reason, context=visit.context)
+    return int(text[:9])
+
+
+def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
+    handle.skip_next(count_of(visit), reason=visit.context.reason, context=visit.context)
     named = [f"{at.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}" for at in handle.skips]
     return f"{handle.schedule_id} skips {', '.join(named) or 'nothing'}."
 
@@ -147,7 +157,7 @@ ACTIONS: dict[str, Action] = {
 
 
 _OF_TIMES = frozenset({"backfill", "skip_next"})
-"""What only a schedule with times of its own takes, and one alone."""
+"""What only a schedule with times of its own takes."""
 
 
 def offered(visit: Visit, schedule: Schedule) -> list[Action]:
@@ -157,8 +167,8 @@ def offered(visit: Visit, schedule: Schedule) -> list[Action]:
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return what the viewer may do to several schedules at once: a backfill is of one, and so is what is skipped."""
-    return [one for one in ACTIONS.values() if one.name not in _OF_TIMES and visit.principal.role >= one.role]
+    """Return what the viewer may do to several schedules at once: all but a backfill, which is of one."""
+    return [one for one in ACTIONS.values() if one.name != "backfill" and visit.principal.role >= one.role]
 
 
 def confirm(visit: Visit) -> Response:

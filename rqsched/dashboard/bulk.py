@@ -56,14 +56,18 @@ def _schedules(count: int) -> str:
 def _bulk(visit: Visit, action: Action) -> Bulk:
     """Return what is asked for, with what was chosen about it; raises InvalidInputError."""
     catch_up, overlap = visit.form.get("catch_up"), visit.form.get("overlap")
-    return Bulk(
+    bulk = Bulk(
         action.name,
         reason=visit.context.reason,
         catch_up=CatchUp.of(catch_up) if catch_up else None,
+        until=actions.until_of(visit) if action.name == "pause" else None,
         overlap=OverlapPolicy.of(overlap) if overlap else None,
         context=visit.context,
         force=True,
+        skips=actions.count_of(visit) if action.name == "skip_next" else 1,
     )
+    bulk.require(visit.now)
+    return bulk
 
 
 def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:

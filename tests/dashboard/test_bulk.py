@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rqsched import After
 from rqsched.api import bulk_actions
 from rqsched.api.bulk import BATCH
 from rqsched.dashboard.schedules import PAGE
 from rqsched.store import metadata
-from tests.support.env import Env
+from tests.support.env import HOUR, NOON, Env, last
 from tests.support.pages import TOKENS, Pages
 from tests.support.processes import wait_until
 from tests.support.web import MakeWeb
@@ -161,6 +162,7 @@ def test_nothing_to_do_is_said_and_nothing_is_asked(pages: Pages) -> None:
         ("delete", "paused", "active or dead or done or paused", "deleted"),
         ("trigger", "active", "active", "triggered"),
         ("restart", "done", "dead or done", "restarted"),
+        ("skip_next", "active", "active", "skips next"),
     ],
 )
 def test_each_action_is_done_to_all_for_which_it_is_possible(
@@ -178,6 +180,42 @@ def test_each_action_is_done_to_all_for_which_it_is_possible(
     assert f"status {asked}</bdi>" in pages.get(address)
     pages.do(urlsplit(address).path, action=action)
     assert f"3 {outcome}" in read_until(pages, address, "<strong>Done.</strong>")
+
+
+def test_so_many_of_the_next_are_skipped_of_chosen_ones_and_of_all(pages: Pages) -> None:
+    env = pages.env
+    create(env, 2)
+    env.create("job-after", After("other"), labels={"team": "billing"})
+    assert 'name="count"' in pages.send("/bulk", action="skip_next", id=["job-000", "job-after"], **FILTER).text
+    said = pages.do("/bulk", action="skip_next", id=["job-000", "job-after"], confirmed="yes", count="2", **FILTER)
+    assert "Skip next: 1 of 2 done. Not done: job-after" in said
+    assert [len(env.scheduler.get(name).skips) for name in ("job-000", "job-001")] == [2, 0]
+
+    address = count_all(pages, "skip_next")
+    assert 'name="count"' in pages.get(address)
+    assert pages.send(urlsplit(address).path, action="skip_next", count="101").status_code == 422
+    pages.do(urlsplit(address).path, action="skip_next", count="3", reason="the bank is away")
+
+    done = read_until(pages, address, "<strong>Done.</strong>")
+    assert "2 skips next" in done
+    assert "1 skipped" in done
+    assert "the bank is away</bdi> · count 3" in done
+    assert [len(env.scheduler.get(name).skips) for name in ("job-000", "job-001")] == [3, 3]
+    assert last(env.scheduler.get("job-001"), "SkipsSet")["reason"] == "the bank is away"
+
+
+def test_pause_of_several_ends_by_itself_where_that_was_asked(pages: Pages) -> None:
+    env = pages.env
+    create(env, 2)
+    until = {"until": "2026-01-16T12:00", "catch_up": "once"}
+    pages.do("/bulk", action="pause", id=["other"], confirmed="yes", **until)
+    address = count_all(pages)
+    past = pages.send(urlsplit(address).path, action="pause", until="2020-01-01T00:00")
+    assert (past.status_code, statuses(env)) == (422, {"active"})
+    pages.do(urlsplit(address).path, action="pause", **until)
+    read_until(pages, address, "<strong>Done.</strong>")
+    found = {name: env.state(env.scheduler.get(name)) for name in ("other", "job-000", "job-001")}
+    assert {(one.resume_at, one.resume_catch_up) for one in found.values()} == {(NOON + 24 * HOUR, "once")}
 
 
 def test_paused_ones_run_only_where_the_list_shows_the_paused(pages: Pages) -> None:
