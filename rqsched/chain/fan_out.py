@@ -8,7 +8,8 @@ one asks again.
 Then the first chunk goes on its queue, and behind it a job that continues with the next one. A queue is first in, first
 out: the next chunk comes when workers have taken the one before, however few they are, and nothing waits or counts. SQL
 first, Redis second: reconcile enqueues what a crash left out. With `max_parallel` only so many are on the queue, and
-each that ends puts the next one there.
+each that ends puts the next one there. Targets of a group stand in its line in place of that, and are on the queue once
+they have a place of it (`limits`).
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
 `target_execution`.
@@ -17,7 +18,6 @@ Each target is dispatched once (its id is computed from run and target), claimed
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.target_jobs import batch_job, enqueue, jobs_of
 from rqsched.core.ids import BatchJobId
 from rqsched.core.model import Run, TargetStatus
 from rqsched.core.payload import ARGUMENT_BYTES, json_text
@@ -36,8 +37,6 @@ from rqsched.fork_guard import ForkGuard
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Batch, RunName, Target
-from rqsched.transport.job_label import JobLabel
-from rqsched.transport.job_queue import JobSpec
 from rqsched.workflows import FannedOut, Workflow, surroundings
 
 _log = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ PAGE = 500
 """The most targets that one transaction of a repair changes."""
 _CHUNK_BYTES = 1_048_576
 """A chunk is recorded when its payloads are longer than this, however few they are."""
-_DISPATCH_SECONDS = 120
 _END = object()
 
 Named: TypeAlias = tuple[str, str | None]
@@ -141,6 +139,7 @@ def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Bat
         connection=run.connection,
         max_parallel=schedule.policies.max_parallel,
         is_named=run.has_named_targets,
+        limit_group=run.limit_group,
     )
 
 
@@ -195,7 +194,8 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
         if not runtime.database.read(lambda connection: fan_out_targets.exists_of(connection, job.run_uid)):
             raise UnknownJobError("no such target in this database.")
         return 0
-    jobs = jobs_of(runtime, chunk, names)
+    group = chunk[0].limit_group
+    jobs = jobs_of(runtime.settings, chunk, names) if group is None else []
     if following is not None:
         jobs.append(batch_job(BatchJobId(job.run_uid, following)))
     try:
@@ -203,54 +203,24 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     except RedisError as error:
         text = "%d targets of run %s follow later: %s"
         _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
+    if group is not None:
+        runtime.limits.give({group})
     return len(chunk)
 
 
-def enqueue(runtime: Runtime, pending: Sequence[Target]) -> int:
-    """Put pending targets on their queues, unless they are there; returns how many were put there.
-
-    Raises RedisError after short retries.
-    """
-    if not pending:
-        return 0
-    names = runtime.database.read(partial(fan_out_targets.names_of, run_uids=[target.run_uid for target in pending]))
-    grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
-    for target in pending:
-        grouped[target.queue, target.connection].append(target)
-    return sum(
-        runtime.transport.enqueue(jobs_of(runtime, some, names), *where, now=runtime.now())
-        for where, some in grouped.items()
-    )
-
-
 def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
-    """Do as `enqueue`; with Redis away reconcile enqueues them."""
+    """Put targets that have become pending on their queues, or those of a group that have a place of it.
+
+    With Redis away reconcile enqueues them.
+    """
+    if groups := {target.limit_group for target in pending if target.limit_group is not None}:
+        runtime.limits.give(groups)
+        pending = [target for target in pending if target.limit_group is None]
     try:
         enqueue(runtime, pending)
     except (RedisError, BackendUnavailableError) as error:
         told = len(pending), pending[0].run_uid, error
         _log.warning("%d targets of run %s follow later: %s", *told, extra={"action": "follow_failed"})
-
-
-def jobs_of(runtime: Runtime, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
-    """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
-    more = int(runtime.settings.completion_outage.total_seconds())
-    return [
-        JobSpec(str(target.job_id), target.timeout + more, label=_label(target, names.get(target.run_uid)))
-        for target in chunk
-    ]
-
-
-def _label(target: Target, name: RunName | None) -> JobLabel:
-    if name is None:
-        return JobLabel(target.workflow, target.run_uid)
-    known = name.schedule_id, name.namespace, name.occurrence_at, name.attempt
-    return JobLabel(target.workflow, target.run_uid, *known)
-
-
-def batch_job(job: BatchJobId) -> JobSpec:
-    """Describe the job that dispatches the next targets of a run."""
-    return JobSpec(str(job), _DISPATCH_SECONDS)
 
 
 def fill(runtime: Runtime, run_uid: str) -> int:

@@ -584,7 +584,7 @@ def _limits(scope: _Scope) -> Finding:
     passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
     if passed and not runtime.hold.is_on:
         queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
-        told = _listed(f"{count} run(s) on {queue!r}" for queue, count in queues.items())
+        told = _listed(f"{count} run(s) or target(s) on {queue!r}" for queue, count in queues.items())
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
         return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
                        advice=advice)  # fmt: skip

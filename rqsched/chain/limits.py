@@ -1,54 +1,56 @@
 """Limits: who of a group gets a place is decided and written, and its job put on its queue.
 
-After each commit that frees a place or lets a run wait for one; by the worker that holds a run which was passed over;
-and by each pass of reconcile, which finds what a process that died has left undone.
+After each commit that frees a place or lets a run, or a target, wait for one; by the worker that holds one which was
+passed over; and by each pass of reconcile, which finds what a process that died has left undone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
+from rqsched.chain import target_jobs
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.limit import split_key
-from rqsched.core.model import Change, Run
+from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription
 from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
+from rqsched.store import fan_out_targets, reconcile_queries
 from rqsched.store import limits as store
-from rqsched.store import reconcile_queries
-from rqsched.store.database import Connection, Database
-from rqsched.transport.transport import Transport
+from rqsched.store.database import Connection
+from rqsched.store.fan_out_targets import Target
 
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
 """Groups of which places are given in one transaction."""
-_Granted: TypeAlias = tuple[list[Run], Mapping[str, tuple[str, str]]]
-"""Runs that got a place, and the names of their schedules by uid."""
 
 
-class Parts(Protocol):
+class _Granted(NamedTuple):
+    """Who got a place."""
+
+    runs: list[Run]
+    """The runs."""
+    names: Mapping[str, tuple[str, str]]
+    """The names of their schedules by uid."""
+    targets: list[Target]
+    """The targets."""
+
+
+class Parts(target_jobs.Parts, Protocol):
     """What limits use of their process's runtime."""
 
-    database: Database
-    """Where groups and runs are."""
-    transport: Transport
-    """Where the jobs of granted runs go."""
     hold: HoldGate
     """Whether anything may begin."""
-
-    def now(self) -> datetime:
-        """Return the time."""
-        ...
 
 
 class Limits:
@@ -59,7 +61,7 @@ class Limits:
 
     def follow(self, changes: Iterable[Change]) -> None:
         """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it."""
-        joined, left = set[str](), set[str]()
+        joined, left, stopped = set[str](), set[str](), set[str]()
         for change in changes:
             for before, after in (*((run, run) for run in change.new_runs), *change.changed_runs):
                 if after.limit_group is None:
@@ -69,11 +71,23 @@ class Limits:
                 elif not after.takes_place and (before.takes_place or before.is_in_line):
                     # Who leaves the line may have been held, and so left out, when a place was given.
                     left.add(after.limit_group)
-        if not joined and not left:
-            return
+                elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
+                    left.add(after.limit_group)
+                    stopped.add(after.uid)
+        if joined or left:
+            self.give(joined, left, stopped)
+
+    def give(self, joined: Collection[str], left: Collection[str] = (), stopped: Collection[str] = ()) -> None:
+        """Give the places that are free in groups whose line somebody has joined, or in which somebody has `left` one.
+
+        Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
+        """
         try:
-            unclaimed = {group: self._wants(group) for group in left - joined}
-            self.grant(joined | {group for group, count in unclaimed.items() if count == 0})
+            if stopped:
+                give_up = partial(fan_out_targets.give_up, now=self._parts.now(), run_uids=stopped)
+                self._parts.database.transact(give_up)
+            unclaimed = {group: self._wants(group) for group in {*left}.difference(joined)}
+            self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
             # Who gives places just now may not have seen this end. While others still have to claim theirs, that is no
             # harm: their ends look again. To wait for each other, to give one place each, is most of a grant's cost.
             self.grant((group for group, count in unclaimed.items() if count), skip_locked=True)
@@ -88,49 +102,58 @@ class Limits:
     def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
 
-        While everything is held, or their namespace is frozen, none is given; with `skip_locked`, none of a group that
-        another transaction holds. Raises RedisError when those that got one cannot be delivered: reconcile does so
-        then.
+        While everything is held, or their namespace is frozen, only targets get one, for their runs have begun; with
+        `skip_locked`, nobody of a group that another transaction holds. Raises RedisError when those that got one
+        cannot be delivered: reconcile does so then.
         """
-        frozen = self._parts.hold.frozen
-        free = sorted(group for group in groups if split_key(group)[0] not in frozen)
-        if self._parts.hold.is_on or not free:
-            return 0
-        given = 0
-        for start in range(0, len(free), _AT_ONCE):
-            some = free[start : start + _AT_ONCE]
+        ordered, given = sorted(groups), 0
+        for start in range(0, len(ordered), _AT_ONCE):
+            some = ordered[start : start + _AT_ONCE]
             work = partial(self._grant, groups=some, skip_locked=skip_locked)
             given += self._deliver(self._parts.database.transact(work))
         return given
 
     def _grant(
-        self, connection: Connection, groups: Sequence[str], asked: str | None = None, *, skip_locked: bool = False
+        self,
+        connection: Connection,
+        groups: Sequence[str],
+        asked: str | None = None,
+        *,
+        is_target: bool = False,
+        skip_locked: bool = False,
     ) -> _Granted:
-        runs = store.grant(connection, groups, self._parts.now(), asked, skip_locked=skip_locked)
-        uids = [run.schedule_uid for run in runs]
-        return runs, reconcile_queries.names_of(connection, uids) if runs else {}
+        hold = self._parts.hold
+        held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
+        granted = store.grant(
+            connection, groups, self._parts.now(), asked, is_target=is_target, held=held, skip_locked=skip_locked
+        )
+        uids = [run.schedule_uid for run in granted.runs]
+        names = reconcile_queries.names_of(connection, uids) if uids else {}
+        return _Granted(granted.runs, names, granted.targets)
 
     def _deliver(self, granted: _Granted) -> int:
-        runs, names = granted
-        ready = [run for run in runs if run.executor == "rq"]
+        ready = [run for run in granted.runs if run.executor == "rq"]
         if ready:
-            self._parts.transport.deliver(ready, names, now=self._parts.now())
-        return len(runs)
+            self._parts.transport.deliver(ready, granted.names, now=self._parts.now())
+        target_jobs.enqueue(self._parts, granted.targets)
+        return len(granted.runs) + len(granted.targets)
 
-    def ask(self, uid: str, group: str) -> bool:
-        """Ask for a place for a run that a worker holds; without one it waits in line, and comes with another delivery.
+    def ask(self, uid: str, group: str, *, is_target: bool = False) -> bool:
+        """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
+        another delivery.
 
         Others that get a place meanwhile are delivered.
         """
 
         def work(connection: Connection) -> tuple[_Granted, bool]:
-            granted = self._grant(connection, [group], asked=uid)
+            granted = self._grant(connection, [group], asked=uid, is_target=is_target)
             # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
-            return granted, store.has_place(connection, uid)
+            return granted, store.has_place(connection, uid, is_target=is_target)
 
-        (runs, names), has_place = self._parts.database.transact(work)
+        granted, has_place = self._parts.database.transact(work)
+        others = [run for run in granted.runs if run.uid != uid], [one for one in granted.targets if one.uid != uid]
         with suppress(RedisError):  # reconcile delivers them
-            self._deliver(([one for one in runs if one.uid != uid], names))
+            self._deliver(_Granted(others[0], granted.names, others[1]))
         return has_place
 
     def set_number(self, group: str, number: int, context: CommandContext) -> LimitDescription:
@@ -220,6 +243,19 @@ def changes_group(change: Change) -> bool:
         return True
     is_declared = before.definition is not after.definition
     return is_declared and before.policies.limit_running != after.policies.limit_running
+
+
+def told_of_targets(connection: Connection, run: Run) -> str | None:
+    """Say how many targets of a run wait for a place of its group; None when none does."""
+    if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
+        return None
+    count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group])
+    if not count or not found:
+        return None
+    (group,) = found
+    starting = f" and {group.starting} about to start" if group.starting else ""
+    running = f"{group.running} of {group.number} running{starting}"
+    return f"{count} of its targets wait{'s' if count == 1 else ''} for a place of limit {group.name}: {running}"
 
 
 def told_of_line(connection: Connection, run: Run) -> str | None:

@@ -53,9 +53,9 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     runtime.on_claim(token)
     claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
     claimed = runtime.database.transact_alone(claim)
+    if claimed is None and _gets_place(runtime, job):
+        claimed = runtime.database.transact_alone(claim)
     if claimed is None:
-        if not runtime.database.read(lambda connection: fan_out_targets.exists(connection, job.uid)):
-            raise UnknownJobError("no such target in this database.")
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
     target = claimed.target
@@ -64,6 +64,14 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     found = claimed.run and _run_of(runtime, target, claimed.run[1])
     with runtime.tracing.target(target, found, claimed.started_at):
         return _handle_to_end(runtime, claimed, token, worker)
+
+
+def _gets_place(runtime: Runtime, job: TargetJobId) -> bool:
+    """Ask for a place for a target that could not be claimed, if it was passed over; without one it is in line."""
+    found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
+    if found is None:
+        raise UnknownJobError("no such target in this database.")
+    return found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True)
 
 
 def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker: str) -> TargetStatus | None:
@@ -192,6 +200,8 @@ def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool,
     """Put the next target on its queue, see to it that this one is tried again in time, and end what is over."""
     if following:
         enqueue_soon(runtime, following)
+    elif target.limit_group is not None:
+        runtime.limits.give((), {target.limit_group})
     if end.retry_at is not None:
         _arm(runtime, target, end.retry_at)
     elif may_be_last:

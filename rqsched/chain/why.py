@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from rqsched.chain.limits import told_of_line
+from rqsched.chain.limits import told_of_line, told_of_targets
 from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord, instant_of
@@ -411,6 +411,8 @@ class _Question:
             text, answer = f"{name} was {run.status.value} before it started", Answer.NOT_STARTED
         elif run.status is RunStatus.RUNNING:
             text = f"It runs: {number}, started on {started}"
+            if waiting := told_of_targets(self.connection, run):
+                text += f"; {waiting}"
         elif run.ended_at is not None:
             text += f", started on {started}, ended on {self.clock(run.ended_at)}"
         if run.moved_from:

@@ -90,18 +90,20 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 class Waiting(NamedTuple):
-    """A pending run of a group."""
+    """A pending run of a group, or a target of one."""
 
     uid: str
     """Its uid."""
     limit_at: datetime
     """Since when it is in line."""
     number: int = 0
-    """Its number in its schedule: what joins the line at one instant keeps its order."""
+    """Its number in its schedule, or its run: what joins the line at one instant keeps its order."""
     granted_at: datetime | None = None
     """When it got a place that it has not claimed yet; None while it is in line."""
     passed_count: int | None = None
     """How often a worker came to it after it was passed over, and the group was full; None is never."""
+    is_target: bool = False
+    """Whether it is a target of a run."""
 
 
 _place = attrgetter("limit_at", "number", "uid")

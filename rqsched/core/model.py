@@ -768,8 +768,8 @@ class Run:
 
     @property
     def takes_place(self) -> bool:
-        """Whether it has one of its group's places."""
-        is_claimed = self.status is RunStatus.RUNNING or (
+        """Whether it has one of its group's places: while it waits for its targets, these have them."""
+        is_claimed = (self.status is RunStatus.RUNNING and self.dispatched_at is None) or (
             self.status is RunStatus.PENDING and self.granted_at is not None
         )
         return self.limit_group is not None and is_claimed

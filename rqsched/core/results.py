@@ -43,14 +43,17 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class LimitDescription:
-    """A group of which only so many runs run at once, whichever schedules they are of."""
+    """A group of which only so many runs, and targets of runs, run at once, whichever schedules they are of.
+
+    A run that waits for its targets is not counted: they are.
+    """
 
     namespace: str
     """The namespace that the group belongs to."""
     name: str
     """What a schedule's `limit` names."""
     number: int
-    """How many of its runs may run at once."""
+    """How many of them may run at once."""
     running: int
     """How many run."""
     starting: int

@@ -238,9 +238,6 @@ def _require_consistent(definition: Definition) -> None:
     if policies.targets is not None and definition.executor == "external":
         raise InvalidPolicyError("targets", "are named by a worker of rqsched; external workers take whole runs")
     if policies.limit is not None:
-        if (policies.targets or definition.parsed_defaults.get("targets")) is not None:
-            reason = "has no places for targets yet; remove it, or let max_parallel limit the targets of a run"
-            raise InvalidPolicyError("limit", reason)
         name_of(policies.limit, "namespace", definition.labels)
     if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:
         raise InvalidPolicyError("overlap", "a from_completion interval never overlaps itself; leave overlap='skip'")

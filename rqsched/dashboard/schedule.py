@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
-from rqsched.chain.limits import told_of_line
+from rqsched.chain.limits import told_of_line, told_of_targets
 from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold
 from rqsched.core.ids import is_uid
@@ -254,6 +254,7 @@ def show_run(visit: Visit) -> Response:
             "earlier": earlier,
             "later": later,
             "line": told_of_line(connection, run),
+            "targets_in_line": told_of_targets(connection, run),
             "came_after": upstream_ends.before(connection, run),
             "come_after": upstream_ends.after(connection, run),
         }

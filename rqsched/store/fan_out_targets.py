@@ -60,6 +60,8 @@ class Batch(NamedTuple):
     """The most of them that are on their queue or handled at once; None is unlimited."""
     is_named: bool = False
     """Whether an earlier attempt of the run has named them all."""
+    limit_group: str | None = None
+    """The group of the run, of which each of them needs a place; None needs none."""
 
 
 class RunName(NamedTuple):
@@ -104,6 +106,8 @@ class Target(NamedTuple):
     """Since when no worker that took it could find its workflow; None when it was not blocked."""
     number: int
     """1, 2, 3 ... in the order in which the targets of its run were named."""
+    limit_group: str | None = None
+    """The group of which it needs a place before it has a job; None needs none."""
 
     @property
     def job_id(self) -> TargetJobId:
@@ -111,7 +115,7 @@ class Target(NamedTuple):
         return TargetJobId(self.uid, self.delivery)
 
 
-_TARGET = [targets.c[name] for name in Target._fields]
+TARGET_COLUMNS = [targets.c[name] for name in Target._fields]
 """The columns of a Target."""
 
 
@@ -140,6 +144,7 @@ def record(
         "connection": batch.connection,
         "timeout": batch.timeout,
         "max_parallel": batch.max_parallel,
+        "limit_group": batch.limit_group,
         "status": TargetStatus.WAITING.value,
         "created_at": now,
     }
@@ -159,12 +164,14 @@ def record(
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
     """Let the targets of runs that are retried on request wait again which have not been handled with success."""
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
+    group = sa.select(runs.c.limit_group).where(runs.c.uid == targets.c.run_uid).scalar_subquery()
     connection.execute(
         sa.update(targets)
         .where(dialect_of(connection).one_of(targets.c.run_uid, run_uids))
         .where(targets.c.status.in_([*_ENDED_BADLY, TargetStatus.CANCELLED.value]))
         .values(status=TargetStatus.WAITING.value, attempt=again, delivery=targets.c.delivery + 1, error=None)
         .values(dict.fromkeys(("token", "queued_at", "deadline_at", "ended_at", "retry_at", "blocked_at")))
+        .values(limit_group=group, **dict.fromkeys(("limit_at", "granted_at", "passed_at", "passed_count")))
     )
 
 
@@ -186,7 +193,7 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 
     Returns none when `job` does not name the first waiting target: another delivery of the job was first.
     """
-    statement = sa.select(*_TARGET, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
+    statement = sa.select(*TARGET_COLUMNS, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
     rows = connection.execute(ordered).all()
     if not rows or rows[0].number != job.number or rows[0].max_parallel is not None:
@@ -197,8 +204,11 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 
 
 def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
-    """Return a page of targets that should be on their queue since `before`, and the next cursor."""
-    statement = sa.select(*_TARGET).where(_is_open(TargetStatus.PENDING), targets.c.queued_at <= before)
+    """Return a page of targets that should be on their queue since `before`, and the next cursor.
+
+    One that waits in line for a place of its group has no job, and no `queued_at`.
+    """
+    statement = sa.select(*TARGET_COLUMNS).where(_is_open(TargetStatus.PENDING), targets.c.queued_at <= before)
     rows, cursor = page_by_uid(connection, statement, targets.c.uid, after, limit)
     return [Target(*row) for row in rows], cursor
 
@@ -214,7 +224,7 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
     first = sa.select(targets.c.run_uid, sa.func.min(targets.c.number).label("number")).select_from(joined)
     named = first.where(_is_open(TargetStatus.WAITING), is_over).group_by(targets.c.run_uid).subquery()
     same = (targets.c.run_uid == named.c.run_uid) & (targets.c.number == named.c.number)
-    statement = sa.select(named.c.run_uid, named.c.number, *_TARGET).select_from(named.join(targets, same))
+    statement = sa.select(named.c.run_uid, named.c.number, *TARGET_COLUMNS).select_from(named.join(targets, same))
     return [(BatchJobId(row[0], row[1]), Target(*row[2:])) for row in connection.execute(statement)]
 
 
@@ -245,7 +255,11 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
 def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
     """Make the next waiting targets of a run pending, but for those that another transaction takes."""
-    found = sa.select(*_TARGET).where(*_waits(run_uid), ~_has_ended_in_vain()).order_by(targets.c.number, targets.c.uid)
+    found = (
+        sa.select(*TARGET_COLUMNS)
+        .where(*_waits(run_uid), ~_has_ended_in_vain())
+        .order_by(targets.c.number, targets.c.uid)
+    )
     ordered = found.limit(limit).with_for_update(skip_locked=True)
     chunk = [Target(*row) for row in connection.execute(ordered)]
     _enqueue(connection, chunk, now)
@@ -255,7 +269,14 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
         mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
-        connection.execute(sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value, queued_at=now))
+        pending = sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value)
+        connection.execute(pending.values(_joins(now) if chunk[0].limit_group is not None else {"queued_at": now}))
+
+
+def _joins(now: datetime) -> dict[str, Any]:
+    """Return what a target in line has: it was ready first when it was before its first attempt."""
+    since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
+    return {"limit_at": since, "queued_at": None, "granted_at": None, "passed_at": None}
 
 
 def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -270,7 +291,7 @@ def promote(
     Returns those that are pending now, and those that wait again because `max_parallel` decides when they are. Rows
     that another transaction holds are left to the next caller.
     """
-    found = sa.select(*_TARGET, targets.c.status).where(_is_put_off(), targets.c.retry_at <= now)
+    found = sa.select(*TARGET_COLUMNS, targets.c.status).where(_is_put_off(), targets.c.retry_at <= now)
     mine = found if run_uid is None else found.where(targets.c.run_uid == run_uid)
     ordered = mine.order_by(targets.c.uid).limit(limit).with_for_update(skip_locked=True)
     due = [(Target(*row[:-1]), row.status == TargetStatus.RETRYING) for row in connection.execute(ordered)]
@@ -295,6 +316,7 @@ def next_promotion(connection: Connection, run_uid: str) -> datetime | None:
 def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None:
     """Make put-off targets pending, or waiting where `max_parallel` says when they are; each gets a new delivery."""
     is_limited = targets.c.max_parallel.is_not(None)
+    needs_place = targets.c.limit_group.is_not(None)
     is_retry = targets.c.status == constant(TargetStatus.RETRYING)
     connection.execute(
         sa.update(targets)
@@ -303,7 +325,9 @@ def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None
             status=sa.case((is_limited, TargetStatus.WAITING.value), else_=TargetStatus.PENDING.value),
             attempt=targets.c.attempt + sa.case((is_retry, 1), else_=0),
             delivery=targets.c.delivery + 1,
-            queued_at=sa.case((is_limited, None), else_=sa.literal(now, targets.c.queued_at.type)),
+            queued_at=sa.case((is_limited | needs_place, None), else_=sa.literal(now, targets.c.queued_at.type)),
+            granted_at=None,
+            passed_at=None,
             retry_at=None,
             token=None,
         )
@@ -436,7 +460,7 @@ GIVEN_UP = "its run ended before it began"
 _IS_RUNNING = _is_open(TargetStatus.RUNNING)
 # Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
 _CLAIM_OF = (
-    sa.select(*_TARGET, targets.c.payload, targets.c.token, targets.c.started_at, runs.c.status, runs.c.attempt)
+    sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, runs.c.status, runs.c.attempt)
     .select_from(targets.outerjoin(runs, runs.c.uid == targets.c.run_uid))
     .where(targets.c.uid == sa.bindparam("of"))
 )
@@ -444,7 +468,7 @@ _TOKEN: sa.BindParameter[str] = sa.bindparam("by")
 _CLAIM = (
     sa.update(targets)
     .where(targets.c.uid == sa.bindparam("of"), targets.c.delivery == sa.bindparam("delivered"))
-    .where(is_free_for(targets, _TOKEN))
+    .where(is_free_for(targets, _TOKEN), targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))
     .values(status=TargetStatus.RUNNING.value, token=_TOKEN, worker=sa.bindparam("worker_name"))
     .values(started_at=sa.bindparam("begun"), deadline_at=sa.bindparam("deadline"))
 )
@@ -457,7 +481,7 @@ _CLAIM_RETURNING = _CLAIM.values(
     started_at=sa.case((is_held_by(targets, _TOKEN), targets.c.started_at), else_=_BEGAN),
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
-).returning(*_TARGET, targets.c.payload, targets.c.started_at, *_OF_RUN)
+).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
 """All of it in one statement (PostgreSQL): a fan-out that was started by hand has no run to join."""
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -500,16 +524,26 @@ def claim(
         begun = found.started_at
     run_status, run_attempt = found[-2:]
     run = None if run_status is None else (RunStatus(run_status), run_attempt)
-    return ClaimedTarget(Target(*found[: len(_TARGET)]), found.payload, begun, run)
+    return ClaimedTarget(Target(*found[: len(TARGET_COLUMNS)]), found.payload, begun, run)
 
 
 def _mine(job: TargetJobId, token: str, now: datetime, worker: str | None) -> dict[str, Any]:
     return {"of": job.uid, "delivered": job.delivery, "by": token, "worker_name": worker, "begun": now}
 
 
-def exists(connection: Connection, uid: str) -> bool:
-    """Return whether there is such a target."""
-    return connection.execute(sa.select(sa.exists().where(targets.c.uid == uid))).scalar_one()
+class Unclaimed(NamedTuple):
+    """A target that could not be claimed."""
+
+    asks: str | None
+    """The group that is to be asked for a place, as it was passed over; None where that is not why."""
+
+
+def find_unclaimed(connection: Connection, job: TargetJobId) -> Unclaimed | None:
+    """Return why a target could not be claimed; None when there is no such target."""
+    is_ready = targets.c.status == constant(TargetStatus.PENDING), targets.c.delivery == job.delivery
+    group = sa.case((sa.and_(*is_ready, targets.c.granted_at.is_(None)), targets.c.limit_group), else_=None)
+    row = connection.execute(sa.select(group).where(targets.c.uid == job.uid)).first()
+    return None if row is None else Unclaimed(*row)
 
 
 def finish(
@@ -550,7 +584,7 @@ def find_running(connection: Connection, job: TargetJobId, token: str | None = N
 
     With a `token`, only if that one holds it.
     """
-    found = sa.select(*_TARGET).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, _IS_RUNNING)
+    found = sa.select(*TARGET_COLUMNS).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, _IS_RUNNING)
     row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()
     return None if row is None else Target(*row)
 
@@ -595,7 +629,7 @@ def end_blocked(connection: Connection, before: datetime, step: EndStep) -> list
 
 
 def _end_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], step: EndStep) -> list[str]:
-    free = sa.select(*_TARGET).where(*found).order_by(targets.c.uid).limit(step.limit)
+    free = sa.select(*TARGET_COLUMNS).where(*found).order_by(targets.c.uid).limit(step.limit)
     rows = [Target(*row) for row in connection.execute(free.with_for_update(skip_locked=True))]
     for target in rows:
         mine = sa.update(targets).where(targets.c.uid == target.uid)
@@ -603,10 +637,15 @@ def _end_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], s
     return [target.run_uid for target in rows]
 
 
-def give_up(connection: Connection, now: datetime) -> int:
-    """Cancel targets that no process handles and whose run ended without success; returns how many."""
+def give_up(connection: Connection, now: datetime, run_uids: Collection[str] | None = None) -> int:
+    """Cancel targets that no process handles and whose run ended without success, of these runs or of all.
+
+    Returns how many.
+    """
     not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
     free = sa.select(targets.c.uid).where(not_begun, _has_ended_in_vain()).order_by(targets.c.uid)
+    if run_uids is not None:
+        free = free.where(dialect_of(connection).one_of(targets.c.run_uid, sorted(run_uids)))
     uids = list(connection.execute(free.with_for_update(skip_locked=True)).scalars())
     if uids:
         error = sa.func.coalesce(targets.c.error, GIVEN_UP)

@@ -3,43 +3,96 @@
 A grant is a transaction of its own, which locks the group's row and then, of the runs, only those that nobody else
 holds. The places that are taken are no number that is kept: the runs that are granted or run are counted under that
 lock, in this order. So one that is claimed meanwhile counts twice rather than never, and only a grant makes them more.
+
+Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.limit import Waiting, decide_grants, key_of, most_given, split_key, wants_grants
-from rqsched.core.model import Run, RunStatus, changed, dumps
+from rqsched.core.model import Run, RunStatus, TargetStatus, changed, dumps
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of
+from rqsched.store.fan_out_targets import TARGET_COLUMNS, Target
 from rqsched.store.rows import RUN_COLUMNS, to_run
 from rqsched.store.tables import (
     IS_IN_LINE,
     IS_LIMITED,
+    IS_LIMITED_TARGET,
     IS_LIVE,
     IS_OF_GROUP,
+    IS_TARGET_IN_LINE,
     constant,
     is_late,
     limits,
     runs,
     schedules,
+    targets,
 )
 
 MAX_CHANGES = 20
 """How many changes of its number a group remembers."""
-_PLACE = (runs.c.uid, runs.c.limit_at, runs.c.number, runs.c.granted_at, runs.c.passed_count)
-_NEEDS_GRANT = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_(None)
-_IS_UNCLAIMED = IS_LIMITED & (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
-_IS_RUNNING = IS_LIMITED & (runs.c.status == constant(RunStatus.RUNNING))
+_NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
+_OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
+_MOST = sa.bindparam("most", type_=sa.Integer)
+
+
+class _Kind:
+    """What takes places: runs, or targets."""
+
+    def __init__(
+        self,
+        table: sa.Table,
+        is_open: sa.ColumnElement[bool],
+        is_in_line: sa.ColumnElement[bool],
+        holds_place: sa.ColumnElement[bool],
+    ) -> None:
+        self.table = table
+        self.is_open = is_open
+        """Of a group, and not ended."""
+        self.is_in_line = is_in_line
+        self.is_running = is_open & (table.c.status == constant(RunStatus.RUNNING)) & holds_place
+        is_pending = is_open & (table.c.status == constant(RunStatus.PENDING))
+        self.needs_grant = is_pending & table.c.granted_at.is_(None)
+        self.is_unclaimed = is_pending & table.c.granted_at.is_not(None)
+        self.order = table.c.limit_at, table.c.number, table.c.uid
+        is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
+        self.place = table.c.uid, table.c.limit_at, table.c.number, table.c.granted_at, table.c.passed_count, is_target
+        """The columns of a Waiting."""
+
+    def first(self, *may_start: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        """Read the first of a line."""
+        found = sa.select(*self.place).where(self.is_in_line, self.table.c.limit_group == _OF_GROUP, *may_start)
+        return found.order_by(*self.order).limit(_MOST)
+
+
+# A run that waits for its targets has given its place back.
+_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, runs.c.dispatched_at.is_(None))
+_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, sa.true())
+_KINDS = _RUNS, _TARGETS
+_Condition: TypeAlias = Callable[[_Kind], sa.ColumnElement[bool]]
+_IS_RUNNING: _Condition = attrgetter("is_running")
+_IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
+
+
+class Granted(NamedTuple):
+    """Who got a place, in line."""
+
+    runs: list[Run]
+    """The runs."""
+    targets: list[Target]
+    """The targets."""
 
 
 def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, int]:
@@ -92,115 +145,176 @@ def grant(
     now: datetime,
     asked: str | None = None,
     *,
+    is_target: bool = False,
+    held: Collection[str] = (),
     skip_locked: bool = False,
-) -> list[Run]:
-    """Give the free places of these groups to the first in their lines; returns the runs that got one.
+) -> Granted:
+    """Give the free places of these groups to the first in their lines; returns who got one.
 
-    `asked` is a run that a worker holds (`core.limit.decide_grants`). Without a place it is in line from here on, and
-    another delivery will carry it. `skip_locked` leaves out groups that another transaction holds.
+    `asked` is a run, or a target (`is_target`), that a worker holds (`core.limit.decide_grants`). Without a place it is
+    in line from here on, and another delivery will carry it. Of `held` groups only targets get places: what has begun
+    goes on. `skip_locked` leaves out groups that another transaction holds.
     """
     numbers = lock(connection, groups, skip_locked=skip_locked)
     if not numbers:
-        return []
-    group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, asked)
+        return Granted([], [])
+    kind = _TARGETS if is_target else _RUNS
+    group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
     unclaimed = _unclaimed(connection, numbers)
     running = _running(connection, numbers)
-    given = list[str]()
+    given, targets_of_line = list[str](), set[str]()
     for group, number in numbers.items():
-        most = most_given(number, running.get(group, 0), unclaimed[group], now)
+        most = most_given(number, running[group], unclaimed[group], now)
+        line = first_in_line(connection, group, most + 1, now, is_held=group in held)
         grants = decide_grants(
             number,
-            running=running.get(group, 0),
+            running=running[group],
             unclaimed=unclaimed[group],
-            line=first_in_line(connection, group, most + 1, now),
+            line=line,
             asked=waiting if group == group_of_asked else None,
             now=now,
         )
-        kept = len(grants.passed) - len(_pass_over(connection, grants.passed, now))
+        targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
+        passed = _split(grants.passed, targets_of_line)
+        kept = len(grants.passed) - sum(_pass_over(connection, one, uids, now) for one, uids in passed.items())
         given += grants.given[: max(len(grants.given) - kept, 0)]
-    got = _give(connection, given, now)
-    if waiting is not None and waiting.uid not in {run.uid for run in got}:
-        again = sa.update(runs).where(runs.c.uid == waiting.uid)
-        passed = sa.func.coalesce(runs.c.passed_count, 0) + 1
-        connection.execute(again.values(passed_at=None, passed_count=passed, delivery=runs.c.delivery + 1))
+    if waiting is not None and is_target:
+        targets_of_line.add(waiting.uid)
+    some = _split(given, targets_of_line)
+    got = Granted(_give_runs(connection, some[_RUNS], now), _give_targets(connection, some[_TARGETS], now))
+    if waiting is not None and waiting.uid not in {*(run.uid for run in got.runs), *(one.uid for one in got.targets)}:
+        again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
+        again = again.values({"queued_at": None} if is_target else {})
+        count = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
+        connection.execute(again.values(passed_at=None, passed_count=count, delivery=kind.table.c.delivery + 1))
     return got
 
 
-def _lock_asked(connection: Connection, uid: str) -> tuple[str | None, Waiting | None]:
-    found = sa.select(runs.c.limit_group, *_PLACE).where(runs.c.uid == uid, _NEEDS_GRANT)
+def _split(uids: Iterable[str], of_targets: Collection[str]) -> dict[_Kind, list[str]]:
+    found: dict[_Kind, list[str]] = {_RUNS: [], _TARGETS: []}
+    for uid in uids:
+        found[_TARGETS if uid in of_targets else _RUNS].append(uid)
+    return found
+
+
+def _lock_asked(connection: Connection, kind: _Kind, uid: str) -> tuple[str | None, Waiting | None]:
+    found = sa.select(kind.table.c.limit_group, *kind.place).where(kind.table.c.uid == uid, kind.needs_grant)
     row = connection.execute(found.with_for_update(key_share=True, skip_locked=True)).first()
-    return (None, None) if row is None else (row[0], Waiting(*row[1:]))
+    return (None, None) if row is None else (row[0], _waiting_of(row[1:]))
+
+
+def _waiting_of(row: Sequence[Any]) -> Waiting:
+    uid, limit_at, number, granted_at, passed_count, is_target = row
+    return Waiting(uid, limit_at, number, granted_at, passed_count, is_target=bool(is_target))
 
 
 def _unclaimed(connection: Connection, groups: Iterable[str]) -> dict[str, list[Waiting]]:
     dialect, found = dialect_of(connection), defaultdict[str, list[Waiting]](list)
     for group, *place in connection.execute(_find_unclaimed(dialect), {"among": dialect.listed(groups)}):
-        found[group].append(Waiting(*place))
+        found[group].append(_waiting_of(place))
     return found
 
 
 @lru_cache(maxsize=2)
-def _find_unclaimed(dialect: Dialect) -> sa.Select[Any]:
-    return dialect.of_each(sa.select(runs.c.limit_group, *_PLACE).where(_IS_UNCLAIMED), runs.c.limit_group)
+def _find_unclaimed(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    return sa.union_all(
+        *(
+            dialect.of_each(
+                sa.select(kind.table.c.limit_group, *kind.place).where(kind.is_unclaimed), kind.table.c.limit_group
+            )
+            for kind in _KINDS
+        )
+    )
 
 
-def _running(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
+def _running(connection: Connection, groups: Iterable[str]) -> Counter[str]:
     dialect = dialect_of(connection)
-    return _by_group(connection, _count(dialect, _IS_RUNNING), {"among": dialect.listed(groups)})
+    return _by_group(connection, _count(dialect, _IS_RUNNING), dialect.listed(groups))
 
 
-def _by_group(connection: Connection, statement: sa.Select[Any], given: dict[str, Any]) -> dict[str, Any]:
-    return {row[0]: row[1] for row in connection.execute(statement, given)}
+def _by_group(connection: Connection, statement: sa.CompoundSelect[Any], groups: Any) -> Counter[str]:
+    found = Counter[str]()
+    for group, count in connection.execute(statement, {"among": groups}):
+        found[group] += count
+    return found
 
 
 @lru_cache(maxsize=8)
-def _count(dialect: Dialect, condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    counted = sa.select(runs.c.limit_group, sa.func.count().label("count")).where(condition)
-    return dialect.of_each(counted.group_by(runs.c.limit_group), runs.c.limit_group)
+def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
+    def counted(kind: _Kind) -> sa.Select[Any]:
+        group = kind.table.c.limit_group
+        found = sa.select(group, sa.func.count().label("count")).where(condition(kind)).group_by(group)
+        return dialect.of_each(found, group)
+
+    return sa.union_all(*(counted(kind) for kind in _KINDS))
 
 
-def first_in_line(connection: Connection, group: str, most: int, now: datetime) -> list[Waiting]:
-    """Read the first of a line who could start now."""
+def first_in_line(
+    connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False
+) -> list[Waiting]:
+    """Read the first of a line who could start now; where nothing may begin (`is_held`), these are targets."""
+    statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE
     given = {"group": group, "most": most, "now": now}
-    return [Waiting(*row) for row in connection.execute(_FIRST_IN_LINE, given)]
+    return [_waiting_of(row) for row in connection.execute(statement, given)]
 
 
-_NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
-_FIRST_IN_LINE = (
-    sa.select(*_PLACE)
-    .where(IS_IN_LINE, runs.c.limit_group == sa.bindparam("group", type_=runs.c.limit_group.type))
-    # A blocked run is offered again later.
-    .where(runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
-    .order_by(runs.c.limit_at, runs.c.number, runs.c.uid)
-    .limit(sa.bindparam("most", type_=sa.Integer))
-)
+_FIRST_TARGETS = _TARGETS.first()
 
 
-def _pass_over(connection: Connection, uids: Sequence[str], now: datetime) -> list[str]:
-    """Take back grants that nobody has claimed; returns of which runs: not of one that is claimed just now."""
+def _in_order(first_runs: sa.Select[Any]) -> sa.Select[Any]:
+    both = sa.union_all(*(sa.select(one.subquery()) for one in (first_runs, _FIRST_TARGETS))).subquery()
+    return sa.select(both).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(_MOST)
+
+
+# A blocked run is offered again later.
+_FIRST_IN_LINE = _in_order(_RUNS.first(runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW)))
+_LINE = _in_order(_RUNS.first())
+
+
+def _lock_free(
+    connection: Connection, table: sa.Table, uids: Sequence[str], condition: sa.ColumnElement[bool]
+) -> list[str]:
+    """Lock those of these that meet a condition and that no other transaction holds."""
     if not uids:
         return []
-    free = sa.select(runs.c.uid).where(dialect_of(connection).one_of(runs.c.uid, uids), _IS_UNCLAIMED)
-    locked = list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
-    taken = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
-    connection.execute(taken.values(granted_at=None, passed_at=now))
-    return locked
+    free = sa.select(table.c.uid).where(dialect_of(connection).one_of(table.c.uid, uids), condition)
+    return list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
 
 
-def _give(connection: Connection, uids: Sequence[str], now: datetime) -> list[Run]:
+def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
+    """Take back grants that nobody has claimed; returns how many: not that of one that is claimed just now."""
+    if locked := _lock_free(connection, kind.table, uids, kind.is_unclaimed):
+        taken = sa.update(kind.table).where(dialect_of(connection).one_of(kind.table.c.uid, locked))
+        connection.execute(taken.values(granted_at=None, passed_at=now))
+    return len(locked)
+
+
+def _give_runs(connection: Connection, uids: Sequence[str], now: datetime) -> list[Run]:
     """Grant these runs their places, but for those that another transaction holds; returns them in line."""
-    if not uids:
+    if not (locked := _lock_free(connection, runs, uids, _RUNS.needs_grant)):
         return []
-    free = sa.select(runs.c.uid).where(dialect_of(connection).one_of(runs.c.uid, uids), _NEEDS_GRANT)
-    locked = list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
     grants = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
     granted = connection.execute(grants.values(granted_at=now, passed_at=None).returning(*RUN_COLUMNS))
     return sorted((to_run(row) for row in granted), key=lambda run: (run.limit_at or now, run.number, run.uid))
 
 
-def has_place(connection: Connection, uid: str) -> bool:
-    """Return whether a pending run has a place in its group."""
-    return connection.execute(sa.select(runs.c.uid).where(runs.c.uid == uid, _IS_UNCLAIMED)).first() is not None
+def _give_targets(connection: Connection, uids: Sequence[str], now: datetime) -> list[Target]:
+    """Grant these targets their places, as `_give_runs` does; they are to be on their queue from now on."""
+    if not (locked := _lock_free(connection, targets, uids, _TARGETS.needs_grant)):
+        return []
+    grants = sa.update(targets).where(dialect_of(connection).one_of(targets.c.uid, locked))
+    queued_at = sa.func.coalesce(targets.c.queued_at, now, type_=targets.c.queued_at.type)
+    given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at)
+    granted = [Target(*row) for row in connection.execute(given.returning(*TARGET_COLUMNS))]
+    place = {uid: at for at, uid in enumerate(uids)}
+    return sorted(granted, key=lambda target: place[target.uid])
+
+
+def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> bool:
+    """Return whether a pending run, or target, has a place in its group."""
+    kind = _TARGETS if is_target else _RUNS
+    found = sa.select(kind.table.c.uid).where(kind.table.c.uid == uid, kind.is_unclaimed)
+    return connection.execute(found).first() is not None
 
 
 def wants(connection: Connection, group: str) -> int | None:
@@ -212,18 +326,20 @@ def wants(connection: Connection, group: str) -> int | None:
     return None if row is None or not wants_grants(*row) else int(row[-1])
 
 
-_OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
-_IN_LINE = sa.exists().where(IS_IN_LINE, runs.c.limit_group == limits.c.limit_group)
+_IN_LINE = sa.or_(
+    *(sa.exists().where(kind.is_in_line, kind.table.c.limit_group == limits.c.limit_group) for kind in _KINDS)
+)
+
+
+def _count_of(kind: _Kind, condition: _Condition) -> sa.ColumnElement[int]:
+    of_group = kind.table.c.limit_group == limits.c.limit_group
+    counted = sa.select(sa.func.count()).select_from(kind.table).where(condition(kind), of_group)
+    return counted.correlate(limits).scalar_subquery()
+
+
 _STATE = sa.select(
     limits.c.number,
-    *(
-        sa.select(sa.func.count())
-        .select_from(runs)
-        .where(condition, runs.c.limit_group == limits.c.limit_group)
-        .correlate(limits)
-        .scalar_subquery()
-        for condition in (_IS_RUNNING, _IS_UNCLAIMED)
-    ),
+    *(_count_of(_RUNS, condition) + _count_of(_TARGETS, condition) for condition in (_IS_RUNNING, _IS_UNCLAIMED)),
 ).where(limits.c.limit_group == _OF_GROUP, _IN_LINE)
 
 
@@ -243,7 +359,10 @@ def empty(connection: Connection, limit: int) -> list[str]:
 
 
 _NAMED = sa.exists().where(schedules.c.limit_group == limits.c.limit_group, IS_OF_GROUP, IS_LIVE)
-_IS_EMPTY = ~_NAMED & ~sa.exists().where(runs.c.limit_group == limits.c.limit_group, IS_LIMITED)
+_IS_EMPTY = sa.and_(
+    ~_NAMED,
+    *(~sa.exists().where(kind.table.c.limit_group == limits.c.limit_group, kind.is_open) for kind in _KINDS),
+)
 
 
 def remove_empty(connection: Connection, groups: Sequence[str]) -> int:
@@ -256,10 +375,15 @@ def remove_empty(connection: Connection, groups: Sequence[str]) -> int:
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
     """Return groups in which runs wait and whose row is gone, each with the policies of a schedule that names it."""
-    is_there = sa.exists().where(limits.c.limit_group == runs.c.limit_group)
-    found = sa.select(runs.c.limit_group, schedules.c.policies).join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    found = found.where(_NEEDS_GRANT, ~is_there).order_by(runs.c.limit_group, schedules.c.uid).limit(limit)
-    return [(group, policies) for group, policies in connection.execute(found)]
+    found = list[tuple[str, str]]()
+    for kind in _KINDS:
+        group = kind.table.c.limit_group
+        of_schedule = schedules.c.uid == kind.table.c.schedule_uid
+        is_there = sa.exists().where(limits.c.limit_group == group)
+        waiting = sa.select(group, schedules.c.policies).join(schedules, of_schedule).where(kind.needs_grant, ~is_there)
+        rows = connection.execute(waiting.order_by(group, schedules.c.uid).limit(limit))
+        found += [(group, policies) for group, policies in rows]
+    return found
 
 
 def describe(connection: Connection, groups: Iterable[str]) -> list[LimitDescription]:
@@ -281,20 +405,22 @@ _GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, lim
 
 def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescription]:
     dialect = dialect_of(connection)
-    given = {"among": dialect.listed(row.limit_group for row in rows)}
-    running, starting = (
-        _by_group(connection, _count(dialect, condition), given) for condition in (_IS_RUNNING, _IS_UNCLAIMED)
-    )
-    waiting = {group: (count, since) for group, count, since in connection.execute(_waiting(dialect), given)}
+    groups = dialect.listed(row.limit_group for row in rows)
+    running = _by_group(connection, _count(dialect, _IS_RUNNING), groups)
+    starting = _by_group(connection, _count(dialect, _IS_UNCLAIMED), groups)
+    waiting, since = Counter[str](), dict[str, datetime]()
+    for group, count, first in connection.execute(_waiting(dialect), {"among": groups}):
+        waiting[group] += count
+        since[group] = min(first, since.get(group, first))
     return [
         LimitDescription(
             namespace=row.namespace,
             name=row.name,
             number=row.number,
-            running=running.get(row.limit_group, 0),
-            starting=starting.get(row.limit_group, 0),
-            waiting=waiting.get(row.limit_group, (0, None))[0],
-            waiting_since=waiting.get(row.limit_group, (0, None))[1],
+            running=running[row.limit_group],
+            starting=starting[row.limit_group],
+            waiting=waiting[row.limit_group],
+            waiting_since=since.get(row.limit_group),
             changes=json.loads(row.changes)[::-1],
         )
         for row in rows
@@ -302,11 +428,14 @@ def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescript
 
 
 @lru_cache(maxsize=2)
-def _waiting(dialect: Dialect) -> sa.Select[Any]:
+def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
     # In one scan for all: most open runs may be of one line, and a plan for any group reads them for each.
-    first = sa.func.min(runs.c.limit_at, type_=runs.c.limit_at.type)
-    found = sa.select(runs.c.limit_group, sa.func.count(), first).where(_NEEDS_GRANT)
-    return found.where(dialect.among(runs.c.limit_group)).group_by(runs.c.limit_group)
+    def waiting(kind: _Kind) -> sa.Select[Any]:
+        group, since = kind.table.c.limit_group, kind.table.c.limit_at
+        found = sa.select(group, sa.func.count(), sa.func.min(since, type_=since.type)).where(kind.needs_grant)
+        return found.where(dialect.among(group)).group_by(group)
+
+    return sa.union_all(*(waiting(kind) for kind in _KINDS))
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
@@ -325,32 +454,44 @@ def with_places(connection: Connection, found: list[Run]) -> list[Run]:
 
 MOST_AHEAD = 1_000
 """How many in line ahead of a run are counted."""
-_LINE = (
-    sa.select(runs.c.uid)
-    .where(IS_IN_LINE, runs.c.limit_group == sa.bindparam("group", type_=runs.c.limit_group.type))
-    .order_by(runs.c.limit_at, runs.c.number, runs.c.uid)
-    .limit(sa.bindparam("most", type_=sa.Integer))
-)
+
+
+def waiting_targets(connection: Connection, run_uid: str) -> int:
+    """Count the targets of a run that wait for a place of its group."""
+    mine = targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.PENDING)
+    counted = sa.select(sa.func.count()).select_from(targets).where(*mine, targets.c.limit_group.is_not(None))
+    return connection.execute(counted.where(targets.c.granted_at.is_(None))).scalar_one()
 
 
 def busiest(connection: Connection, most: int, namespace: str | None = None) -> list[LimitDescription]:
-    """Read the groups with the most open runs, of a namespace or of all."""
-    counted = sa.func.count().label("count")
-    found = sa.select(runs.c.limit_group, counted).where(*_of_namespace(namespace)).group_by(runs.c.limit_group)
-    ordered = found.order_by(counted.desc(), runs.c.limit_group).limit(most)
-    return describe(connection, [row.limit_group for row in connection.execute(ordered)])
+    """Read the groups with the most open runs and targets, of a namespace or of all."""
+    open_ones = sa.union_all(
+        *(
+            sa.select(kind.table.c.limit_group, sa.func.count().label("count"))
+            .where(*_of_namespace(kind, namespace))
+            .group_by(kind.table.c.limit_group)
+            for kind in _KINDS
+        )
+    ).subquery()
+    found = sa.select(open_ones.c.limit_group).group_by(open_ones.c.limit_group)
+    ordered = found.order_by(sa.func.sum(open_ones.c.count).desc(), open_ones.c.limit_group).limit(most)
+    return describe(connection, connection.execute(ordered).scalars())
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count, by queue, the runs whose grant nobody has claimed and that wait for a worker to come to them."""
-    is_meant = *_of_namespace(namespace), _NEEDS_GRANT, runs.c.passed_at.is_not(None)
-    found = sa.select(runs.c.queue, sa.func.count()).where(*is_meant).group_by(runs.c.queue)
-    return [(queue, count) for queue, count in connection.execute(found)]
+    """Count, by queue, whose grant nobody has claimed and who wait for a worker to come to them."""
+    found = Counter[str | None]()
+    for kind in _KINDS:
+        queue = kind.table.c.queue
+        is_meant = *_of_namespace(kind, namespace), kind.needs_grant, kind.table.c.passed_at.is_not(None)
+        for name, count in connection.execute(sa.select(queue, sa.func.count()).where(*is_meant).group_by(queue)):
+            found[name] += count
+    return list(found.items())
 
 
-def _of_namespace(namespace: str | None) -> list[sa.ColumnElement[bool]]:
-    """Say which open runs are of groups of a namespace, by the index of groups: there may be many more schedules."""
+def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[bool]]:
+    """Say which open ones are of groups of a namespace, by the index of groups: there may be many more schedules."""
     if namespace is None:
-        return [IS_LIMITED]
-    first = key_of(namespace, "")
-    return [IS_LIMITED, runs.c.limit_group > first, runs.c.limit_group < first[:-1] + chr(ord(first[-1]) + 1)]
+        return [kind.is_open]
+    first, group = key_of(namespace, ""), kind.table.c.limit_group
+    return [kind.is_open, group > first, group < first[:-1] + chr(ord(first[-1]) + 1)]

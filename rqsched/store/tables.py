@@ -377,8 +377,9 @@ HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
 """Of a pending run: it needs no grant, or has one."""
 PartialIndex(
-    "ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, runs.c.granted_at, runs.c.uid, where=IS_LIMITED
-)
+    "ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, runs.c.granted_at, runs.c.uid, runs.c.dispatched_at,
+    where=IS_LIMITED,
+)  # fmt: skip
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
 IS_AFTER = runs.c.upstream_run_uid.is_not(None)
 PartialIndex("uq_rqsched_runs_upstream", runs.c.upstream_run_uid, runs.c.schedule_uid, unique=True, where=IS_AFTER)
@@ -533,6 +534,12 @@ targets = sa.Table(
     sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
     sa.Column("blocked_at", Instant),
     sa.Column("max_parallel", sa.Integer),
+    # As those of a run: a target needs a place of its run's group. One in line is pending and has no `queued_at`.
+    sa.Column("limit_group", sa.String(511)),
+    sa.Column("limit_at", Instant),
+    sa.Column("granted_at", Instant),
+    sa.Column("passed_at", Instant),
+    sa.Column("passed_count", sa.Integer),
     sa.UniqueConstraint("run_uid", "target_id"),
     _is_one_of("status", TargetStatus),
 )
@@ -541,6 +548,21 @@ IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in OPEN_TARGE
 sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
 PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
+IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & IS_OPEN_TARGET
+IS_TARGET_IN_LINE = (
+    targets.c.limit_group.is_not(None)
+    & (targets.c.status == constant(TargetStatus.PENDING))
+    & targets.c.granted_at.is_(None)
+    & targets.c.passed_at.is_(None)
+)
+PartialIndex(
+    "ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status, targets.c.granted_at, targets.c.uid,
+    where=IS_LIMITED_TARGET,
+)  # fmt: skip
+PartialIndex(
+    "ix_rqsched_targets_line", targets.c.limit_group, targets.c.limit_at, targets.c.number, targets.c.uid,
+    where=IS_TARGET_IN_LINE,
+)  # fmt: skip
 
 machine_states = sa.Table(
     "rqsched_machine_states",

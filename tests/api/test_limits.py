@@ -19,7 +19,6 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import InvalidPolicyError, LimitConflictError, LimitNotFoundError
 from rqsched.store import limits as groups
 from rqsched.store.tables import limits, runs
-from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, block, job_id, newest, retry_link_id, run_job_id
 from tests.support.invariants import check_invariants
 from tests.support.sql import statements
@@ -359,15 +358,9 @@ def test_what_is_no_number_is_refused(env: Env, number: Any) -> None:
         env.scheduler.set_limit("tenant:42", number)
 
 
-def test_number_without_a_group_and_targets_are_refused(env: Env) -> None:
+def test_number_without_a_group_is_refused(env: Env) -> None:
     with pytest.raises(InvalidPolicyError, match="name that by limit"):
         env.create(limit_running=1)
-    env.register("name_them", lambda: ["a"])
-    with pytest.raises(InvalidPolicyError, match="no places for targets yet"):
-        env.create(limit="a", limit_running=1, targets="name_them")
-    env.runtime.workflows.add(make_workflow("sweep", print, targets="name_them"))
-    with pytest.raises(InvalidPolicyError, match="no places for targets yet"):
-        env.create(workflow="sweep", limit="a", limit_running=1)
     assert env.scheduler.count() == 0
 
 

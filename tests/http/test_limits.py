@@ -161,7 +161,10 @@ def test_doctor_tells_of_places_that_nobody_came_to_claim_and_of_long_waits(env:
     env.advance(GRANT_LIFE)
     env.recover()
     level, told = findings(env)["limits"]
-    assert (level, told) == ("warning", "had a place of their group, and no worker came: 1 run(s) on 'nobody'")
+    assert (level, told) == (
+        "warning",
+        "had a place of their group, and no worker came: 1 run(s) or target(s) on 'nobody'",
+    )
     assert (
         "it had a place of limit shop:eu/1, and none came"
         in env.scheduler.get("a").why(newest(env.scheduler.get("a")).occurrence_at).text

@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from rqsched.chain import blocking
-from rqsched.chain.fan_out import PAGE, batch_job, enqueue, fill, promote
+from rqsched.chain.fan_out import PAGE, fill, promote
 from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_each
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import change_run, expire_run, has_failed_finally, settle_run
 from rqsched.chain.target_execution import decide_lost, end_if_over
+from rqsched.chain.target_jobs import batch_job, enqueue
 from rqsched.core.deliveries import DeliveryStatus
 from rqsched.core.ids import BatchJobId
 from rqsched.core.model import Change, Run, Schedule

@@ -153,8 +153,10 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
 def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric]:
     """Return who runs and waits in groups, of the busiest alone: there may be one of each tenant."""
     labels = ("namespace", "limit")
-    running = GaugeMetricFamily("rqsched_limit_running", "Runs of a group that run.", labels=labels)
-    waiting = GaugeMetricFamily("rqsched_limit_waiting", "Runs of a group that wait for a place.", labels=labels)
+    running = GaugeMetricFamily("rqsched_limit_running", "Runs and targets of a group that run.", labels=labels)
+    waiting = GaugeMetricFamily(
+        "rqsched_limit_waiting", "Runs and targets of a group that wait for a place.", labels=labels
+    )
     number = GaugeMetricFamily("rqsched_limit_number", "How many of a group may run at once.", labels=labels)
     for one in groups:
         if label(one.namespace) == one.namespace:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from rqsched import RetryPolicy
-from rqsched.store.tables import runs
+from rqsched.store.tables import runs, targets
 from tests.support.env import HOUR
+from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.processes import Process, rq_worker_command, wait_until
 from tests.system.acceptance.live import LiveEnv
+from tests.system.acceptance.sweeping import FOLDER, SIZE, SWEEP, read_swept
 
 NUMBER = 2
 RUNS = 12
@@ -57,3 +63,65 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
 
     assert max(seen) <= NUMBER
     live.check()
+
+
+TARGETS = 8
+HAVE_BEGUN = {
+    "runs": sa.select(runs.c.status, sa.func.count()).where(runs.c.dispatched_at.is_(None)).group_by(runs.c.status),
+    "targets": sa.select(targets.c.status, sa.func.count()).group_by(targets.c.status),
+}
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", STARTS)
+def test_workers_are_killed_and_redis_is_emptied_and_never_more_runs_and_targets_run_than_the_number(
+    any_live: LiveEnv, kind: str, tmp_path: Path
+) -> None:
+    live, again = any_live, RetryPolicy(20, base=timedelta(seconds=1))
+    live.environment |= {
+        "RQSCHED_IMPORTS": "tests.system.acceptance.chores,tests.system.acceptance.sweeping",
+        "RQSCHED_RECONCILE_INTERVAL": "3",
+        "RQSCHED_HEARTBEAT_INTERVAL": "1",
+        "RQSCHED_GRACE": "2",
+        "RQSCHED_TARGET_CHUNK": "5",
+        "RQSCHED_COMPLETION_OUTAGE": "1",
+        FOLDER: str(tmp_path),
+        SIZE: str(TARGETS),
+    }
+    shared: dict[str, Any] = {"limit": "shop", "limit_running": NUMBER, "overlap": "allow_all", "retry": again}
+    of_targets: dict[str, Any] = {"target_retry": again, "target_timeout": 2}
+    sweeps = [
+        present(live.scheduler.create(name, SWEEP, HOUR, **shared, **of_targets, max_parallel=most).trigger().run)
+        for name, most in (("free", None), ("narrow", 1))
+    ]
+    others = [present(live.note_every(name, HOUR, **shared).trigger().run) for name in "abcd"]
+    seen: list[int] = []
+
+    def ended() -> int:
+        counts: dict[str, Counter[str]] = live.scheduler.runtime.database.read(
+            lambda connection: {
+                name: Counter({row[0]: row[1] for row in connection.execute(statement)})
+                for name, statement in HAVE_BEGUN.items()
+            }
+        )
+        seen.append(counts["runs"]["running"] + counts["targets"]["running"])
+        return counts["targets"]["succeeded"]
+
+    def are_over() -> bool:
+        ended()
+        return all(run.refresh().status == "succeeded" for run in (*sweeps, *others))
+
+    first = STARTS[kind](live)
+    wait_until(lambda: ended() >= 3, timeout=120, what="the first targets")
+    first.kill_tree()
+    live.redis.flushall()
+    STARTS[kind](live)
+    live.scheduler.recover()
+    wait_until(are_over, timeout=600, what="the last run")
+
+    assert max(seen) <= NUMBER
+    assert {(one.run_uid, one.target) for one in read_swept(tmp_path)} >= {
+        (run.uid, f"t-{number:07}") for run in sweeps for number in range(TARGETS)
+    }
+    check_invariants(live.scheduler.runtime)

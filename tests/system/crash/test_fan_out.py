@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,11 @@ def after(jobs_done: int, **options: Any) -> Callable[[CrashEnv], None]:
     return prepare
 
 
-def failed(**options: Any) -> Callable[[CrashEnv], None]:
+def failed(jobs_done: int = 1, **options: Any) -> Callable[[CrashEnv], None]:
     """The first target has failed and is due to be tried again."""
 
     def prepare(env: CrashEnv) -> None:
-        after(1, target_retry=TRIED_AGAIN, **options)(env)
+        after(jobs_done, target_retry=TRIED_AGAIN, **options)(env)
         fail(env)
         env.clock.advance(timedelta(seconds=2))
 
@@ -208,10 +209,33 @@ def repair(env: CrashEnv) -> None:
         pass
 
 
+GROUP: dict[str, Any] = {"limit": "shop", "limit_running": 1}
+
+
+def unclaimed(env: CrashEnv) -> None:
+    """Nobody has claimed the target that has the place for half a minute; the others are in line."""
+    after(2, **GROUP)(env)
+    env.clock.advance(timedelta(seconds=31))
+
+
+def recover(env: CrashEnv) -> None:
+    """Do a whole reconcile pass."""
+    env.scheduler.recover()
+
+
+def passed_over(env: CrashEnv) -> None:
+    """The first target was passed over, the second has the place, and a worker takes the job of the first."""
+    unclaimed(env)
+    env.scheduler.recover()
+
+
 HANDLED = "a target is handled"
 LAST = "the last target is handled and ends the run"
 AGAIN = "a target is handled that may be tried again"
 NEXT = "a target ends and the next takes its place"
+FREED = "a target of a group ends and the next in line gets its place"
+ASKED = "a target that was passed over gets a place"
+LAST_OF_GROUP = "the last target of a group is handled and ends the run"
 FAILED_ONES = "the failed targets are retried on request"
 FLOWS = [
     Flow("the run records its targets chunk by chunk and dispatches the first", due, act, is_atomic=False),
@@ -228,8 +252,20 @@ FLOWS = [
     Flow("a target is blocked", after(1), lack, is_atomic=False),
     Flow(NEXT, after(1, max_parallel=1), act, is_atomic=False),
     Flow("a horse dies and the next takes its place", after(1, max_parallel=1), see_die, is_atomic=False),
+    Flow("a run of a group gives its place to its targets", partial(due, **GROUP), act, is_atomic=False),
+    Flow("the next chunk joins the line", after(1, **GROUP), act, is_atomic=False),
+    Flow(FREED, after(2, **GROUP), act, is_atomic=False),
+    Flow(LAST_OF_GROUP, after(4, **GROUP), act, is_atomic=False),
+    Flow("a target of a group that failed is in line again", failed(2, **GROUP), promote, is_atomic=False),
+    Flow("a horse dies and the next in line gets its place", after(2, **GROUP), see_die, is_atomic=False),
+    Flow("a grant of a target is passed on", unclaimed, recover, is_atomic=False),
+    Flow(ASKED, passed_over, act, is_atomic=False),
 ]
-MAY_LOSE_ONE = {HANDLED, LAST, NEXT, "a horse dies and the next takes its place", "a target is blocked"}
+MAY_LOSE_ONE = {
+    *(HANDLED, LAST, NEXT, FREED, ASKED, LAST_OF_GROUP),
+    *("a horse dies and the next takes its place", "a horse dies and the next in line gets its place"),
+    "a target is blocked",
+}
 """One that is claimed and may not be tried again is lost with its process."""
 
 

@@ -9,6 +9,7 @@ from tests.system.mutation.edits import Edit, Mutation
 
 _CHAIN = "tests/chain/test_"
 _LIMITS = "tests/api/test_limits.py::"
+_TARGETS = "tests/api/test_limits_of_targets.py::"
 _FREEZE = _CHAIN + "freeze.py::test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
@@ -1246,9 +1247,74 @@ NOTIFICATIONS = (
     _edit(
         "no pass gives places",
         "chain/reconcile/passes.py",
-        "        _unless_held(runtime, attempts.give_places(runtime)),\n",
+        "        attempts.give_places(runtime),\n",
         "",
         _LIMITS + "test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place[sqlite]",
+    ),
+    _edit(
+        "the place of a target that runs is not counted",
+        "store/limits.py",
+        "IS_TARGET_IN_LINE, sa.true())",
+        "IS_TARGET_IN_LINE, sa.false())",
+        _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
+        _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[postgres]",
+    ),
+    _edit(
+        "a run that waits for its targets keeps its place",
+        "store/limits.py",
+        "_Kind(runs, IS_LIMITED, IS_IN_LINE, runs.c.dispatched_at.is_(None))",
+        "_Kind(runs, IS_LIMITED, IS_IN_LINE, sa.true())",
+        _TARGETS + "test_all_targets_run_one_after_the_other_with_a_worker[sqlite]",
+    ),
+    _edit(
+        "a run that gives its place to its targets lets nobody follow",
+        "core/model.py",
+        "(self.status is RunStatus.RUNNING and self.dispatched_at is None)",
+        "self.status is RunStatus.RUNNING",
+        _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
+    ),
+    _edit(
+        "a claim of a target does not look whether it has a place in its group",
+        "store/fan_out_targets.py",
+        ", targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))",
+        ")",
+        _TARGETS + "test_target_that_nobody_claims_is_passed_over_and_keeps_its_job[sqlite]",
+        _TARGETS + "test_target_that_nobody_claims_is_passed_over_and_keeps_its_job[postgres]",
+    ),
+    _edit(
+        "a target of a group that ends lets nobody follow",
+        "chain/target_execution.py",
+        "        runtime.limits.give((), {target.limit_group})\n",
+        "        pass\n",
+        _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
+    ),
+    _edit(
+        "a target that is tried again keeps its grant",
+        "store/fan_out_targets.py",
+        "            granted_at=None,\n            passed_at=None,\n            retry_at=None,\n",
+        "            retry_at=None,\n",
+        _TARGETS + "test_retrying_target_holds_no_place_and_comes_back_where_it_was_in_line[sqlite]",
+    ),
+    _edit(
+        "in a freeze runs get places beside targets",
+        "store/limits.py",
+        "statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE",
+        "statement = _FIRST_IN_LINE",
+        _TARGETS + "test_targets_go_on_where_nothing_may_begin[sqlite-freeze]",
+    ),
+    _edit(
+        "targets of a run that is stopped keep their places until a pass",
+        "chain/limits.py",
+        "                    stopped.add(after.uid)\n",
+        "",
+        _TARGETS + "test_run_that_is_stopped_frees_the_places_of_its_targets[sqlite-cancel]",
+    ),
+    _edit(
+        "a target that has a place is put on its queue by nobody else",
+        "store/limits.py",
+        "given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at)",
+        "given = grants.values(granted_at=now, passed_at=None)",
+        _TARGETS + "test_grant_of_a_target_whose_process_died_before_its_job_was_put_on_its_queue_is_delivered[sqlite]",
     ),
     _edit(
         "a pass delivers nothing that was passed over",

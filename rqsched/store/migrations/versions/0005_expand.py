@@ -184,16 +184,26 @@ def _create_limits() -> None:
     is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     key = ["limit_group", "status", "granted_at", "uid"]
-    op.create_index("ix_rqsched_runs_limit", "rqsched_runs", key, **is_open)
+    op.create_index("ix_rqsched_runs_limit", "rqsched_runs", [*key, "dispatched_at"], **is_open)
     place = ["limit_group", "limit_at", "number", "uid"]
     op.create_index("ix_rqsched_runs_line", "rqsched_runs", place, **is_in_line)
+    # Targets need places of their run's group.
+    op.add_column("rqsched_targets", sa.Column("limit_group", sa.String(511)))
+    for name in ("limit_at", "granted_at", "passed_at"):
+        op.add_column("rqsched_targets", sa.Column(name, INSTANT))
+    op.add_column("rqsched_targets", sa.Column("passed_count", sa.Integer))
+    open_targets = "'waiting', 'pending', 'running', 'retrying', 'blocked'"
+    is_open = _where(f"limit_group IS NOT NULL AND status IN ({open_targets})")
+    op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
+    op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
 
 
 def _drop_limits() -> None:
-    for name in ("line", "limit"):
-        op.drop_index(f"ix_rqsched_runs_{name}", "rqsched_runs")
-    for name in ("passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
-        op.drop_column("rqsched_runs", name)
+    for table in ("rqsched_targets", "rqsched_runs"):
+        for name in ("line", "limit"):
+            op.drop_index(f"ix_{table}_{name}", table)
+        for name in ("passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
+            op.drop_column(table, name)
     op.drop_index("ix_rqsched_schedules_limit", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "limit_group")
     op.drop_table("rqsched_limits")
