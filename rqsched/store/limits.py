@@ -175,8 +175,10 @@ def grant(
             now=now,
         )
         targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
-        passed = _split(grants.passed, targets_of_line)
-        kept = len(grants.passed) - sum(_pass_over(connection, one, uids, now) for one, uids in passed.items())
+        taken = sum(
+            _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
+        )
+        kept = len(grants.passed) - taken
         given += grants.given[: max(len(grants.given) - kept, 0)]
     if waiting is not None and is_target:
         targets_of_line.add(waiting.uid)
@@ -185,8 +187,8 @@ def grant(
     if waiting is not None and waiting.uid not in {*(run.uid for run in got.runs), *(one.uid for one in got.targets)}:
         again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
         again = again.values({"queued_at": None} if is_target else {})
-        count = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
-        connection.execute(again.values(passed_at=None, passed_count=count, delivery=kind.table.c.delivery + 1))
+        passed = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
+        connection.execute(again.values(passed_at=None, passed_count=passed, delivery=kind.table.c.delivery + 1))
     return got
 
 

@@ -1276,8 +1276,8 @@ NOTIFICATIONS = (
     _edit(
         "a claim of a target does not look whether it has a place in its group",
         "store/fan_out_targets.py",
-        ", targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))",
-        ")",
+        "    .where(targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))\n",
+        "",
         _TARGETS + "test_target_that_nobody_claims_is_passed_over_and_keeps_its_job[sqlite]",
         _TARGETS + "test_target_that_nobody_claims_is_passed_over_and_keeps_its_job[postgres]",
     ),
