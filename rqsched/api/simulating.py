@@ -121,9 +121,9 @@ def wanted_of(
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
     ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
     if ends <= began:
-        raise InvalidInputError("end", "must be a minute or more after start, or nothing happens")
+        raise InvalidInputError("end", "must be a minute or more after the begin, or nothing happens")
     if ends - began > MOST_DAYS * _DAY:
-        raise InvalidInputError("end", f"is more than {MOST_DAYS} days after start; simulate a shorter span")
+        raise InvalidInputError("end", f"is more than {MOST_DAYS} days after the begin; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
     _require_mappings(workers=workers, durations=durations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from math import ceil, inf
 from pathlib import Path
@@ -142,7 +142,8 @@ def simulate(
         ]
         given = given if len(given) == 1 + compare else [stored(runtime, named), *given]
     beside = [one for some in given for one in some]
-    *old, found = [_simulate(some, wanted, now, session.settings.env, beside) for some in given]
+    with _named_as_typed():
+        *old, found = [_simulate(some, wanted, now, session.settings.env, beside) for some in given]
     if html is not None:
         name = files[-1].name if files else named or "all namespaces"
         _write(html, page(found, name))
@@ -168,17 +169,35 @@ def _wanted(
 ) -> Wanted:
     begins = now if start is None else arguments.instant("--from", start)
     usual, named = _durations(duration or ())
-    return wanted_of(
-        now,
-        start=begins,
-        end=arguments.instant_ahead("--until", until, begins),
-        workers=_workers(workers),
-        duration=usual,
-        durations=named,
-        failure_rate=None if failure_rate is None else _part("--failure-rate", failure_rate),
-        seed=seed,
-        processes=processes or usable_processes(),
-    )
+    with _named_as_typed():
+        return wanted_of(
+            now,
+            start=begins,
+            end=arguments.instant_ahead("--until", until, begins),
+            workers=_workers(workers),
+            duration=usual,
+            durations=named,
+            failure_rate=None if failure_rate is None else _part("--failure-rate", failure_rate),
+            seed=seed,
+            processes=processes or usable_processes(),
+        )
+
+
+_OPTIONS = {"start": "--from", "end": "--until", "durations": "--duration"}
+"""The options that Python calls otherwise."""
+
+
+@contextmanager
+def _named_as_typed() -> Iterator[None]:
+    """Let an error name the option that was typed, and not the argument of Python."""
+    try:
+        yield
+    except InvalidInputError as error:
+        name, _, _ = error.field.partition(".")
+        if name not in Wanted._fields:
+            raise
+        option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        raise type(error)(option, error.reason) from None
 
 
 def _workers(text: str | None) -> dict[str, int]:

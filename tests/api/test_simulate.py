@@ -366,8 +366,8 @@ def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
     ("given", "message"),
     [
         ({"start": NEW_YEAR.replace(tzinfo=None)}, "start: must be an aware datetime"),
-        ({"end": NEW_YEAR}, "end: must be a minute or more after start"),
-        ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after start; simulate a shorter span"),
+        ({"end": NEW_YEAR}, "end: must be a minute or more after the begin"),
+        ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after the begin; simulate a shorter span"),
         ({"start": datetime.max.replace(tzinfo=UTC)}, "start: must be in the years from 1970 to 9989"),
         ({"start": datetime(1, 1, 1, tzinfo=UTC), "end": datetime(1, 1, 3, tzinfo=UTC)}, "start: must be in the years"),
         ({"end": datetime.max.replace(tzinfo=UTC)}, "end: must be in the years from 1970 to 9989"),
