@@ -7,16 +7,14 @@ and what is decided is the busiest day and where clocks change.
 from __future__ import annotations
 
 import os
-import signal
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from multiprocessing import get_context, resource_tracker
 from typing import Any, NamedTuple
 
 from rqsched.api.load import (
@@ -30,6 +28,7 @@ from rqsched.api.load import (
     queue_load,
     usual_most,
 )
+from rqsched.api.side_by_side import side_by_side
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
 from rqsched.core.limit import split_key
@@ -279,7 +278,8 @@ class _Simulating:
         """Compute it."""
         fires = sum(self._counts.values())
         is_decided = fires <= self._wanted.most_decided
-        with self._pool() as imap:
+        processes = self._wanted.processes
+        with nullcontext(map) if processes == 1 else side_by_side(processes) as imap:
             found = self._decide_all(imap, fires) if is_decided else self._count_all(imap, fires)
         days, peaks, queues, stretches, counts = found
         self._assume(is_decided=is_decided)
@@ -298,21 +298,6 @@ class _Simulating:
             not_simulated=sorted(self._not_simulated, key=lambda one: one.name),
             assumed=self._assumed,
         )
-
-    @contextmanager
-    def _pool(self) -> Iterator[Callable[..., Iterator[Any]]]:
-        """Yield what maps over parts in their order: in this process, or in several that end with the block."""
-        if self._wanted.processes == 1:
-            yield map
-            return
-        resource_tracker.ensure_running()  # by itself it would take interrupts off the mask while the pool begins
-        with ExitStack() as stack:
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:  # Ctrl-C is for this process alone: the others inherit the mask, also before they have begun
-                pool = stack.enter_context(get_context("spawn").Pool(self._wanted.processes))
-            finally:  # one that came meanwhile is raised here, and ends the pool
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            yield pool.imap
 
     # What is decided
 

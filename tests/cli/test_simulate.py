@@ -75,6 +75,30 @@ def test_ctrl_c_ends_all_processes_of_a_simulation_with_one_line(tmp_path: Path)
     assert (command.returncode, out, err) == (130, "", "Stopped; nothing was written.\n")
 
 
+def test_a_process_that_is_killed_ends_the_simulation_with_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "much.toml"
+    file.write_text('[[schedules]]\nschedule_id = "a"\nworkflow = "app.a"\ninterval = "1m"\n')
+    words = ("simulate", str(file), "--until", "1100d", "--processes", "2")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "rqsched", *words],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    others = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+
+    def computing() -> list[int]:
+        pids = [int(pid) for pid in others.read_text().split()]
+        return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    wait_until(lambda: len(computing()) == 2, interval=0.001, what="the processes of the simulation")
+    for pid in computing():
+        os.kill(pid, signal.SIGKILL)
+    out, err = command.communicate(timeout=SOON)
+
+    assert (command.returncode, out) == (1, "")
+    assert "a process that computed a part has ended (exit code -9)" in err
+    assert "Traceback" not in err
+
+
 def test_what_is_stored_is_simulated(cli: Cli) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
     assert cli("simulate", *SPAN, "-o", "json").json["fires"] == 72
@@ -88,7 +112,7 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
         (("--workers", "default"), "--workers: 'default' is refused; write name=value"),
         (("--workers", "default=x"), "--workers: default='x' is not a whole number; write default=4,slow=1"),
         (("--workers", "default=1, default=2"), "--workers: names a queue twice; give its number once"),
-        (("--workers", "dfault=1"), "--workers: 'dfault' is a queue of no schedule that is simulated; did you mean default?"),
+        (("--workers", "dfault=1"), "--workers: 'dfault' is a queue of no schedule that is simulated; did you mean"),
         (("--duration", "soon"), "--duration"),
         (("--duration", "nightyl=1m"), "did you mean nightly?"),
         (("--duration", "1m", "--duration", "2m"), "--duration: is given twice without a name"),
