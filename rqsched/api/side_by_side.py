@@ -46,8 +46,8 @@ class _Side(NamedTuple):
     def _fail(self) -> NoReturn:
         self.process.join()
         raise RqschedError(
-            f"a process that computed a part has ended (exit code {self.process.exitcode}): give it more memory, or use "
-            "fewer processes"
+            f"a process that computed a part has ended (exit code {self.process.exitcode}): give it more memory, or "
+            "use fewer processes"
         )
 
 
