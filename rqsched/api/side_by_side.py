@@ -9,11 +9,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from rqsched.errors import RqschedError
+
+_Function: TypeAlias = Callable[[Any, Callable[[int], None]], Any]
+"""It is called with one argument, and with what it tells how far it has come since."""
 
 
 class _Side(NamedTuple):
@@ -27,21 +31,24 @@ class _Side(NamedTuple):
         self.process.join()
         self.pipe.close()
 
-    def send(self, call: tuple[Callable[[Any], Any], Any]) -> None:
+    def send(self, call: tuple[_Function, Any]) -> None:
         try:
             self.pipe.send(call)
         except OSError:
             self._fail()
 
-    def answer(self) -> Any:
-        """Return what the function returned; raises what it raised, or RqschedError when the process has ended."""
+    def read(self) -> tuple[str, Any]:
+        """Return what it says next, `advanced` or `done`; raises what the function raised.
+
+        Raises RqschedError when the process has ended.
+        """
         try:
-            is_value, answer = self.pipe.recv()
+            kind, value = self.pipe.recv()
         except (EOFError, OSError):
             self._fail()
-        if not is_value:
-            raise answer
-        return answer
+        if kind == "raised":
+            raise value
+        return kind, value
 
     def _fail(self) -> NoReturn:
         self.process.join()
@@ -53,7 +60,10 @@ class _Side(NamedTuple):
 
 @contextmanager
 def side_by_side(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield what maps a function over arguments, in their order, in so many processes that end with the block."""
+    """Yield what maps a function over arguments, in their order, in so many processes that end with the block.
+
+    Like `in_turn`, which does it in this process.
+    """
     resource_tracker.ensure_running()  # by itself it would take interrupts off the mask while processes begin
     with ExitStack() as stack:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -61,7 +71,12 @@ def side_by_side(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
             sides = [_begin(stack) for _ in range(number)]
         finally:  # one that came meanwhile is raised here, and ends them
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        yield lambda function, arguments: _map(sides, function, arguments)
+        yield partial(_map, sides)
+
+
+def in_turn(function: _Function, arguments: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
+    """Yield what a function makes of each argument; `advance` is told how it goes on."""
+    return (function(one, advance) for one in arguments)
 
 
 def _begin(stack: ExitStack) -> _Side:
@@ -83,13 +98,15 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            answer = True, function(argument)
+            answer = "done", function(argument, lambda steps: pipe.send(("advanced", steps)))
         except Exception as error:  # noqa: BLE001 - it is raised where the answer is read
-            answer = False, error
+            answer = "raised", error
         pipe.send(answer)
 
 
-def _map(sides: Iterable[_Side], function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
+def _map(
+    sides: Iterable[_Side], function: _Function, arguments: Iterable[Any], advance: Callable[[int], None]
+) -> Iterator[Any]:
     todo, idle = iter(enumerate(arguments)), [*sides]
     busy, answers, following = dict[Any, tuple[_Side, int]](), dict[int, Any](), 0
     while True:
@@ -104,6 +121,11 @@ def _map(sides: Iterable[_Side], function: Callable[[Any], Any], arguments: Iter
         if not busy:
             return
         for pipe in wait([*busy]):
-            side, place = busy.pop(pipe)
-            answers[place] = side.answer()
+            side, place = busy[pipe]
+            kind, value = side.read()
+            if kind == "advanced":
+                advance(value)
+                continue
+            del busy[pipe]
+            answers[place] = value
             idle.append(side)

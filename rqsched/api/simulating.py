@@ -28,7 +28,7 @@ from rqsched.api.load import (
     queue_load,
     usual_most,
 )
-from rqsched.api.side_by_side import side_by_side
+from rqsched.api.side_by_side import in_turn, side_by_side
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
 from rqsched.core.limit import split_key
@@ -279,7 +279,7 @@ class _Simulating:
         fires = sum(self._counts.values())
         is_decided = fires <= self._wanted.most_decided
         processes = self._wanted.processes
-        with nullcontext(map) if processes == 1 else side_by_side(processes) as imap:
+        with nullcontext(in_turn) if processes == 1 else side_by_side(processes) as imap:
             found = self._decide_all(imap, fires) if is_decided else self._count_all(imap, fires)
         days, peaks, queues, stretches, counts = found
         self._assume(is_decided=is_decided)
@@ -336,12 +336,8 @@ class _Simulating:
         """Decide stretches, the parts of all of them side by side."""
         parts = [part for place, (_, start, end) in enumerate(wanted) for part in self._parts(place, start, end)]
         walks = [Walk() for _ in wanted]
-        is_here = self._wanted.processes == 1
-        walked = imap(partial(_walk, progress=self._progress.advance) if is_here else _walk, parts)
-        for part, done in zip(parts, walked, strict=True):
+        for part, done in zip(parts, imap(_walk, parts, self._progress.advance), strict=True):
             walks[part.place].add(done)
-            if not is_here:
-                self._progress.advance(len(done.minutes))
         return [(self._stretch(*what, done), done) for what, done in zip(wanted, walks, strict=True)]
 
     def _parts(self, place: int, start: datetime, end: datetime) -> Iterator[_Part]:
@@ -439,9 +435,7 @@ class _Simulating:
         ]
         self._progress.begin(fires)
         loads: list[Load] = []
-        for load in imap(partial(_count, slim, start), windows):
-            self._progress.advance(load.fires)
-            loads.append(load)
+        loads += imap(partial(_count, slim, start), windows, self._progress.advance)
         minutes = array("I")
         for load in loads:
             minutes.extend(load.minutes)
@@ -632,21 +626,25 @@ class _Found(NamedTuple):
     fires: dict[str, int]
 
 
-def _walk(part: _Part, progress: Callable[[int], None] | None = None) -> Walk:
+def _walk(part: _Part, progress: Callable[[int], None]) -> Walk:
     return walk(
         part.schedules, part.start, part.end, seed=part.seed, workers=part.workers, limits=part.limits, env=part.env,
         progress=progress,
     )  # fmt: skip
 
 
-def _count(schedules: Sequence[tuple[Schedule, str, str]], now: datetime, window: Window) -> Load:
+def _count(
+    schedules: Sequence[tuple[Schedule, str, str]], now: datetime, window: Window, progress: Callable[[int], None]
+) -> Load:
     """Count the fires of a window, as the load does."""
     counting = Counting(window, window.start - TICK, _MOST_WALKED)
     for schedule, queue, name in schedules:
         there = begin(schedule, window.start, now)
         if there.resume_at is not None or (there.due_at is not None and there.due_at < window.end):
             counting.add(there, queue, name)
-    return counting.load(None)
+    load = counting.load(None)
+    progress(load.fires)
+    return load
 
 
 def usable_processes() -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError
 
 from rqsched import After, Cron, Every, Options, Scheduler, Simulation
 from rqsched.api.declarations import Declaration
 from rqsched.api.simulating import simulate, wanted_of
 from rqsched.api.simulation_entries import declared, stored
+from rqsched.chain.error_text import explain
 from rqsched.errors import InvalidDurationError, InvalidInputError, UpstreamError
 from rqsched.store.database import Connection
 from rqsched.store.tables import metadata, schedules
@@ -360,6 +363,37 @@ def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
         assert len(stored(away.runtime, None)) == 1
     assert env.scheduler.simulate(NOON, NOON + DAY).fires == 23
     assert counted_writes(env) == before
+
+
+@pytest.fixture
+def reader(postgres_env: Env) -> Iterator[str]:
+    """The URL of a user of PostgreSQL that may do nothing yet."""
+    with postgres_env.runtime.database.engine.begin() as connection:
+        connection.execute(sa.text("CREATE ROLE reader LOGIN PASSWORD 'x'"))
+    url = sa.make_url(postgres_env.runtime.settings.database_url or "").set(username="reader", password="x")
+    yield url.render_as_string(hide_password=False)
+    with postgres_env.runtime.database.engine.begin() as connection:
+        connection.execute(sa.text("DROP OWNED BY reader"))
+        connection.execute(sa.text("DROP ROLE reader"))
+
+
+def test_a_user_that_may_only_read_may_simulate_and_one_that_may_not_is_told_what_to_grant(
+    postgres_env: Env, reader: str
+) -> None:
+    postgres_env.create("hourly", Every("1h"), limit="mail", limit_running=1)
+    postgres_env.create("report", After("hourly"))
+
+    def fires() -> int:
+        url = "redis://127.0.0.1:1/0"
+        with Scheduler(database_url=reader, redis_url=url, clock=postgres_env.clock) as scheduler:
+            return scheduler.simulate(NOON, NOON + DAY).fires
+
+    with pytest.raises(DatabaseError) as caught:
+        fires()
+    assert "its user needs SELECT on the tables of rqsched to read" in explain(caught.value)
+    with postgres_env.runtime.database.engine.begin() as connection:
+        connection.execute(sa.text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"))
+    assert fires() == 46
 
 
 @pytest.mark.parametrize(
