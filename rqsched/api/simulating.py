@@ -765,7 +765,8 @@ def _left_out(entry: Entry) -> Iterator[str]:
     """Yield what is not simulated of a schedule that takes part."""
     schedule = entry.schedule
     if schedule.policies.targets is not None:
-        yield "its targets: each run counts as one attempt, as long as was measured or given"
+        place = ", with one place of its limit" if schedule.limit_group is not None else ""
+        yield f"its targets: each run counts as one attempt{place}, as long as was measured or given"
     if schedule.limit_group is not None and entry.places is None:
         yield f"its limit {schedule.limit}: nobody says its number here (limit_running), so its runs wait for no place"
     if entry.lacks:
