@@ -400,6 +400,7 @@ def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerO
     forks = not (slot.is_closing or issubclass(options.find_worker_class(), SpawnWorker))
     starter = HorseStarter(partial(_prepare_horses, queues, options, slot.name)) if forks else None
     runtime = open_runtime()
+    runtime.database.keep_connection()
     worker = _make(make_runner_class(options.find_worker_class()), runtime, queues, options, slot.name)
     runner = prepare_runner(worker, slot, runtime)
     runner.starter = starter

@@ -377,8 +377,9 @@ class Database:
     def keep_connection(self) -> None:
         """Let this thread's `transact_alone` use one connection, and take it out of the pool and back no more.
 
-        Where a process forks for each run, that is half of the memory which its claim touches, and so copies. Whatever
-        else the thread asks uses the same connection, by way of the pool.
+        For a claim or an end that is as much work as SQLAlchemy has with the statement. Where a process forks for each
+        run, it is half of the memory which its claim touches, and so copies. Whatever else the thread asks uses the
+        same connection, by way of the pool.
         """
         if self.takes_single_statements:
             self._keeper = (os.getpid(), threading.get_ident())

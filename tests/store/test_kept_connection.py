@@ -1,4 +1,4 @@
-"""A process that forks for each run keeps one connection for its single statements."""
+"""A process that forks for each run, and a runner, keeps one connection for its single statements."""
 
 from __future__ import annotations
 
