@@ -13,6 +13,7 @@ from functools import partial
 from rqsched.chain.runtime import Runtime
 from rqsched.core.after import MAX_ERROR, Followed, Thaw, decide_after, ended_runs, next_try_at
 from rqsched.core.audit import CommandContext
+from rqsched.core.chunks import chunks
 from rqsched.core.model import Change
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, upstream_ends
@@ -21,7 +22,9 @@ from rqsched.store.database import Connection
 _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
-"""How many ends one transaction follows."""
+"""How many ends one transaction follows of a schedule."""
+TOGETHER = 50
+"""How many schedules that come after the same run one transaction starts."""
 MOST_OF_A_FREEZE = 10_000
 """How many ends that came during a freeze or a hold are taken as one."""
 
@@ -38,20 +41,27 @@ def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: b
         return
     try:
         owed = runtime.database.read(partial(upstream_ends.owed_to, upstream_uids=sorted(ended))) if ended else []
-        for uid in [*resumed, *owed]:
-            _follow_now(runtime, uid, skip_locked=skip_locked)
+        for some in chunks([*resumed, *owed], TOGETHER):
+            _follow_now(runtime, some, skip_locked=skip_locked)
     except BackendUnavailableError as error:
         told = "what comes after %d schedules starts later: %s"
         _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
 
-def _follow_now(runtime: Runtime, uid: str, *, skip_locked: bool) -> None:
+def _follow_now(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> None:
+    """Start what comes after together, and where that fails one by one: one that cannot stops no other."""
     try:
-        follow_one(runtime, uid, skip_locked=skip_locked)
+        _follow_some(runtime, uids, skip_locked=skip_locked)
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - as above
-        _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+    except Exception:  # noqa: BLE001 - each alone says what fails
+        for uid in uids:
+            try:
+                follow_one(runtime, uid, skip_locked=skip_locked)
+            except BackendUnavailableError:
+                raise
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
 
 
 UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
@@ -64,7 +74,7 @@ def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool
     """
     done = 0
     try:
-        while followed := _follow_some(runtime, uid, skip_locked=skip_locked):
+        while followed := _follow_some(runtime, [uid], skip_locked=skip_locked):
             done += followed
             if followed < MOST_AT_ONCE:
                 break
@@ -83,63 +93,63 @@ def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> 
     upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
 
 
-def _follow_some(runtime: Runtime, uid: str, *, skip_locked: bool) -> int:
-    """Follow the oldest of what is owed to a schedule and due; returns how many ends that were."""
+def _follow_some(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> int:
+    """Follow the oldest of what is owed to schedules and due, in one transaction; returns how many ends that were."""
     # Of the process that ended the upstream's run this is the span of that attempt.
     span = None if runtime.tracing is None else runtime.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=runtime.settings.env, asked=asked)
-    done, _ = _follow(runtime, uid, decide, skip_locked=skip_locked)
+    done, _ = _follow(runtime, uids, decide, skip_locked=skip_locked)
     return done
 
 
 def follow_frozen(runtime: Runtime, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
     """Let all that is owed to a schedule at the end of a freeze or a hold be one; returns what was written, if any."""
-    _, written = _follow(
-        runtime, uid, partial(decide_after, env=runtime.settings.env, asked=asked, thaw=thaw), is_frozen=True
-    )
-    return written
+    decide = partial(decide_after, env=runtime.settings.env, asked=asked, thaw=thaw)
+    _, written = _follow(runtime, [uid], decide, is_frozen=True)
+    return written[0] if written else None
 
 
 def _follow(
     runtime: Runtime,
-    uid: str,
+    uids: Sequence[str],
     decide_ends: Callable[..., tuple[Change, dict[str, Followed]]],
     *,
     skip_locked: bool = False,
     is_frozen: bool = False,
-) -> tuple[int, Change | None]:
-    """Decide about what is owed to a schedule under its lock; returns how many ends that were, and what was written.
+) -> tuple[int, list[Change]]:
+    """Decide about what is owed to schedules under their locks; returns how many ends that were, and what was written.
 
     Nothing of a namespace that is frozen, unless `is_frozen` says so, nor of a schedule that a newer release wrote.
     """
-    tried: Change | None = None
+    tried = dict[str, Change]()
     now = runtime.now()
 
-    def work(connection: Connection) -> tuple[int, Change | None]:
-        nonlocal tried
-        locked, frozen = changes.lock_to_fire(connection, [uid], skip_locked=skip_locked)
-        schedule = locked.get(uid)
-        if tried is not None and schedule == tried.after:  # it was written, and the answer lost
-            return 1, tried
-        if schedule is None and changes.find(connection, uid) is None:  # it was purged while a run before it ended
-            upstream_ends.forget(connection, uid)
-        if schedule is None or (frozen and not is_frozen) or schedule.spec.newer:
-            return 0, None
+    def work(connection: Connection) -> tuple[int, list[Change]]:
+        locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
+        if any(locked.get(uid) == one.after for uid, one in tried.items() if not one.is_empty):
+            return len(tried), [*tried.values()]  # they were written, and the answer lost
+        for uid in {*uids} - locked.keys():
+            if changes.find(connection, uid) is None:  # it was purged while a run before it ended
+                upstream_ends.forget(connection, uid)
         until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (now, MOST_AT_ONCE)
-        ends = upstream_ends.read_owed(connection, uid, until, most)
-        runs = changes.open_runs_for_start(connection, [schedule], skip_locked=skip_locked) if ends else {}
-        if uid not in runs:
-            return 0, None
-        tried, outcomes = decide_ends(schedule, runs[uid], ends, now=now)
-        upstream_ends.write_outcomes(connection, uid, outcomes, now)
-        if not tried.is_empty:
-            runtime.notifier.write(connection, [tried])
-        return len(ends), tried
+        may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]
+        owed = {one.uid: upstream_ends.read_owed(connection, one.uid, until, most) for one in may}
+        asking = [one for one in may if owed[one.uid]]
+        runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
+        tried.clear()
+        for one in asking:
+            if one.uid in runs:
+                tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)
+                upstream_ends.write_outcomes(connection, one.uid, outcomes, now)
+        written = [one for one in tried.values() if not one.is_empty]
+        if written:
+            runtime.notifier.write(connection, written)
+        return sum(len(owed[uid]) for uid in tried), [*tried.values()]
 
     followed, written = runtime.database.transact(work)
-    if written is not None:
-        runtime.publish([written])
-        if written.after.followed_at is not None:
-            follow_ends(runtime, [written], skip_locked=skip_locked)
+    if written:
+        runtime.publish(written)
+        if upstreams := [one for one in written if one.after.followed_at is not None]:
+            follow_ends(runtime, upstreams, skip_locked=skip_locked)
     return followed, written

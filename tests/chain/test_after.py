@@ -39,7 +39,7 @@ from tests.support.env import (
 )
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.sql import statements, wait_for_a_lock
+from tests.support.sql import silent_database, statements, wait_for_a_lock
 
 SUCCESS, BRIEF = AttemptResult(AttemptOutcome.SUCCEEDED), Patience(total=MINUTE)
 
@@ -504,6 +504,32 @@ def test_what_cannot_be_decided_is_tried_for_ever(any_env: Env) -> None:
     env.advance(6 * MINUTE)
     env.recover()
     assert len(all_runs(report)) == 1
+
+
+def test_one_that_cannot_be_decided_stops_no_other_that_comes_after_the_same(any_env: Env) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    others = [env.create(f"other{number}", After("nightly")) for number in range(3)]
+    policies = report.state.definition.policies
+    set_columns(env, report, policies=json.dumps({"overlap": "nonsense"}))
+    env.run_next(nightly)
+    assert [len(all_runs(one)) for one in others] == [1, 1, 1]
+    set_columns(env, report, policies=policies)
+    env.advance(MINUTE)
+    env.recover()
+    assert len(all_runs(report)) == 1
+
+
+def test_each_that_comes_after_the_same_starts_once_though_the_answer_is_lost(any_env: Env) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    others = [report, *(env.create(f"other{number}", After("nightly")) for number in range(3))]
+    claim = env.claim(env.fire_next(nightly))
+    written = write_end(env.runtime, claim, SUCCESS, patience=BRIEF)
+    silent_database(env.runtime).lose()
+    publish_end(env.runtime, written)
+    assert [len(all_runs(one)) for one in others] == [1] * 4
+    assert len(env.queued()) == 4
 
 
 @pytest.mark.parametrize("fails", [False, True])

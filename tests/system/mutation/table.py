@@ -1836,7 +1836,7 @@ AFTER = (
     _edit(
         "what is owed is not written off with the run that it starts",
         "chain/following.py",
-        "        upstream_ends.write_outcomes(connection, uid, outcomes, now)\n",
+        "                upstream_ends.write_outcomes(connection, one.uid, outcomes, now)\n",
         "",
         _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
     ),
@@ -1917,15 +1917,15 @@ AFTER = (
     _edit(
         "what is owed to a purged schedule stays",
         "chain/following.py",
-        "            upstream_ends.forget(connection, uid)\n",
-        "            pass\n",
+        "                upstream_ends.forget(connection, uid)\n",
+        "                pass\n",
         _AFTER + "what_is_owed_to_a_purged_schedule_is_removed[sqlite]",
     ),
     _edit(
         "what comes after starts in a frozen namespace",
         "chain/following.py",
-        "(frozen and not is_frozen)",
-        "False",
+        "(is_frozen or uid not in frozen)",
+        "True",
         _AFTER + "what_came_during_a_freeze_is_one_at_the_thaw[sqlite-None-1]",
     ),
     _edit(
