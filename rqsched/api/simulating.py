@@ -376,7 +376,7 @@ class _Simulating:
             schedule = one.schedule
             ties: list[Hashable] = [(schedule.namespace, schedule.schedule_id)]
             ties += [one.queue] if one.queue in self._wanted.workers else []
-            ties += [("limit", one.places, schedule.limit_group)] if one.places is not None else []
+            ties += [("limit", schedule.limit_group)] if one.places is not None else []
             ties += [(schedule.namespace, schedule.upstream_id)] if schedule.upstream_id is not None else []
             for tie in ties:
                 parents[root(place)] = root(first_with.setdefault(tie, place))

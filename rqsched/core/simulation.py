@@ -389,20 +389,15 @@ class _Course:
             self._watch(now, change)
         before, state.schedule = state.schedule, change.after
         self._tell(state.told, change)
-        joined, left = set[str](), set[str]()
-        for old, run in (*((None, run) for run in change.new_runs), *change.changed_runs):
+        for run in change.new_runs:
+            self._put(now, state, None, run)
+        for old, run in change.changed_runs:
             self._put(now, state, old, run)
-            if run.limit_group in self._groups:
-                if run.is_in_line:
-                    joined.add(run.limit_group)
-                elif old is not None and not run.takes_place and (old.takes_place or old.is_in_line):
-                    left.add(run.limit_group)
         if change.drops_buffer:
             state.told.ended[RunStatus.CANCELLED.value] += len(state.waiting)
             state.waiting.clear()
-        for group in sorted(joined | left) if joined or left else ():
-            if group in joined or self._groups[group].wants():
-                self._grant(now, group)
+        if self._groups:
+            self._give_places(now, change)
         if change.after.n != before.n or change.after.resume_at != before.resume_at:
             self._arm(state)
 
@@ -477,6 +472,20 @@ class _Course:
             return None
         self._moved.add(run.limit_group)
         return group
+
+    def _give_places(self, now: datetime, change: Change) -> None:
+        """Give the places that a Change has freed or that it wants (`chain.limits.Limits.follow`)."""
+        joined, left = set[str](), set[str]()
+        for old, run in (*((run, run) for run in change.new_runs), *change.changed_runs):
+            if run.limit_group is None or run.limit_group not in self._groups:
+                continue
+            if run.is_in_line:
+                joined.add(run.limit_group)
+            elif not run.takes_place and (old.takes_place or old.is_in_line):
+                left.add(run.limit_group)
+        for group in sorted(joined | left):
+            if group in joined or self._groups[group].wants():
+                self._grant(now, group)
 
     def _grant(self, now: datetime, name: str, asked: Run | None = None) -> None:
         """Give the free places of a group to the first of its line (`store.limits.grant`)."""
