@@ -477,7 +477,9 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
 
 _IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq") & HAS_JOB
 """On its queue: who is in line of a group waits for no worker yet."""
-_IS_PENDING_TARGET = IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING))
+_IS_PENDING_TARGET = (
+    IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.queued_at.is_not(None)
+)
 
 
 def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> list[tuple[Schedule, str | None]]:
