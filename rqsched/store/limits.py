@@ -68,7 +68,18 @@ class _Kind:
         self.is_unclaimed = is_pending & table.c.granted_at.is_not(None)
         self.order = table.c.limit_at, table.c.number, table.c.uid
         is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
-        self.place = table.c.uid, table.c.limit_at, table.c.number, table.c.granted_at, table.c.passed_count, is_target
+        # A process of an earlier release lets runs and targets wait without `limit_at`.
+        self.since = sa.func.coalesce(
+            table.c.limit_at, table.c.queued_at, table.c.created_at, type_=table.c.limit_at.type
+        )
+        self.place = (
+            table.c.uid,
+            self.since.label("limit_at"),
+            table.c.number,
+            table.c.granted_at,
+            table.c.passed_count,
+            is_target,
+        )
         """The columns of a Waiting."""
 
     def first(self, *may_start: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -433,8 +444,8 @@ def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescript
 def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
     # In one scan for all: most open runs may be of one line, and a plan for any group reads them for each.
     def waiting(kind: _Kind) -> sa.Select[Any]:
-        group, since = kind.table.c.limit_group, kind.table.c.limit_at
-        found = sa.select(group, sa.func.count(), sa.func.min(since, type_=since.type)).where(kind.needs_grant)
+        group, since = kind.table.c.limit_group, sa.func.min(kind.since, type_=kind.table.c.limit_at.type)
+        found = sa.select(group, sa.func.count(), since).where(kind.needs_grant)
         return found.where(dialect.among(group)).group_by(group)
 
     return sa.union_all(*(waiting(kind) for kind in _KINDS))
