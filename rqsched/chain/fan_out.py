@@ -194,8 +194,7 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
         if not runtime.database.read(lambda connection: fan_out_targets.exists_of(connection, job.run_uid)):
             raise UnknownJobError("no such target in this database.")
         return 0
-    group = chunk[0].limit_group
-    jobs = jobs_of(runtime.settings, chunk, names) if group is None else []
+    jobs = jobs_of(runtime.settings, [target for target in chunk if target.limit_group is None], names)
     if following is not None:
         jobs.append(batch_job(BatchJobId(job.run_uid, following)))
     try:
@@ -203,8 +202,8 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     except RedisError as error:
         text = "%d targets of run %s follow later: %s"
         _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
-    if group is not None:
-        runtime.limits.give({group})
+    if groups := _groups_of(chunk):
+        runtime.limits.give(groups)
     return len(chunk)
 
 
@@ -213,7 +212,7 @@ def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
 
     With Redis away reconcile enqueues them.
     """
-    if groups := {target.limit_group for target in pending if target.limit_group is not None}:
+    if groups := _groups_of(pending):
         runtime.limits.give(groups)
         pending = [target for target in pending if target.limit_group is None]
     try:
@@ -221,6 +220,10 @@ def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
     except (RedisError, BackendUnavailableError) as error:
         told = len(pending), pending[0].run_uid, error
         _log.warning("%d targets of run %s follow later: %s", *told, extra={"action": "follow_failed"})
+
+
+def _groups_of(found: Iterable[Target]) -> set[str]:
+    return {target.limit_group for target in found if target.limit_group is not None}
 
 
 def fill(runtime: Runtime, run_uid: str) -> int:

@@ -162,16 +162,19 @@ def record(
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Let the targets of runs that are retried on request wait again which have not been handled with success."""
+    """Let the targets of runs that are retried on request wait again which have not been handled with success.
+
+    They need places of the group that such a run gets, its schedule's of now; so do those that have waited all along.
+    """
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
-    group = sa.select(runs.c.limit_group).where(runs.c.uid == targets.c.run_uid).scalar_subquery()
     connection.execute(
         sa.update(targets)
         .where(dialect_of(connection).one_of(targets.c.run_uid, run_uids))
-        .where(targets.c.status.in_([*_ENDED_BADLY, TargetStatus.CANCELLED.value]))
+        .where(targets.c.status.in_([*_ENDED_BADLY, TargetStatus.CANCELLED.value, TargetStatus.WAITING.value]))
         .values(status=TargetStatus.WAITING.value, attempt=again, delivery=targets.c.delivery + 1, error=None)
         .values(dict.fromkeys(("token", "queued_at", "deadline_at", "ended_at", "retry_at", "blocked_at")))
-        .values(limit_group=group, **dict.fromkeys(("limit_at", "granted_at", "passed_at", "passed_count")))
+        .values(limit_group=of_schedule(schedules.c.limit_group, targets))
+        .values(dict.fromkeys(("limit_at", "granted_at", "passed_at", "passed_count")))
     )
 
 
@@ -269,14 +272,18 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
         mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
+        # Each by its own group: attempts of a run may have named some with a group, and others without one.
+        needs_place = targets.c.limit_group.is_not(None)
+        since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
         pending = sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value)
-        connection.execute(pending.values(_joins(now) if chunk[0].limit_group is not None else {"queued_at": now}))
-
-
-def _joins(now: datetime) -> dict[str, Any]:
-    """Return what a target in line has: it was ready first when it was before its first attempt."""
-    since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
-    return {"limit_at": since, "queued_at": None, "granted_at": None, "passed_at": None}
+        connection.execute(
+            pending.values(
+                limit_at=sa.case((needs_place, since)),
+                queued_at=sa.case((~needs_place, sa.literal(now, targets.c.queued_at.type))),
+                granted_at=None,
+                passed_at=None,
+            )
+        )
 
 
 def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:

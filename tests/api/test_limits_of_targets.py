@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +12,14 @@ import sqlalchemy as sa
 from rqsched import Every, RetryPolicy
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import target_execution
+from rqsched.chain import fan_out, target_execution
 from rqsched.core.ids import TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.limit import GRANT_LIFE
 from rqsched.core.model import TargetStatus
 from rqsched.core.results import LimitDescription
 from rqsched.core.target_decision import TargetEnd
-from rqsched.store import fan_out_targets
-from rqsched.store.tables import targets
+from rqsched.store import fan_out_targets, run_queries
+from rqsched.store.tables import runs, targets
 from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, run_job_id
 from tests.support.invariants import check_invariants
@@ -369,3 +371,83 @@ def test_targets_without_a_group_have_no_places(shop: Shop) -> None:
     run = present(shop.create(limit=None, number=None).trigger().run)
     shop.env.work()
     assert (run.refresh().status, shop.places()) == ("succeeded", [False] * 3)
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("shop", None), (None, "shop"), ("shop", "mail")])
+def test_targets_of_an_attempt_in_another_group_or_in_none_wait_for_no_place_for_ever(
+    shop: Shop, was: str | None, becomes: str | None
+) -> None:
+    env = shop.env
+    shop.failing = True
+
+    def name() -> Iterator[str]:
+        yield "c-1"
+        yield "c-2"
+        if shop.failing:
+            raise RuntimeError("the shop is away")
+        yield "c-3"
+
+    env.registry.add(make_workflow("name", name))
+    object.__setattr__(env.runtime.settings, "target_chunk", 2)
+    schedule = shop.create(targets="name", limit=was, number=None if was is None else 1)
+    run = present(schedule.trigger().run)
+    env.work()
+    assert (run.refresh().status, shop.statuses()) == ("failed", ["waiting", "waiting"])
+    object.__setattr__(env.runtime.settings, "target_chunk", 500)
+    schedule.update(limit=becomes, limit_running=None if becomes is None else 1)
+    shop.failing = False
+    run.retry()
+    env.work()
+    assert (run.refresh().status, shop.called) == ("succeeded", list(NAMES))
+    check_invariants(env.runtime)
+
+
+def test_chunk_of_targets_with_a_group_and_without_one_goes_on(shop: Shop) -> None:
+    env = shop.env
+    run = present(shop.create().trigger().run)
+    env.claim(run)
+    batch = fan_out.batch_of(env.runtime, run.uid)
+    named = [batch._replace(limit_group=None), batch, batch._replace(limit_group=None)]
+    for number, (one, target) in enumerate(zip(named, NAMES, strict=True), 1):
+        record = partial(fan_out_targets.record, batch=one, named=[target], first=number, now=env.clock.now())
+        env.runtime.database.transact(record)
+    fan_out.dispatch_first(env.runtime, run.uid)
+    assert shop.rows() == [("pending", False)] * 3
+    read = sa.select(targets.c.queued_at.is_not(None), targets.c.limit_at.is_not(None)).order_by(targets.c.number)
+    found = env.runtime.database.read(lambda c: [tuple(row) for row in c.execute(read)])
+    assert (found, len(shop.jobs())) == ([(True, False), (False, True), (True, False)], 2)
+
+
+def test_failed_targets_that_are_retried_need_places_of_the_group_of_now(shop: Shop) -> None:
+    env = shop.env
+    shop.failing = True
+    schedule = shop.create()
+    run = present(schedule.trigger().run)
+    env.work()
+    assert run.refresh().status == "failed"
+    schedule.update(limit=None, limit_running=None)
+    run.retry(failed_targets=True)
+    found = env.runtime.database.read(lambda c: set(c.execute(sa.select(targets.c.limit_group)).scalars()))
+    assert found == {None}
+
+
+def test_run_and_target_that_an_earlier_release_put_in_line_keep_no_others_waiting(shop: Shop) -> None:
+    env = shop.env
+    run = shop.dispatched()
+    first, second = (present(shop.note(name).trigger().run) for name in ("a", "b"))
+    env.runtime.database.transact(
+        lambda c: (
+            c.execute(sa.update(runs).where(runs.c.uid == first.uid).values(limit_at=None)),
+            c.execute(sa.update(targets).where(targets.c.target_id == "c-2").values(limit_at=None)),
+        )
+    )
+    assert shop.group().waiting_since is not None
+    env.work()
+    assert [one.refresh().status for one in (run, first, second)] == ["succeeded"] * 3
+    check_invariants(env.runtime)
+
+
+def test_target_in_line_counts_as_none_that_waits_for_a_worker(shop: Shop) -> None:
+    shop.dispatched()
+    waiting = shop.env.runtime.database.read(lambda c: run_queries.waiting_by_queue(c, None, 100))
+    assert [found.number for found in waiting] == [1]
