@@ -49,19 +49,25 @@ def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: b
 
 
 def _follow_now(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Start what comes after together, and where that fails one by one: one that cannot stops no other."""
+    """Start what comes after together; one by one what another process holds, and where that fails.
+
+    So one that is held, or cannot start, keeps no other.
+    """
     try:
-        _follow_some(runtime, uids, skip_locked=skip_locked)
+        _, written = _follow_some(runtime, uids, skip_locked=True)
+        followed = {one.after.uid for one in written}
+        left = [] if skip_locked else [uid for uid in uids if uid not in followed]
     except BackendUnavailableError:
         raise
     except Exception:  # noqa: BLE001 - each alone says what fails
-        for uid in uids:
-            try:
-                follow_one(runtime, uid, skip_locked=skip_locked)
-            except BackendUnavailableError:
-                raise
-            except Exception:  # noqa: BLE001 - as above
-                _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+        left = [*uids]
+    for uid in left:
+        try:
+            follow_one(runtime, uid, skip_locked=skip_locked)
+        except BackendUnavailableError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
 
 
 UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
@@ -74,7 +80,7 @@ def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool
     """
     done = 0
     try:
-        while followed := _follow_some(runtime, [uid], skip_locked=skip_locked):
+        while followed := _follow_some(runtime, [uid], skip_locked=skip_locked)[0]:
             done += followed
             if followed < MOST_AT_ONCE:
                 break
@@ -93,14 +99,13 @@ def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> 
     upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
 
 
-def _follow_some(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> int:
-    """Follow the oldest of what is owed to schedules and due, in one transaction; returns how many ends that were."""
+def _follow_some(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
+    """Follow the oldest of what is owed to schedules and due, in one transaction; see `_follow`."""
     # Of the process that ended the upstream's run this is the span of that attempt.
     span = None if runtime.tracing is None else runtime.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=runtime.settings.env, asked=asked)
-    done, _ = _follow(runtime, uids, decide, skip_locked=skip_locked)
-    return done
+    return _follow(runtime, uids, decide, skip_locked=skip_locked)
 
 
 def follow_frozen(runtime: Runtime, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:

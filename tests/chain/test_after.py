@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import After, Declaration, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -517,6 +518,22 @@ def test_one_that_cannot_be_decided_stops_no_other_that_comes_after_the_same(any
     set_columns(env, report, policies=policies)
     env.advance(MINUTE)
     env.recover()
+    assert len(all_runs(report)) == 1
+
+
+def test_one_that_a_long_transaction_holds_keeps_no_other_that_comes_after_the_same(postgres_env: Env) -> None:
+    env = postgres_env
+    nightly, report = pair(env)
+    others = [env.create(f"other{number}", After("nightly")) for number in range(3)]
+    written = write_end(env.runtime, env.claim(env.fire_next(nightly)), SUCCESS, patience=BRIEF)
+    row = sa.select(tables.schedules).where(tables.schedules.c.uid == report.uid)
+    with ThreadPoolExecutor(1) as threads:
+        with env.runtime.database.engine.begin() as connection:
+            connection.execute(row.with_for_update())
+            ending = threads.submit(publish_end, env.runtime, written)
+            wait_for_a_lock(env.runtime.database)
+            assert [len(all_runs(one)) for one in (report, *others)] == [0, 1, 1, 1]
+        ending.result()
     assert len(all_runs(report)) == 1
 
 

@@ -1915,6 +1915,13 @@ AFTER = (
         _AFTER + "a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit",
     ),
     _edit(
+        "one that is held keeps all that come after the same run",
+        "chain/following.py",
+        "_follow_some(runtime, uids, skip_locked=True)",
+        "_follow_some(runtime, uids, skip_locked=False)",
+        _AFTER + "one_that_a_long_transaction_holds_keeps_no_other_that_comes_after_the_same",
+    ),
+    _edit(
         "what is owed to a purged schedule stays",
         "chain/following.py",
         "                upstream_ends.forget(connection, uid)\n",
