@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rqsched.chain.runtime import Runtime
-from rqsched.core.after import MAX_ERROR, Followed, Thaw, decide_after, ended_runs, next_try_at
+from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
 from rqsched.core.model import Change
@@ -23,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
 """How many ends one transaction follows of a schedule."""
-TOGETHER = 50
-"""How many schedules that come after the same run one transaction starts."""
 MOST_OF_A_FREEZE = 10_000
 """How many ends that came during a freeze or a hold are taken as one."""
 

@@ -22,6 +22,8 @@ from rqsched.core.overlap import StartRequest, apply_overlap, refuse
 from rqsched.core.policy import KEEPS_ALL, CatchUp, MissedPolicy
 from rqsched.errors import UpstreamError
 
+TOGETHER = 50
+"""How many schedules that come after the same run are started at once."""
 MAX_ERROR = 600
 """Characters that are kept of why an end cannot be followed now."""
 MISSED_WHILE_PAUSED = "paused"

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rqsched.core import audit
-from rqsched.core.after import Followed, UpstreamEnd, counts_for, decide_after, ended_runs
+from rqsched.core.after import TOGETHER, Followed, UpstreamEnd, counts_for, decide_after, ended_runs
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.chunks import chunks
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
 from rqsched.core.lifecycle import decide_end_pause
@@ -224,7 +225,7 @@ class _State:
     waiting: dict[str, Run] = field(default_factory=dict)
     """Those that wait for the run ahead of them, oldest first."""
     followers: list[tuple[_State, str]] = field(default_factory=list)
-    """What comes after it, and after which ends; the last of them starts first."""
+    """What comes after it, and after which ends."""
 
     def seen(self) -> list[Run]:
         """Return what a decision sees: the unfinished runs, and the first that waits (`store.changes.open_runs`)."""
@@ -273,12 +274,12 @@ class _Course:
         self._tie()
 
     def _tie(self) -> None:
-        """Let each schedule that others come after know them, in the order in which they start."""
+        """Let each schedule that others come after know them."""
         following = [state for state in self._states if state.schedule.upstream_id is not None]
         if not following:
             return
         by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in self._states}
-        for state in sorted(following, key=lambda one: one.schedule.uid, reverse=True):
+        for state in following:
             schedule, after = state.schedule, state.schedule.spec.after
             upstream = by_id.get((schedule.namespace, schedule.upstream_id or ""))
             if upstream is not None and after is not None:
@@ -371,17 +372,26 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
-        """Take over what was decided, and at once what comes after the runs that end in it, one chain after another."""
+        """Take over what was decided, and at once what comes after the runs that end in it.
+
+        Those who come after the same run start together, then those who come after what ends by that.
+        """
         self._take(state, change, now)
-        owed = _owed(state, change) if state.followers or change.owed_again else []
-        while owed:
-            follower, ends = owed.pop()
-            if follower.schedule.is_active:
-                for _ in ends:
-                    self._note_fire(now, follower)
-            follows, _ = decide_after(follower.schedule, follower.seen(), ends, now=now, env=self._context.env)
-            self._take(follower, follows, now)
-            owed += _owed(follower, follows)
+        if self._groups:
+            self._give_places(now, [change])
+        todo = _owed([(state, change)]) if state.followers or change.owed_again else []
+        while todo:
+            taken = list[tuple[_State, Change]]()
+            for follower, ends in sorted(todo.pop(), key=lambda one: one[0].schedule.uid):
+                if follower.schedule.is_active:
+                    for _ in ends:
+                        self._note_fire(now, follower)
+                follows, _ = decide_after(follower.schedule, follower.seen(), ends, now=now, env=self._context.env)
+                self._take(follower, follows, now)
+                taken.append((follower, follows))
+            if self._groups:
+                self._give_places(now, [follows for _, follows in taken])
+            todo += _owed(taken)
 
     def _take(self, state: _State, change: Change, now: datetime) -> None:
         """Take over what was decided, as the store writes it and Redis follows it."""
@@ -396,8 +406,6 @@ class _Course:
         if change.drops_buffer:
             state.told.ended[RunStatus.CANCELLED.value] += len(state.waiting)
             state.waiting.clear()
-        if self._groups:
-            self._give_places(now, change)
         if change.after.n != before.n or change.after.resume_at != before.resume_at:
             self._arm(state)
 
@@ -473,10 +481,11 @@ class _Course:
         self._moved.add(run.limit_group)
         return group
 
-    def _give_places(self, now: datetime, change: Change) -> None:
-        """Give the places that a Change has freed or that it wants (`chain.limits.Limits.follow`)."""
+    def _give_places(self, now: datetime, changes: Iterable[Change]) -> None:
+        """Give the places that Changes have freed or that they want (`chain.limits.Limits.follow`)."""
         joined, left = set[str](), set[str]()
-        for old, run in (*((run, run) for run in change.new_runs), *change.changed_runs):
+        moved = [pair for one in changes for pair in (*((run, run) for run in one.new_runs), *one.changed_runs)]
+        for old, run in moved:
             if run.limit_group is None or run.limit_group not in self._groups:
                 continue
             if run.is_in_line:
@@ -569,22 +578,29 @@ class _Course:
         self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
 
 
-def _owed(state: _State, change: Change) -> list[tuple[_State, list[UpstreamEnd]]]:
-    """Return what comes after the runs that end in a Change, each with the ends that count; the last starts first."""
-    found, ended = list[tuple[_State, list[UpstreamEnd]]](), ended_runs(change)
-    if change.owed_again is not None:  # a pause is over, and the newest end that it missed is caught up
-        run_uid, ended_at = change.owed_again
-        again = UpstreamEnd(run_uid, state.schedule.uid, "", "", ended_at, None, followed=Followed.MISSED.value)
-        found.append((state, [again]))
-    for follower, on in state.followers if ended else ():
-        ends = [
-            UpstreamEnd(run.uid, follower.schedule.uid, run.schedule_uid, run.shown_status, run.ended_at, None)
-            for run in ended
-            if run.ended_at is not None and counts_for(on, run.status)
-        ]
-        if ends:
-            found.append((follower, ends))
-    return found
+_Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]
+"""Schedules that come after others, each with the ends that count for it."""
+
+
+def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State, list[UpstreamEnd]]]]:
+    """Return what comes after the runs that end in Changes, by those who start together; the last start first."""
+    resumed, found = _Owed(), _Owed()
+    for state, change in taken:
+        if change.owed_again is not None:  # a pause is over, and the newest end that it missed is caught up
+            run_uid, ended_at = change.owed_again
+            again = UpstreamEnd(run_uid, state.schedule.uid, "", "", ended_at, None, followed=Followed.MISSED.value)
+            resumed.append((state, [again]))
+        ended = ended_runs(change) if state.followers else []
+        for follower, on in state.followers if ended else ():
+            ends = [
+                UpstreamEnd(run.uid, follower.schedule.uid, run.schedule_uid, run.shown_status, run.ended_at, None)
+                for run in ended
+                if run.ended_at is not None and counts_for(on, run.status)
+            ]
+            if ends:
+                found.append((follower, ends))
+    found.sort(key=lambda one: one[0].schedule.uid)
+    return [*chunks([*resumed, *found], TOGETHER)][::-1]
 
 
 def _repeated(retry: RetryPolicy) -> ErrorTypes:
