@@ -29,6 +29,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import publish_end, write_end
 from rqsched.config import Settings
 from rqsched.core.ids import parse_run_job_id
+from rqsched.core.limit import Bounds
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.store import limits
 from rqsched.store.tables import runs, schedules
@@ -51,7 +52,7 @@ def prepare(runtime: Runtime, clock: ManualClock, count: int, groups: int) -> No
 
         def join(connection: sa.Connection) -> None:
             for at in range(groups):
-                limits.make(connection, f"default/g{at}", number, clock.now())
+                limits.make(connection, f"default/g{at}", Bounds(number), clock.now())
                 mine = sa.update(schedules).where(schedules.c.uid.in_(uids[at::groups]))
                 connection.execute(mine.values(limit_group=f"default/g{at}"))
 

@@ -425,21 +425,24 @@ class TransactionConflictError(ConflictError):
 
 
 class LimitConflictError(ConflictError):
-    """A schedule gives its group another number than the group has, or none although it is the first to name it."""
+    """A schedule gives its group another number or rate than the group has, or neither although it is the first."""
 
     code = "limit_conflict"
-    remedy = "Leave limit_running out to join the group, or change its number: `rqsched limits NAME --set N`."
+    remedy = (
+        "Leave limit_running and limit_rate out to join the group, or change it: "
+        "`rqsched limits NAME --set N --rate N/min`."
+    )
 
-    def __init__(self, schedule_id: str, namespace: str, name: str, *, number: int | None, given: int | None) -> None:
+    def __init__(self, schedule_id: str, namespace: str, name: str, *, bounds: str = "", given: str = "") -> None:
         self.schedule_id = schedule_id
         self.namespace = namespace
         self.name = name
-        self.number = number
+        self.bounds = bounds
         self.given = given
-        if number is None:
-            told = f"there is no group {name!r} in namespace {namespace!r} yet; give limit_running, its number."
+        if not bounds:
+            told = f"there is no group {name!r} in namespace {namespace!r} yet; give limit_running, limit_rate or both."
         else:
-            told = f"group {name!r} in namespace {namespace!r} lets {number} run at once, not {given}. {self.remedy}"
+            told = f"of group {name!r} in namespace {namespace!r} {bounds}; given is: {given}. {self.remedy}"
         super().__init__(f"schedule {schedule_id!r}: {told}")
 
 

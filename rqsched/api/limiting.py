@@ -1,12 +1,12 @@
-"""Limits: which groups of runs there are, how many of each run at once, and how that is changed."""
+"""Limits: which groups of runs there are, how many of each run at once and start in a time, and how that is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rqsched.core.audit import CommandContext
-from rqsched.core.limit import MAX_NUMBER, is_name, key_of
+from rqsched.core.limit import MAX_NUMBER, Bounds, Rate, is_name, key_of, require_rate
 from rqsched.core.option_table import is_id, require_id
 from rqsched.core.results import MAX_PAGE, LimitDescription, Page, pages
 from rqsched.errors import InvalidInputError, LimitNotFoundError
@@ -28,7 +28,7 @@ class Limiting:
         require_limit(limit)
         where = require_id(self._here(namespace), "namespace")
         page: Page[LimitDescription] = self.runtime.database.read(
-            lambda connection: limits.page(connection, where, cursor, limit)
+            lambda connection: limits.page(connection, where, cursor, limit, self.runtime.now())
         )
         return page
 
@@ -37,19 +37,54 @@ class Limiting:
         return pages(lambda cursor: self.limits(namespace=namespace, limit=MAX_PAGE, cursor=cursor))
 
     def set_limit(
-        self: Any, name: str, number: int, *, namespace: str | None = None, context: CommandContext | None = None
+        self: Any,
+        name: str,
+        number: int | None = None,
+        *,
+        rate: str | None = None,
+        unset: Sequence[str] = (),
+        namespace: str | None = None,
+        context: CommandContext | None = None,
     ) -> LimitDescription:
-        """Change how many runs of a group may run at once, and return the group.
+        """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
 
-        What runs goes on: after the number was lowered nothing begins until fewer run. The group remembers who
-        (`context`) asked, and why. Raises LimitNotFoundError.
+        What is not given stays as it is; `unset` takes off the `number` or the `rate`, not both. What runs goes on:
+        after the number was lowered nothing begins until fewer run. The group remembers who (`context`) asked,
+        and why. Raises LimitNotFoundError.
+
+        Args:
+            name: The group, as `limit` of a schedule names it.
+            number: How many may run at once.
+            rate: How many may start in any window of a length, such as `100/min`.
+            unset: What the group shall not have any more.
+            namespace: The namespace; default that of the scheduler.
+            context: Who asks, and why.
         """
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_NUMBER:
+        is_number = isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= MAX_NUMBER
+        if number is not None and not is_number:
             raise InvalidInputError("number", f"must be a whole number from 1 to {MAX_NUMBER}")
+        text = require_rate("rate", rate)
+        given = {"number": number, "rate": None if text is None else Rate.parse("rate", text)}
+        off = {unset} if isinstance(unset, str) else {*unset}
+        if unknown := off - given.keys():
+            raise InvalidInputError("unset", f"must be 'number' or 'rate', not {min(unknown)!r}")
+        if twice := [one for one in sorted(off) if given[one] is not None]:
+            raise InvalidInputError("unset", f"{twice[0]!r} is given, too; say one of both")
+        if not off and number is None and text is None:
+            raise InvalidInputError("number", "is missing, and so is the rate; give one of them, or both")
         where = self._here(namespace)
         if not is_id(where) or not is_name(name):
             raise LimitNotFoundError(where, name)
-        found: LimitDescription = self.runtime.limits.set_number(
-            key_of(where, name), number, context or CommandContext(source="python")
+
+        def changed(bounds: Bounds) -> Bounds:
+            kept = {one: None if one in off else value for one, value in bounds._asdict().items()}
+            after = Bounds(**kept | {one: value for one, value in given.items() if value is not None})
+            if not any(after):
+                left = min(off)
+                raise InvalidInputError("unset", f"the {left} is all that {name!r} has; give the other, or keep it")
+            return after
+
+        found: LimitDescription = self.runtime.limits.change(
+            key_of(where, name), changed, context or CommandContext(source="python")
         )
         return found

@@ -219,8 +219,9 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
             catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
-            limit: The group of which only so many runs run at once, such as `tenant:{labels.tenant}`.
-            limit_running: How many, where the schedule is the first of the group; see `set_limit`.
+            limit: The group of which only so many runs run at once or start in a time: `tenant:{labels.tenant}`.
+            limit_running: How many at once, where the schedule is the first of the group; see `set_limit`.
+            limit_rate: How many start in any window, such as `100/min`, where it is the first; see `set_limit`.
             start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.

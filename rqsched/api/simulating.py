@@ -767,7 +767,9 @@ def _left_out(entry: Entry) -> Iterator[str]:
     if schedule.policies.targets is not None:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
         yield f"its targets: each run counts as one attempt{place}, as long as was measured or given"
-    if schedule.limit_group is not None and entry.places is None:
+    if schedule.policies.limit_rate is not None:
+        yield f"the rate of its limit {schedule.limit}, {schedule.policies.limit_rate}: only limit_running is simulated"
+    elif schedule.limit_group is not None and entry.places is None:
         yield f"its limit {schedule.limit}: nobody says its number here (limit_running), so its runs wait for no place"
     if entry.lacks:
         yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"

@@ -63,6 +63,8 @@ class Fired(NamedTuple):
     """Why it failed; None when it did not."""
     sweep: str | None = None
     """The uid of the run whose targets it lets be tried again; None for every other link."""
+    line: Run | None = None
+    """A run of a group whose line may wait for its rate; None for what needs no place."""
     span: Span | None = None
     """The span of a fire that is traced, until that is committed and followed."""
 
@@ -135,7 +137,16 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
     for one in fired:
         if one.change is not None and one.change.after.followed_at is not None:
             follow_ends(runtime, [one.change], skip_locked=skip_locked)
-    return [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
+    fired = [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
+    return [one if one.line is None else _look_at_line(runtime, one, one.line) for one in fired]
+
+
+def _look_at_line(runtime: Runtime, fired: Fired, run: Run) -> Fired:
+    """Look at the line of a limit where that was not done for a Change; due again where its rate is in the way."""
+    if fired.change is None and run.limit_group is not None:
+        runtime.limits.grant([run.limit_group], skip_locked=True)
+    ahead = fired.again_at, runtime.limits.next_look(run.uid)
+    return fired._replace(again_at=min((at for at in ahead if at is not None), default=None))
 
 
 def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
@@ -240,20 +251,22 @@ def _fire_retry(
 ) -> Fired:
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
+    line = None if run is None or run.limit_group is None else run
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
-        return Fired(str(link), "fired", sweep=run.uid)
+        return Fired(str(link), "fired", sweep=run.uid, line=line)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
-            return Fired(str(link), "stale")
+            return Fired(str(link), "stale", line=line)  # those behind it may wait for this
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
-        # A blocked run is delivered so, and so is one whose retry was committed before its process died.
-        return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)))
+        # A blocked run is delivered so, and so is one whose retry was committed before its process died; one that waits
+        # for the rate of its limit is looked at.
+        return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), line=line)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
     if is_frozen:
         return Fired(str(link), "frozen", now + HELD_AGAIN)
-    return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now))
+    return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now), line=line)
 
 
 def _fire_alone(

@@ -28,6 +28,7 @@ from rq.registry import FailedJobRegistry
 
 from rqsched.chain import marks, option_checks
 from rqsched.chain.error_text import explain
+from rqsched.chain.limits import told_of_use
 from rqsched.chain.ownership import MAY_GO_ON, REFUSALS
 from rqsched.chain.quotas import usages
 from rqsched.chain.reconcile import SOON
@@ -576,7 +577,7 @@ def _blocked(scope: _Scope) -> Finding:
 @_check(
     "limits",
     "schema",
-    "See who runs there: `rqsched limits`. Let more run at once (`rqsched limits NAME --set N`), or let fewer begin.",
+    "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
 )
 def _limits(scope: _Scope) -> Finding:
     """Look for groups in which somebody waits too long for a place, and for places that nobody came to claim."""
@@ -588,8 +589,9 @@ def _limits(scope: _Scope) -> Finding:
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
         return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
                        advice=advice)  # fmt: skip
-    groups = scope.read(lambda connection: limits.busiest(connection, _MOST, scope.namespace))
-    now, frozen = runtime.now(), runtime.hold.frozen
+    now = runtime.now()
+    groups = scope.read(lambda connection: limits.busiest(connection, _MOST, now, scope.namespace))
+    frozen = runtime.hold.frozen
     slow = [
         one
         for one in groups
@@ -599,7 +601,7 @@ def _limits(scope: _Scope) -> Finding:
         return Finding(Level.OK, "nobody waits too long for a place of a group")
     numbers = {f"{one.namespace}/{one.name}": one.waiting for one in slow}
     told = _listed(
-        f"{one.waiting} of {one.namespace}/{one.name} ({one.number} at once), the first since "
+        f"{one.waiting} of {one.namespace}/{one.name} ({', '.join(told_of_use(one))}), the first since "
         f"{_when(one.waiting_since)}"
         for one in slow
     )

@@ -1,15 +1,16 @@
 """Limits: who of a group gets a place is decided and written, and its job put on its queue.
 
 After each commit that frees a place or lets a run, or a target, wait for one; by the worker that holds one which was
-passed over; and by each pass of reconcile, which finds what a process that died has left undone.
+passed over; when a start leaves the window of a rate that a line waits for, by a link (`store.limits.Look`); and by
+each pass of reconcile, which finds what a process that died has left undone, and arms such a link that is gone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from rqsched.chain import target_jobs
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
-from rqsched.core.limit import split_key
+from rqsched.core.limit import Bounds, split_key
 from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription
@@ -28,6 +29,8 @@ from rqsched.store import fan_out_targets, reconcile_queries
 from rqsched.store import limits as store
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
+from rqsched.store.limits import Look
+from rqsched.transport.transport import Arm
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class _Granted(NamedTuple):
     """The names of their schedules by uid."""
     targets: list[Target]
     """The targets."""
+    looks: list[Look]
+    """When somebody is to look again at lines that wait for their rate."""
 
 
 class Parts(target_jobs.Parts, Protocol):
@@ -97,7 +102,7 @@ class Limits:
     def _wants(self, group: str) -> int | None:
         database = self._parts.database
         look = database.transact_alone if database.takes_single_statements else database.read
-        return look(partial(store.wants, group=group))
+        return look(partial(store.wants, group=group, now=self._parts.now()))
 
     def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
@@ -129,14 +134,26 @@ class Limits:
         )
         uids = [run.schedule_uid for run in granted.runs]
         names = reconcile_queries.names_of(connection, uids) if uids else {}
-        return _Granted(granted.runs, names, granted.targets)
+        return _Granted(granted.runs, names, granted.targets, granted.looks)
 
     def _deliver(self, granted: _Granted) -> int:
         ready = [run for run in granted.runs if run.executor == "rq"]
         if ready:
             self._parts.transport.deliver(ready, granted.names, now=self._parts.now())
         target_jobs.enqueue(self._parts, granted.targets)
+        for link, at in granted.looks:
+            if not self._parts.transport.arm([Arm(link, at)], now=self._parts.now()):
+                self._parts.transport.bring_forward(link, at)  # the rate was raised
         return len(granted.runs) + len(granted.targets)
+
+    def next_look(self, uid: str) -> datetime | None:
+        """Return when the line in which a run, or a target of it, waits is to be looked at again.
+
+        None where it waits for no rate.
+        """
+        if self._parts.hold.is_on:
+            return None
+        return self._parts.database.read(partial(store.next_look, uid=uid, now=self._parts.now()))
 
     def ask(self, uid: str, group: str, *, is_target: bool = False) -> bool:
         """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
@@ -153,11 +170,11 @@ class Limits:
         granted, has_place = self._parts.database.transact(work)
         others = [run for run in granted.runs if run.uid != uid], [one for one in granted.targets if one.uid != uid]
         with suppress(RedisError):  # reconcile delivers them
-            self._deliver(_Granted(others[0], granted.names, others[1]))
+            self._deliver(_Granted(others[0], granted.names, others[1], granted.looks))
         return has_place
 
-    def set_number(self, group: str, number: int, context: CommandContext) -> LimitDescription:
-        """Change how many of a group run at once, and return it; what runs goes on. Raises LimitNotFoundError.
+    def change(self, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext) -> LimitDescription:
+        """Change what a group allows, and return it; what runs goes on. Raises LimitNotFoundError.
 
         The group remembers who asked, when and why.
         """
@@ -166,14 +183,16 @@ class Limits:
             was = store.lock(connection, [group]).get(group)
             if was is None:
                 raise LimitNotFoundError(*split_key(group))
-            if was != number:
+            if was != (bounds := changed(was)):
                 by, reason, at = context.principal, context.reason, iso_utc(self._parts.now())
-                told = {"at": at, "by": by, "reason": reason, "was": was, "number": number}
-                store.set_number(connection, group, number, told)
+                told = {"at": at, "by": by, "reason": reason, "was": was.number, "number": bounds.number}
+                if was.rate != bounds.rate:
+                    told |= {"was_rate": was.rate and str(was.rate), "rate": bounds.rate and str(bounds.rate)}
+                store.set_bounds(connection, group, bounds, told)
                 asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
-                _log.info("limit %s becomes %d by %s: it was %d", group, number, asker, was, extra=extra)
+                _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
             granted = self._grant(connection, [group])
-            return granted, store.describe(connection, [group])[0]
+            return granted, store.describe(connection, [group], self._parts.now())[0]
 
         granted, found = self._parts.database.transact(work)
         with suppress(RedisError):  # reconcile delivers them
@@ -194,75 +213,90 @@ class Limits:
             yield len(groups), self.grant(groups, skip_locked=True)
             if after is None:
                 break
-        empty = self._parts.database.read(partial(store.empty, limit=_AT_ONCE))
-        if empty:
-            self._parts.database.transact(partial(store.remove_empty, groups=empty))
+        empty = [""]
+        while empty:
+            empty = self._parts.database.read(partial(store.empty, after=empty[-1], limit=_AT_ONCE))
+            if empty:
+                self._parts.database.transact(partial(store.remove_empty, groups=empty, now=self._parts.now()))
+                yield len(empty), 0
+            if len(empty) < _AT_ONCE:
+                break
 
     def _make_lost(self, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
         for group, policies in lost:
-            number = Policies.loads(policies).limit_running or 1
-            _log.error("group %s has no row and gets the number %d", group, number, extra={"action": "limit_lost"})
-            store.make(connection, group, number, self._parts.now())
+            bounds = _bounds_of(Policies.loads(policies))
+            bounds = bounds if any(bounds) else Bounds(1)
+            _log.error("group %s has no row and gets %s", group, bounds, extra={"action": "limit_lost"})
+            store.make(connection, group, bounds, self._parts.now())
 
 
 def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
     """Make the groups that Changes are the first to name, in the transaction that will write these.
 
-    Raises LimitConflictError where a group has another number, or is new and none is given.
+    Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
     """
-    wanted = dict[str, list[tuple[str, int | None]]]()
+    wanted = dict[str, list[tuple[str, Bounds]]]()
     for change in changes:
         if changes_group(change):
             after = change.after
-            told = after.schedule_id, after.policies.limit_running
+            told = after.schedule_id, _bounds_of(after.policies)
             wanted.setdefault(after.limit_group or "", []).append(told)
     if not wanted:
         return
-    numbers = {
-        group: next((given for _, given in given_by if given is not None), None)
-        for group, given_by in sorted(wanted.items())
-    }
-    known = dict[str, int]()
+    first = {group: _first_given([given for _, given in wanted[group]]) for group in sorted(wanted)}
+    known = dict[str, Bounds]()
     for _ in range(2):  # one that was empty may be removed between the two statements, not twice
-        for group, number in numbers.items():
-            if number is not None and group not in known:
-                store.make(connection, group, number, now)
+        for group, bounds in first.items():
+            if any(bounds) and group not in known:
+                store.make(connection, group, bounds, now)
         known = store.keep(connection, wanted)
     for group, given_by in sorted(wanted.items()):
+        has = known.get(group, Bounds())
         for schedule_id, given in given_by:
-            if group not in known or given not in {None, known[group]}:
-                raise LimitConflictError(schedule_id, *split_key(group), number=known.get(group), given=given)
+            if not any(has) or not has.takes(given):
+                raise LimitConflictError(schedule_id, *split_key(group), bounds=str(has), given=str(given))
+
+
+def _first_given(given: Sequence[Bounds]) -> Bounds:
+    numbers, rates = [one.number for one in given], [one.rate for one in given]
+    return Bounds(next(filter(None, numbers), None), next(filter(None, rates), None))
+
+
+def _bounds_of(policies: Policies) -> Bounds:
+    return Bounds.read(policies.limit_running, policies.limit_rate)
 
 
 def changes_group(change: Change) -> bool:
-    """Return whether a Change declares another group of a schedule, or gives its number anew."""
+    """Return whether a Change declares another group of a schedule, or gives its bounds anew."""
     before, after = change.before, change.after
     if after.limit_group is None:
         return False
     if before is None or before.limit_group != after.limit_group:
         return True
     is_declared = before.definition is not after.definition
-    return is_declared and before.policies.limit_running != after.policies.limit_running
+    return is_declared and _bounds_of(before.policies) != _bounds_of(after.policies)
 
 
-def told_of_targets(connection: Connection, run: Run) -> str | None:
+def told_of_targets(connection: Connection, run: Run, now: datetime) -> str | None:
     """Say how many targets of a run wait for a place of its group; None when none does."""
     if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
         return None
-    count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group])
+    count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
     if not count or not found:
         return None
     (group,) = found
-    starting = f" and {group.starting} about to start" if group.starting else ""
-    running = f"{group.running} of {group.number} running{starting}"
-    return f"{count} of its targets wait{'s' if count == 1 else ''} for a place of limit {group.name}: {running}"
+    taken = told_of_use(group)
+    at = store.next_look(connection, run.uid, now)
+    taken += [] if at is None else [_told_of_look(at)]
+    waiting = f"{count} of its targets wait{'s' if count == 1 else ''} for a place"
+    return f"{waiting} of limit {group.name}: {', '.join(taken)}"
 
 
-def told_of_line(connection: Connection, run: Run) -> str | None:
+def told_of_line(connection: Connection, run: Run, now: datetime) -> str | None:
     """Say where a run waits for a place of its group; None when it needs none."""
     if not run.needs_grant or run.limit_group is None:
         return None
-    found = store.describe(connection, [run.limit_group])
+    found = store.describe(connection, [run.limit_group], now)
     _, name = split_key(run.limit_group)
     if not found:
         return f"in line of limit {name}, whose row is gone until the next pass of reconcile"
@@ -270,8 +304,23 @@ def told_of_line(connection: Connection, run: Run) -> str | None:
         queue = "the default queue" if run.queue is None else f"queue {run.queue}"
         return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
     (group,) = found
-    starting = f" and {group.starting} about to start" if group.starting else ""
+    taken = told_of_use(group)
+    at = store.next_look(connection, run.uid, now)
+    taken += [] if at is None else [_told_of_look(at)]
     place = store.with_places(connection, [run])[0].place_in_line or 0
     is_far = place > store.MOST_AHEAD
     where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
-    return f"in line of limit {name}: {group.running} of {group.number} running{starting}, {where}"
+    return f"in line of limit {name}: {', '.join([*taken, where])}"
+
+
+def _told_of_look(at: datetime) -> str:
+    return f"the next place at {iso_utc((at + timedelta(microseconds=999_999)).replace(microsecond=0))}"
+
+
+def told_of_use(group: LimitDescription) -> list[str]:
+    """Say how much of its bounds a group uses: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`."""
+    starting = f" and {group.starting} about to start" if group.starting else ""
+    told = [f"{group.running}{'' if group.number is None else f' of {group.number}'} running{starting}"]
+    if (rate := Bounds.read(group.number, group.rate).rate) is not None:
+        told.append(f"{group.started} of {rate.number} starts in the last {rate.window}")
+    return told

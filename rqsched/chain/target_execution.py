@@ -52,9 +52,9 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
     claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
-    claimed = runtime.database.transact_alone(claim)
+    claimed = runtime.database.transact_alone(partial(claim, is_alone=runtime.database.takes_single_statements))
     if claimed is None and _gets_place(runtime, job):
-        claimed = runtime.database.transact_alone(claim)
+        claimed = runtime.database.transact(claim)
     if claimed is None:
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
@@ -67,11 +67,14 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 
 
 def _gets_place(runtime: Runtime, job: TargetJobId) -> bool:
-    """Ask for a place for a target that could not be claimed, if it was passed over; without one it is in line."""
+    """Ask for a place for a target that could not be claimed, if it was passed over; without one it is in line.
+
+    One that has a place, and whose start counts, is claimed in a transaction.
+    """
     found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
     if found is None:
         raise UnknownJobError("no such target in this database.")
-    return found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True)
+    return found.is_rated or (found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True))
 
 
 def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker: str) -> TargetStatus | None:

@@ -99,7 +99,7 @@ ENTRIES = (
         "limits",
         "maintenance",
         _OPERATIONS,
-        "List the groups of runs of which only so many run at once, or change the number of one; what runs goes on.",
+        "List the groups of runs of which only so many run at once, or start in a time, or change what one allows.",
     ),
     Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry(

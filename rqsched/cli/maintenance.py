@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.cli import arguments
-from rqsched.cli.arguments import Yes
+from rqsched.cli.arguments import Texts, Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.ids import new_uid
-from rqsched.core.limit import MAX_NUMBER
+from rqsched.core.limit import MAX_NUMBER, Bounds
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words
@@ -63,19 +63,26 @@ def limits(
     number: Annotated[
         int | None, typer.Option("--set", min=1, max=MAX_NUMBER, help="How many of its runs may run at once.")
     ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", help="How many of its attempts may start in any window, such as 100/min.")
+    ] = None,
+    unset: Annotated[Texts, typer.Option("--unset", help="Take its `number` or its `rate` off.")] = None,
 ) -> None:
-    """List the groups of runs of which only so many run at once, or change the number of one; what runs goes on."""
+    """List the groups of runs of which only so many run at once, or start in a time, or change what one allows."""
     scheduler = session.scheduler
-    if (name is None) != (number is None):
-        raise InvalidInputError("--set", "goes with the name of a group; write rqsched limits NAME --set N")
-    if name is not None and number is not None:
-        changed = scheduler.set_limit(name, number, namespace=session.namespace, context=session.context)
-        session.writer.record(changed.to_dict(), f"Of {changed.name} {changed.number} may run at once.")
+    is_change = number is not None or rate is not None or bool(unset)
+    if (name is not None) != is_change:
+        option = "--set" if name is not None or number is not None else "--unset" if rate is None else "--rate"
+        raise InvalidInputError(option, "goes with the name of a group; write rqsched limits NAME --set N --rate N/min")
+    if name is not None:
+        where, asked = session.namespace, session.context
+        changed = scheduler.set_limit(name, number, rate=rate, unset=unset or (), namespace=where, context=asked)
+        session.writer.record(changed.to_dict(), f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.")
         return
     rows = [one.to_dict() for one in scheduler.iter_limits(namespace=session.namespace)]
     if not session.writer.for_programs(rows, rows):
-        fields = ("name", "number", "running", "starting", "waiting", "waiting_since")
-        columns = ("Limit", "At once", "Running", "Starting", "Waiting", "Since")
+        fields = ("name", "number", "running", "starting", "rate", "started", "waiting", "waiting_since")
+        columns = ("Limit", "At once", "Running", "Starting", "Rate", "Started", "Waiting", "Since")
         session.writer.table(columns, [tuple(row[field] for field in fields) for row in rows])
 
 

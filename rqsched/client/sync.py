@@ -224,9 +224,12 @@ class Client:
         """Read all groups of the namespace by name, page by page."""
         return pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
 
-    def set_limit(self, name: str, number: int) -> LimitDescription:
-        """Change how many runs of a group may run at once, and return the group; see `Scheduler.set_limit`."""
-        body, read = {"name": name, "number": number}, responses.one(LimitDescription)
+    def set_limit(
+        self, name: str, number: int | None = None, *, rate: str | None = None, unset: Sequence[str] = ()
+    ) -> LimitDescription:
+        """Change how many runs of a group may run at once, or start in a time; see `Scheduler.set_limit`."""
+        off = [unset] if isinstance(unset, str) else [*unset]
+        body, read = {"name": name, "number": number, "rate": rate, "unset": off}, responses.one(LimitDescription)
         return self.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
 
     def freeze(self, reason: str | None = None) -> Hold:

@@ -1,8 +1,9 @@
-"""Limits: how many runs of a group run at once, whichever schedules they are of. Pure.
+"""Limits: how many runs of a group run at once and begin in a time, whichever schedules they are of. Pure.
 
-A group has a name, a number, and a line. A run that becomes pending joins the line; a grant gives it a place of its
-group, and only a granted run can be claimed. Its place is free again when it neither runs nor waits for its claim:
-nobody counts that down, the rows say it.
+A group has a name, a number, a rate or both, and a line. A run that becomes pending joins the line; a grant gives it a
+place of its group, and only a granted run can be claimed. Its place is free again when it neither runs nor waits for
+its claim: nobody counts that down, the rows say it. Of the rate it takes a part from its grant on, until its start has
+left the window.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from rqsched.errors import InvalidPolicyError
+from rqsched.errors import InvalidDurationError, InvalidPolicyError
+from rqsched.spec.duration import parse_span
 
 GRANT_LIFE = timedelta(seconds=30)
 """How long the first grant that nobody claims is kept from those who wait."""
@@ -23,8 +25,15 @@ _MOST_DOUBLED = 10
 """How often that is doubled at most, to 8 hours and a half."""
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
+MAX_STARTS = 100_000
+"""The most starts of a rate: they are counted at each grant."""
+MAX_PERIOD = timedelta(days=31)
+"""The longest window of a rate; the shortest is a second."""
 MAX_NAME = 255
 """Characters of the name of a group."""
+_RATE = re.compile(r"(?P<number>[0-9]{1,9})/(?P<count>[0-9]{0,9})(?P<unit>[a-z]+)")
+_UNITS = {"day": 86_400, "h": 3_600, "min": 60, "s": 1}
+_SPELLINGS = {"d": "day", "hour": "h", "m": "min", "minute": "min", "sec": "s", "second": "s"}
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _LABEL = "labels."
 
@@ -42,6 +51,109 @@ def require_limit(name: str, value: object) -> str | None:
     if set("{}") & set(_PLACEHOLDER.sub("", value)):
         raise InvalidPolicyError(name, "has a brace that belongs to no {labels.NAME} and no {namespace}")
     return value
+
+
+class Rate(NamedTuple):
+    """How many attempts of a group may start in any window of a length.
+
+    >>> str(Rate.parse("limit_rate", "100/minute")), str(Rate.parse("limit_rate", "5/PT90S"))
+    ('100/min', '5/90s')
+    """
+
+    number: int
+    """So many."""
+    seconds: int
+    """The length of the window."""
+
+    @property
+    def period(self) -> timedelta:
+        """The length of the window."""
+        return timedelta(seconds=self.seconds)
+
+    @property
+    def window(self) -> str:
+        """The window in words: `minute`, `10 min`."""
+        unit = self._unit
+        count = self.seconds // _UNITS[unit]
+        words = {"min": "minute", "h": "hour", "s": "second"}
+        return words.get(unit, unit) if count == 1 else f"{count} {unit}{'s' if unit == 'day' else ''}"
+
+    @property
+    def _unit(self) -> str:
+        return next(unit for unit, size in _UNITS.items() if self.seconds % size == 0)
+
+    def __str__(self) -> str:
+        """Return the one text of this rate, which `parse` reads."""
+        unit = self._unit
+        count = self.seconds // _UNITS[unit]
+        return f"{self.number}/{unit}" if count == 1 else f"{self.number}/{count}{'d' if unit == 'day' else unit}"
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(name: str, text: str) -> Rate:
+        """Read a rate, the value of the option `name`; raises InvalidPolicyError."""
+        match = _RATE.fullmatch(text)
+        unit = match and _SPELLINGS.get(match["unit"], match["unit"])
+        number, _, window = text.partition("/")
+        try:
+            if match and unit in _UNITS:
+                seconds: float = int(match["count"] or 1) * _UNITS[unit]
+            else:
+                seconds = parse_span(window).total_seconds()
+        except InvalidDurationError:
+            seconds = 0
+        is_number = number.isascii() and number.isdigit() and len(number) <= len(str(MAX_STARTS))
+        if not is_number or not 1 <= int(number) <= MAX_STARTS:
+            raise InvalidPolicyError(name, f"{text[:64]!r} is not N/window with N from 1 to {MAX_STARTS}, as in {_HOW}")
+        if seconds != int(seconds) or not 1 <= seconds <= MAX_PERIOD.total_seconds():
+            longest = f"a window of whole seconds, from 1 s to {MAX_PERIOD.days} days"
+            raise InvalidPolicyError(name, f"{text[:64]!r} does not name {longest}, as in {_HOW}")
+        return Rate(int(number), int(seconds))
+
+
+_HOW = "100/min, 5/30s, 10/h or 1000/day"
+
+
+def require_rate(name: str, value: object) -> str | None:
+    """Return the one text of a rate; raises InvalidPolicyError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidPolicyError(name, f"must be text such as {_HOW}, or None")
+    return str(Rate.parse(name, value))
+
+
+class Bounds(NamedTuple):
+    """What a group allows: at least one of both is there."""
+
+    number: int | None = None
+    """How many of its runs may run at once; None is any."""
+    rate: Rate | None = None
+    """How many of its attempts may start in a window; None is any."""
+
+    @staticmethod
+    def read(number: int | None, rate: str | None) -> Bounds:
+        """Return the bounds of a group as options and descriptions hold them: the rate is text."""
+        return Bounds(number, None if rate is None else Rate.parse("limit_rate", rate))
+
+    def __str__(self) -> str:
+        """Return what is allowed in words: `2 may run at once`, `100 may start in any minute`, or both."""
+        at_once = [] if self.number is None else [f"{self.number} may run at once"]
+        return " and ".join(
+            [*at_once, *([] if self.rate is None else [f"{self.rate.number} may start in any {self.rate.window}"])]
+        )
+
+    def takes(self, given: Bounds) -> bool:
+        """Return whether these are the bounds that somebody gives, as far as they are given."""
+        return given.number in {None, self.number} and given.rate in {None, self.rate}
+
+    def most_unclaimed(self, running: int, starts: int) -> int:
+        """Return how many runs may have a place and not run yet; `starts` are those of the last window.
+
+        What does not run yet may begin at any moment, so it counts in both.
+        """
+        by_number = [] if self.number is None else [self.number - running]
+        return min([*by_number, *([] if self.rate is None else [self.rate.number - starts])], default=0)
 
 
 def is_name(text: object) -> bool:
@@ -106,7 +218,8 @@ class Waiting(NamedTuple):
     """Whether it is a target of a run."""
 
 
-_place = attrgetter("limit_at", "number", "uid")
+by_place = attrgetter("limit_at", "number", "uid")
+"""The order of a line."""
 
 
 class Grants(NamedTuple):
@@ -129,7 +242,7 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
     """Return how many places `decide_grants` may give at most: so many of the line, and one more, are read for it."""
-    kept = sorted(unclaimed, key=_place)[: max(number - running, 0)]
+    kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
 
@@ -166,7 +279,7 @@ def decide_grants(
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
-    candidates = sorted((one for one in waiting.values() if one.uid not in held), key=_place)
+    candidates = sorted((one for one in waiting.values() if one.uid not in held), key=by_place)
     passed: list[str] = []
 
     def free() -> int:
@@ -176,16 +289,16 @@ def decide_grants(
         del held[uid]
         passed.append(uid)
 
-    for one in sorted(unclaimed, key=_place, reverse=True)[: max(-free(), 0)]:
+    for one in sorted(unclaimed, key=by_place, reverse=True)[: max(-free(), 0)]:
         pass_over(one.uid)
     old = [one for one in held.values() if _is_old(one, now)]
-    for one in sorted(old, key=_place):
+    for one in sorted(old, key=by_place):
         if len(candidates) > free():
             pass_over(one.uid)
     given = candidates[: max(free(), 0)]
     if asked is not None and asked in candidates and asked not in given:
-        later = [one for one in held.values() if _place(one) > _place(asked)]
+        later = [one for one in held.values() if by_place(one) > by_place(asked)]
         if later and free() >= len(given):
-            pass_over(max(later, key=_place).uid)
+            pass_over(max(later, key=by_place).uid)
             given.append(asked)
     return Grants(tuple(one.uid for one in given), tuple(passed))

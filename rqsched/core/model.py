@@ -694,6 +694,8 @@ class Run:
     """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
     passed_count: int | None = None
     """How often a worker then came to it and its group was full: each time its next grant is kept twice as long."""
+    is_rated: bool = False
+    """Whether its group had a rate when it got its place: its start is counted."""
     upstream_run_uid: str | None = None
     """The run whose end started it; None for every other kind."""
     nominals: str | None = None

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
-from rqsched.core.limit import MAX_NUMBER, require_limit
+from rqsched.core.limit import MAX_NUMBER, require_limit, require_rate
 from rqsched.core.notifications import workflow_name
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
 from rqsched.core.policy import (
@@ -330,13 +330,20 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     limit: Annotated[
         str | None,
-        Option(Kind.TEXT, "The group that it is in: of all its runs only so many run at once. {labels.NAME} and "
-               "{namespace} are replaced.", POLICY, None, "tenant:{labels.team}", require_limit, "limit"),
+        Option(Kind.TEXT, "The group that it is in: of all its runs only so many run at once, or start in "
+               "a time. {labels.NAME} and {namespace} are replaced.", POLICY, None, "tenant:{labels.team}",
+               require_limit, "limit"),
     ]  # fmt: skip
     limit_running: Annotated[
         int | None,
         Option(Kind.COUNT, "How many of the group's runs run at once; may be left out when the group is there.", POLICY,
                None, 5, _count, "limit_running", most=MAX_NUMBER),
+    ]  # fmt: skip
+    limit_rate: Annotated[
+        str | None,
+        Option(Kind.TEXT, "How many of the group's attempts start in any such time: N/s, /min, /h, /day or N/ and a "
+               "length, as in 5/30s; may be left out when the group is there.", POLICY, None, "100/min", require_rate,
+               "limit_rate"),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
     on_exhausted: Annotated[

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from rqsched.core.limit import require_limit
+from rqsched.core.limit import require_limit, require_rate
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span
@@ -289,7 +289,9 @@ class Policies:
     limit: str | None = None
     """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
     limit_running: int | None = None
-    """How many of the group's runs may run at once, where the schedule creates it; None joins a group that exists."""
+    """How many of the group's runs may run at once, where the schedule creates it; None leaves that to the group."""
+    limit_rate: str | None = None
+    """How many of the group's attempts may start in a window (`Rate`), where it creates it; None leaves that, too."""
     retention: str | None = None
     """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
 
@@ -307,6 +309,7 @@ class Policies:
         object.__setattr__(self, "environments", environments)
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
         require_limit("limit", self.limit)
+        object.__setattr__(self, "limit_rate", require_rate("limit_rate", self.limit_rate))
         for name in ("catch_up_window", "start_within"):
             object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_values()
@@ -339,8 +342,9 @@ class Policies:
             "buffer_limit",
             f"caps overlap='buffer_all', but overlap is {self.overlap.value!r}",
         )
-        is_of_group = self.limit is not None or self.limit_running is None
-        _require(is_of_group, "limit_running", "is the number of a group; name that by limit, or remove it")
+        for name, what in (("limit_running", "number"), ("limit_rate", "rate")):
+            is_of_group = self.limit is not None or getattr(self, name) is None
+            _require(is_of_group, name, f"is the {what} of a group; name that by limit, or remove it")
         catches_all = self.missed is MissedPolicy.ALL
         _require(
             not catches_all or self.overlap in KEEPS_ALL,

@@ -43,17 +43,22 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class LimitDescription:
-    """A group of which only so many runs, and targets of runs, run at once, whichever schedules they are of.
+    """A group of which only so many runs, and targets of runs, run at once or start in a time, whichever schedules they
+    are of.
 
-    A run that waits for its targets is not counted: they are.
+    A run that waits for its targets does not run: they do.
     """
 
     namespace: str
     """The namespace that the group belongs to."""
     name: str
     """What a schedule's `limit` names."""
-    number: int
-    """How many of them may run at once."""
+    number: int | None
+    """How many of them may run at once; None is any."""
+    rate: str | None
+    """How many of their attempts may start in any window of a length, such as `100/min`; None is any."""
+    started: int | None
+    """How many started in the last such window; None without a rate."""
     running: int
     """How many run."""
     starting: int

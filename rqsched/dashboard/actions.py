@@ -14,6 +14,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
+from rqsched.core.limit import Bounds
 from rqsched.core.model import Schedule
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.reasons import skip_in_words
@@ -285,15 +286,18 @@ def freeze(visit: Visit) -> Response:
 
 
 def set_limit(visit: Visit) -> Response:
-    """Change how many runs of a group may run at once."""
-    name, number = visit.form.get("name", ""), visit.form.get("number", "").strip()
+    """Change how many runs of a group may run at once, and how many may start in a time; an empty one is any."""
+    name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
     try:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9
-        wanted = int(number) if is_number else 0
-        changed = visit.scheduler.set_limit(name, wanted, namespace=visit.namespace, context=visit.context)
+        unset = [field for field in ("number", "rate") if not visit.form.get(field, "-").strip()]
+        most = (int(number) if is_number else 0) if number else None
+        changed = visit.scheduler.set_limit(
+            name, most, rate=rate or None, unset=unset, namespace=visit.namespace, context=visit.context
+        )
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/system")
-    return visit.done(f"Of {changed.name} {changed.number} may run at once.", "/system")
+    return visit.done(f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.", "/system")
 
 
 def confirm_thaw(visit: Visit) -> Response:

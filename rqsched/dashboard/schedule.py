@@ -253,8 +253,8 @@ def show_run(visit: Visit) -> Response:
             "events": event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS),
             "earlier": earlier,
             "later": later,
-            "line": told_of_line(connection, run),
-            "targets_in_line": told_of_targets(connection, run),
+            "line": told_of_line(connection, run, visit.now),
+            "targets_in_line": told_of_targets(connection, run, visit.now),
             "came_after": upstream_ends.before(connection, run),
             "come_after": upstream_ends.after(connection, run),
         }

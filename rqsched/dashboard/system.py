@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 from rqsched.chain import health
 from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.core.limit import Bounds
 from rqsched.core.model import FAILURES, OPEN
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
@@ -165,8 +166,9 @@ def show(visit: Visit) -> Response:
     except (RedisError, OSError) as error:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         alive = _Alive(problem="Redis does not answer, so workers and queues cannot be shown.")
-    groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.namespace))
-    return visit.page("system.html", hour=hour, alive=alive, groups=groups)
+    groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
+    allowed = [(group, Bounds.read(group.number, group.rate)) for group in groups]
+    return visit.page("system.html", hour=hour, alive=alive, groups=allowed)
 
 
 def _alive(visit: Visit, hour: LastHour) -> _Alive:

@@ -18,6 +18,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
+from rqsched.store.limit_starts import count_starts, not_before_grant
 from rqsched.store.metadata import is_held
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -67,8 +68,10 @@ def start_run(
     """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
 
     It starts after the attempt before it, whatever the clocks say: `started_at` is the attempt's fence.
-    One conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
-    the same again. With `is_untold` (PostgreSQL) a schedule with notifications of its own is left out.
+    One conditional update without a lock of the schedule; beside it, one insert where the start counts in the rate of
+    its group. Repeated with the same token after a lost answer, it returns the same again. With `is_untold`
+    (PostgreSQL) a schedule with notifications of its own is left out, and so is a start that counts: it is one
+    statement.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
@@ -80,7 +83,10 @@ def start_run(
         row = None
     if row is None:
         return None
-    return StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
+    started = StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
+    if started.run.is_rated:
+        count_starts(connection, [(started.run, started.run.started_at)])
+    return started
 
 
 _START_GIVES = ("token", "started_at", "worker")
@@ -91,7 +97,7 @@ def _start(dialect: Dialect) -> sa.Update:
     given: dict[str, sa.ColumnElement[Any]] = {
         name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES
     }
-    began = dialect.after(runs.c.started_at, given["started_at"])
+    began = dialect.after(runs.c.started_at, not_before_grant(runs, given["started_at"]))
     given["started_at"] = sa.case((is_held_by(runs, _TOKEN), runs.c.started_at), else_=began)
     seen = {"sightings": 0, "seen_beat": None, "seen_at": None}
     is_asked = (
@@ -136,7 +142,9 @@ _RETURNING = (
     .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
 _START_RETURNING = _shortened(_RETURNING)
-_START_UNTOLD = _shortened(_RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text)))
+_START_UNTOLD = _shortened(
+    _RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text), ~runs.c.is_rated)
+)
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
 """SQLite returns no columns of the other table."""
 
@@ -219,10 +227,11 @@ def start_external(
     if not uids:
         return []
     dialect, given = dialect_of(connection), sa.literal(values["started_at"], runs.c.started_at.type)
-    started_at = dialect.after(runs.c.started_at, given)
+    started_at = dialect.after(runs.c.started_at, not_before_grant(runs, given))
     update = sa.update(runs).where(dialect.one_of(runs.c.uid, uids)).values(**{**values, "started_at": started_at})
     update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
+    count_starts(connection, [(run, run.started_at) for run in started.values()])
     of_these = dialect.one_of(schedules.c.uid, sorted({run.schedule_uid for run in started.values()}))
     found = to_schedules(connection, connection.execute(SELECT_SCHEDULES.where(of_these)).all())
     known = {schedule.uid: schedule for schedule in found}

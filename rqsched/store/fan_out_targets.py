@@ -22,6 +22,7 @@ from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetSta
 from rqsched.core.target_decision import TargetEnd
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import POSTGRES, dialect_of
+from rqsched.store.limit_starts import count_starts, not_before_grant
 from rqsched.store.pages import newest_since, page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import (
@@ -108,6 +109,8 @@ class Target(NamedTuple):
     """1, 2, 3 ... in the order in which the targets of its run were named."""
     limit_group: str | None = None
     """The group of which it needs a place before it has a job; None needs none."""
+    is_rated: bool = False
+    """Whether that group had a rate when it got its place: its start is counted."""
 
     @property
     def job_id(self) -> TargetJobId:
@@ -467,7 +470,8 @@ GIVEN_UP = "its run ended before it began"
 _IS_RUNNING = _is_open(TargetStatus.RUNNING)
 # Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
 _CLAIM_OF = (
-    sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, runs.c.status, runs.c.attempt)
+    sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, targets.c.granted_at)
+    .add_columns(runs.c.status, runs.c.attempt)
     .select_from(targets.outerjoin(runs, runs.c.uid == targets.c.run_uid))
     .where(targets.c.uid == sa.bindparam("of"))
 )
@@ -484,13 +488,16 @@ _OF_RUN = [
     sa.select(runs.c[name]).where(runs.c.uid == targets.c.run_uid).correlate(targets).scalar_subquery()
     for name in ("status", "attempt")
 ]
-_BEGAN = POSTGRES.after(targets.c.started_at, sa.bindparam("begun", type_=targets.c.started_at.type))
+_BEGAN = POSTGRES.after(
+    targets.c.started_at, not_before_grant(targets, sa.bindparam("begun", type_=targets.c.started_at.type))
+)
 _CLAIM_RETURNING = _CLAIM.values(
     started_at=sa.case((is_held_by(targets, _TOKEN), targets.c.started_at), else_=_BEGAN),
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
 """All of it in one statement (PostgreSQL): a fan-out that was started by hand has no run to join."""
+_CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
     sa.update(targets)
@@ -509,30 +516,41 @@ _FINISH_RETURNING = _FINISH.returning(_NOT_BEGUN.exists())
 
 
 def claim(
-    connection: Connection, job: TargetJobId, token: str, now: datetime, worker: str | None = None
+    connection: Connection,
+    job: TargetJobId,
+    token: str,
+    now: datetime,
+    worker: str | None = None,
+    *,
+    is_alone: bool = False,
 ) -> ClaimedTarget | None:
     """Make a pending target running, held by `token`; None when it could not be claimed. One statement on PostgreSQL.
 
-    Repeated with the same token after a lost answer, it returns the same again.
+    One more writes its start where that counts in the rate of its group; `is_alone`, outside of a transaction, leaves
+    such a target out there. Repeated with the same token after a lost answer, it returns the same again.
     """
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
         found = connection.execute(_CLAIM_OF, {"of": job.uid}).first()
         if found is None:
             return None
-        begun = now if found.started_at is None else max(now, found.started_at + timedelta(microseconds=1))
+        begun = max(now, found.granted_at or now)
+        begun = begun if found.started_at is None else max(begun, found.started_at + timedelta(microseconds=1))
         if found.token == token:
             begun = found.started_at
         mine |= {"begun": begun, "deadline": now + timedelta(seconds=found.timeout)}
         if not connection.execute(_CLAIM, mine).rowcount:
             return None
-    elif (found := connection.execute(_CLAIM_RETURNING, mine).first()) is None:
+    elif (found := connection.execute(_CLAIM_UNCOUNTED if is_alone else _CLAIM_RETURNING, mine).first()) is None:
         return None
     else:
         begun = found.started_at
     run_status, run_attempt = found[-2:]
     run = None if run_status is None else (RunStatus(run_status), run_attempt)
-    return ClaimedTarget(Target(*found[: len(TARGET_COLUMNS)]), found.payload, begun, run)
+    target = Target(*found[: len(TARGET_COLUMNS)])
+    if target.is_rated:
+        count_starts(connection, [(target, begun)])
+    return ClaimedTarget(target, found.payload, begun, run)
 
 
 def _mine(job: TargetJobId, token: str, now: datetime, worker: str | None) -> dict[str, Any]:
@@ -544,13 +562,16 @@ class Unclaimed(NamedTuple):
 
     asks: str | None
     """The group that is to be asked for a place, as it was passed over; None where that is not why."""
+    is_rated: bool
+    """Whether it has a place and its start counts, which takes a transaction."""
 
 
 def find_unclaimed(connection: Connection, job: TargetJobId) -> Unclaimed | None:
     """Return why a target could not be claimed; None when there is no such target."""
     is_ready = targets.c.status == constant(TargetStatus.PENDING), targets.c.delivery == job.delivery
     group = sa.case((sa.and_(*is_ready, targets.c.granted_at.is_(None)), targets.c.limit_group), else_=None)
-    row = connection.execute(sa.select(group).where(targets.c.uid == job.uid)).first()
+    is_rated = sa.and_(*is_ready, targets.c.granted_at.is_not(None), targets.c.is_rated)
+    row = connection.execute(sa.select(group, is_rated).where(targets.c.uid == job.uid)).first()
     return None if row is None else Unclaimed(*row)
 
 

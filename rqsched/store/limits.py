@@ -1,10 +1,20 @@
-"""Groups of runs of which only so many run at once: their numbers, and who gets a place.
+"""Groups of runs of which only so many run at once, or start in a time: their bounds, and who gets a place.
 
 A grant is a transaction of its own, which locks the group's row and then, of the runs, only those that nobody else
 holds. The places that are taken are no number that is kept: the runs that are granted or run are counted under that
 lock, in this order. So one that is claimed meanwhile counts twice rather than never, and only a grant makes them more.
 
 Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
+
+A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
+where, under that lock, those that are granted and have not started, and then the starts since `now - T`, are fewer than
+N; a claim writes its start in its own transaction (`count_starts`), and no start is without a grant. Proof. Take N + 1
+starts, and of them the one that was granted last, at `now`. By then each of the others was granted: it was counted, as
+unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were counted, so one of
+them had. The last one starts at `now` or later, for a claim writes no instant before its grant (`not_before_grant`):
+these two are T or more apart, and no window holds both. This is about instants as they are recorded, and so needs no
+clock to be right; what the rows of starts need is that no process grants with a clock that is further behind another's
+than `_KEPT_LONGER`, for a grant removes what is older than that beyond T.
 """
 
 from __future__ import annotations
@@ -12,7 +22,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +30,18 @@ from typing import Any, NamedTuple, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.limit import Waiting, decide_grants, key_of, most_given, split_key, wants_grants
+from rqsched.core.ids import RetryLinkId
+from rqsched.core.limit import (
+    Bounds,
+    Rate,
+    Waiting,
+    by_place,
+    decide_grants,
+    key_of,
+    most_given,
+    split_key,
+    wants_grants,
+)
 from rqsched.core.model import Run, RunStatus, TargetStatus, changed, dumps
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of
@@ -35,6 +56,7 @@ from rqsched.store.tables import (
     IS_TARGET_IN_LINE,
     constant,
     is_late,
+    limit_starts,
     limits,
     runs,
     schedules,
@@ -42,7 +64,9 @@ from rqsched.store.tables import (
 )
 
 MAX_CHANGES = 20
-"""How many changes of its number a group remembers."""
+"""How many changes of its bounds a group remembers."""
+_KEPT_LONGER = timedelta(minutes=1)
+"""How long a start is kept after it has left its window."""
 _NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
 _OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
 _MOST = sa.bindparam("most", type_=sa.Integer)
@@ -97,6 +121,15 @@ _IS_RUNNING: _Condition = attrgetter("is_running")
 _IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
 
 
+class Look(NamedTuple):
+    """When somebody is to look again at a line that waits for nothing but its group's rate."""
+
+    link: RetryLinkId
+    """What brings somebody: of the first in line, the link of its run's attempt before, which is done with."""
+    at: datetime
+    """When the start that is in the way leaves the window."""
+
+
 class Granted(NamedTuple):
     """Who got a place, in line."""
 
@@ -104,50 +137,72 @@ class Granted(NamedTuple):
     """The runs."""
     targets: list[Target]
     """The targets."""
+    looks: list[Look]
+    """When somebody is to look again."""
 
 
-def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, int]:
-    """Lock the rows of groups, in one order for all; returns the numbers of those that there are.
+def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
+    """Lock the rows of groups, in one order for all; returns the bounds of those that there are.
 
     `skip_locked` leaves out those that another transaction holds.
     """
     locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)
-    return {row.limit_group: row.number for row in connection.execute(locked)}
+    return {group: _bounds(*row) for group, *row in connection.execute(locked)}
 
 
-def keep(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
-    """Keep groups from being removed before this transaction is over; returns the numbers of those that there are.
+def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
+    """Keep groups from being removed before this transaction is over; returns the bounds of those that there are.
 
     Grants go on beside it: a caller's transaction may be a long one.
     """
     kept = _find(connection, groups).with_for_update(read=True, key_share=True)
-    return {row.limit_group: row.number for row in connection.execute(kept)}
+    return {group: _bounds(*row) for group, *row in connection.execute(kept)}
 
 
 def numbers(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
-    """Read the numbers of those groups that there are."""
-    return {row.limit_group: row.number for row in connection.execute(_find(connection, groups))}
+    """Read the numbers of those groups that there are and that have one."""
+    found = {group: _bounds(*row) for group, *row in connection.execute(_find(connection, groups))}
+    return {group: number for group, (number, _) in found.items() if number is not None}
 
 
-def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[tuple[str, int]]:
-    found = sa.select(limits.c.limit_group, limits.c.number)
+_BOUNDS = (limits.c.number, limits.c.rate_number, limits.c.rate_seconds)
+
+
+def _bounds(number: int | None, rate_number: int | None, rate_seconds: int | None) -> Bounds:
+    rate = None if rate_number is None or rate_seconds is None else Rate(rate_number, rate_seconds)
+    return Bounds(number, rate)
+
+
+def _values(bounds: Bounds) -> dict[str, Any]:
+    number, seconds = bounds.rate or (None, None)
+    return {"number": bounds.number, "rate_number": number, "rate_seconds": seconds}
+
+
+def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[Any]:
+    found = sa.select(limits.c.limit_group, *_BOUNDS)
     found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))
     return found.order_by(limits.c.limit_group)
 
 
-def make(connection: Connection, group: str, number: int, now: datetime) -> None:
+def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> None:
     """Make a group unless there is one."""
     namespace, name = split_key(group)
-    values = {"limit_group": group, "namespace": namespace, "name": name, "number": number, "created_at": now}
+    values = {"limit_group": group, "namespace": namespace, "name": name, "created_at": now, **_values(bounds)}
     connection.execute(dialect_of(connection).insert(limits).values(values).on_conflict_do_nothing())
 
 
-def set_number(connection: Connection, group: str, number: int, change: Mapping[str, Any]) -> None:
-    """Set the number of a locked group, which remembers the newest of its changes."""
+def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mapping[str, Any]) -> None:
+    """Set the bounds of a locked group, which remembers the newest of its changes; without a rate no start counts."""
     is_it = limits.c.limit_group == group
     known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
     told = dumps([*known, change][-MAX_CHANGES:])
-    connection.execute(sa.update(limits).where(is_it).values(number=number, changes=told))
+    connection.execute(sa.update(limits).where(is_it).values(**_values(bounds), changes=told))
+    is_rated = bounds.rate is not None
+    for kind in _KINDS:
+        granted = kind.table.c.limit_group == group, kind.is_unclaimed, kind.table.c.is_rated != is_rated
+        connection.execute(sa.update(kind.table).where(*granted).values(is_rated=is_rated))
+    if not is_rated:
+        connection.execute(sa.delete(limit_starts).where(limit_starts.c.limit_group == group))
 
 
 def grant(
@@ -166,41 +221,112 @@ def grant(
     in line from here on, and another delivery will carry it. Of `held` groups only targets get places: what has begun
     goes on. `skip_locked` leaves out groups that another transaction holds.
     """
-    numbers = lock(connection, groups, skip_locked=skip_locked)
-    if not numbers:
-        return Granted([], [])
+    locked = lock(connection, groups, skip_locked=skip_locked)
+    if not locked:
+        return Granted([], [], [])
     kind = _TARGETS if is_target else _RUNS
     group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
-    unclaimed = _unclaimed(connection, numbers)
-    running = _running(connection, numbers)
-    given, targets_of_line = list[str](), set[str]()
-    for group, number in numbers.items():
-        most = most_given(number, running[group], unclaimed[group], now)
+    unclaimed = _unclaimed(connection, locked)
+    running = _running(connection, locked)
+    starts = _starts(connection, locked, now)
+    given, targets_of_line, looks = list[str](), set[str](), list[Look]()
+    for group, bounds in locked.items():
+        free = bounds.most_unclaimed(running[group], starts[group])
+        most = most_given(free, 0, unclaimed[group], now)
         line = first_in_line(connection, group, most + 1, now, is_held=group in held)
-        grants = decide_grants(
-            number,
-            running=running[group],
-            unclaimed=unclaimed[group],
-            line=line,
-            asked=waiting if group == group_of_asked else None,
-            now=now,
-        )
+        asks = waiting if group == group_of_asked else None
+        grants = decide_grants(free, running=0, unclaimed=unclaimed[group], line=line, asked=asks, now=now)
         targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
         taken = sum(
             _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
         )
         kept = len(grants.passed) - taken
         given += grants.given[: max(len(grants.given) - kept, 0)]
+        left = [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in grants.given]
+        if bounds.rate is not None and left:
+            places = len(unclaimed[group]) - taken + len(grants.given)
+            at = _frees_at(connection, group, bounds, running[group], places, now)
+            looks += [] if at is None else [Look(_link_of(connection, min(left, key=by_place)), at)]
     if waiting is not None and is_target:
         targets_of_line.add(waiting.uid)
-    some = _split(given, targets_of_line)
-    got = Granted(_give_runs(connection, some[_RUNS], now), _give_targets(connection, some[_TARGETS], now))
+    some, rated = _split(given, targets_of_line), [group for group, bounds in locked.items() if bounds.rate is not None]
+    got_runs = _give_runs(connection, some[_RUNS], now, rated)
+    got = Granted(got_runs, _give_targets(connection, some[_TARGETS], now, rated), looks)
     if waiting is not None and waiting.uid not in {*(run.uid for run in got.runs), *(one.uid for one in got.targets)}:
         again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
         again = again.values({"queued_at": None} if is_target else {})
         passed = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
         connection.execute(again.values(passed_at=None, passed_count=passed, delivery=kind.table.c.delivery + 1))
     return got
+
+
+def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
+    """Count the starts in the last window of each group that has a rate, and remove those that count no more."""
+    found = Counter[str]()
+    for group, (_, rate) in groups.items():
+        if rate is not None:
+            since = now - rate.period
+            connection.execute(_FORGET, {"group": group, "since": since - _KEPT_LONGER})
+            found[group] = connection.execute(_COUNT_STARTS, {"group": group, "since": since}).scalar_one()
+    return found
+
+
+_STARTED = limit_starts.c.started_at
+_SINCE = sa.bindparam("since", type_=_STARTED.type)
+_FORGET = sa.delete(limit_starts).where(limit_starts.c.limit_group == _OF_GROUP, _STARTED <= _SINCE)
+_IS_IN_WINDOW = (limit_starts.c.limit_group == _OF_GROUP, _STARTED > _SINCE)
+_COUNT_STARTS = sa.select(sa.func.count()).select_from(limit_starts).where(*_IS_IN_WINDOW)
+_START_IN_THE_WAY = (
+    sa.select(_STARTED)
+    .where(*_IS_IN_WINDOW)
+    .order_by(_STARTED, limit_starts.c.uid)
+    .offset(sa.bindparam("later", type_=sa.Integer))
+    .limit(1)
+)
+
+
+def _frees_at(
+    connection: Connection, group: str, bounds: Bounds, running: int, unclaimed: int, now: datetime
+) -> datetime | None:
+    """Return when a group's rate, and nothing else, lets the next one begin; None where something else is in the way.
+
+    What has a place and did not start leaves the window no earlier than a whole one from now.
+    """
+    rate = bounds.rate
+    if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
+        return None
+    given = {"group": group, "since": now - rate.period}
+    later = connection.execute(_COUNT_STARTS, given).scalar_one() + unclaimed - rate.number
+    if later < 0:
+        return None
+    first = connection.execute(_START_IN_THE_WAY, {**given, "later": later}).scalar()
+    return (first or now) + rate.period
+
+
+def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId:
+    found = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.attempt - 1)
+    if waiting.is_target:
+        found = found.join(targets, targets.c.run_uid == runs.c.uid).where(targets.c.uid == waiting.uid)
+    else:
+        found = found.where(runs.c.uid == waiting.uid)
+    return RetryLinkId(*connection.execute(found).one())
+
+
+def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
+    """Return when somebody is to look again at the line in which a run, or a target of it, waits.
+
+    None where it waits for no rate.
+    """
+    has_targets = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_TARGET_IN_LINE)
+    found = sa.select(limits.c.limit_group, *_BOUNDS).join_from(
+        runs, limits, runs.c.limit_group == limits.c.limit_group
+    )
+    found = found.where(runs.c.uid == uid, IS_IN_LINE | has_targets, limits.c.rate_number.is_not(None))
+    if (row := connection.execute(found).first()) is None:
+        return None
+    group, *bounds = row
+    unclaimed = len(_unclaimed(connection, [group])[group])
+    return _frees_at(connection, group, _bounds(*bounds), _running(connection, [group])[group], unclaimed, now)
 
 
 def _split(uids: Iterable[str], of_targets: Collection[str]) -> dict[_Kind, list[str]]:
@@ -302,22 +428,31 @@ def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: da
     return len(locked)
 
 
-def _give_runs(connection: Connection, uids: Sequence[str], now: datetime) -> list[Run]:
-    """Grant these runs their places, but for those that another transaction holds; returns them in line."""
+def _give_runs(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Run]:
+    """Grant these runs their places, but for those that another transaction holds; returns them in line.
+
+    The starts of those of groups that are `rated` will count.
+    """
     if not (locked := _lock_free(connection, runs, uids, _RUNS.needs_grant)):
         return []
     grants = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
-    granted = connection.execute(grants.values(granted_at=now, passed_at=None).returning(*RUN_COLUMNS))
+    grants = grants.values(granted_at=now, passed_at=None, is_rated=_is_of(connection, runs, rated))
+    granted = connection.execute(grants.returning(*RUN_COLUMNS))
     return sorted((to_run(row) for row in granted), key=lambda run: (run.limit_at or now, run.number, run.uid))
 
 
-def _give_targets(connection: Connection, uids: Sequence[str], now: datetime) -> list[Target]:
+def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa.ColumnElement[bool]:
+    return dialect_of(connection).one_of(table.c.limit_group, groups) if groups else sa.false()
+
+
+def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Target]:
     """Grant these targets their places, as `_give_runs` does; they are to be on their queue from now on."""
     if not (locked := _lock_free(connection, targets, uids, _TARGETS.needs_grant)):
         return []
     grants = sa.update(targets).where(dialect_of(connection).one_of(targets.c.uid, locked))
     queued_at = sa.func.coalesce(targets.c.queued_at, now, type_=targets.c.queued_at.type)
-    given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at)
+    is_rated = _is_of(connection, targets, rated)
+    given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at, is_rated=is_rated)
     granted = [Target(*row) for row in connection.execute(given.returning(*TARGET_COLUMNS))]
     place = {uid: at for at, uid in enumerate(uids)}
     return sorted(granted, key=lambda target: place[target.uid])
@@ -330,13 +465,20 @@ def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> b
     return connection.execute(found).first() is not None
 
 
-def wants(connection: Connection, group: str) -> int | None:
+def wants(connection: Connection, group: str, now: datetime) -> int | None:
     """Return how many granted runs of a group wait for their claim; None where it is no time to look at its line.
 
     Or where nobody waits there (`core.limit.wants_grants`).
     """
     row = connection.execute(_STATE, {"group": group}).first()
-    return None if row is None or not wants_grants(*row) else int(row[-1])
+    if row is None:
+        return None
+    most, rate = _bounds(*row[:3])
+    taken, unclaimed = row[3:]
+    if most is None and rate is not None:  # beside a number, the grant finds the rate, and when to look again
+        given = {"group": group, "since": now - rate.period}
+        most, taken = rate.number, connection.execute(_COUNT_STARTS, given).scalar_one()
+    return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
 
 _IN_LINE = sa.or_(
@@ -351,7 +493,7 @@ def _count_of(kind: _Kind, condition: _Condition) -> sa.ColumnElement[int]:
 
 
 _STATE = sa.select(
-    limits.c.number,
+    *_BOUNDS,
     *(_count_of(_RUNS, condition) + _count_of(_TARGETS, condition) for condition in (_IS_RUNNING, _IS_UNCLAIMED)),
 ).where(limits.c.limit_group == _OF_GROUP, _IN_LINE)
 
@@ -365,10 +507,10 @@ def with_line(connection: Connection, after: str | None, limit: int) -> tuple[li
     return groups, groups[-1] if len(groups) == limit else None
 
 
-def empty(connection: Connection, limit: int) -> list[str]:
-    """Read the first groups that no schedule names and no open run belongs to."""
-    found = sa.select(limits.c.limit_group).where(_IS_EMPTY).order_by(limits.c.limit_group).limit(limit)
-    return list(connection.execute(found).scalars())
+def empty(connection: Connection, after: str, limit: int) -> list[str]:
+    """Read a page of the groups that no schedule names and no open run belongs to."""
+    found = sa.select(limits.c.limit_group).where(_IS_EMPTY, limits.c.limit_group > after)
+    return list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
 
 
 _NAMED = sa.exists().where(schedules.c.limit_group == limits.c.limit_group, IS_OF_GROUP, IS_LIVE)
@@ -378,12 +520,19 @@ _IS_EMPTY = sa.and_(
 )
 
 
-def remove_empty(connection: Connection, groups: Sequence[str]) -> int:
-    """Remove groups that are empty still and whose rows nobody holds; returns how many."""
+def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -> int:
+    """Remove groups that are empty still, of which no start counts, and whose rows nobody holds; returns how many.
+
+    One that is made again with its rate goes on with what has started.
+    """
     free = _find(connection, groups).with_for_update(skip_locked=True)
-    locked = [row.limit_group for row in connection.execute(free)]
-    is_one = dialect_of(connection).one_of(limits.c.limit_group, locked)
-    return connection.execute(sa.delete(limits).where(is_one, _IS_EMPTY)).rowcount
+    locked = {group: _bounds(*row) for group, *row in connection.execute(free)}
+    for group, (_, rate) in locked.items():
+        kept = timedelta(0) if rate is None else rate.period + _KEPT_LONGER
+        connection.execute(_FORGET, {"group": group, "since": now - kept})
+    is_one = dialect_of(connection).one_of(limits.c.limit_group, [*locked])
+    is_counted = sa.exists().where(limit_starts.c.limit_group == limits.c.limit_group)
+    return connection.execute(sa.delete(limits).where(is_one, _IS_EMPTY, ~is_counted)).rowcount
 
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
@@ -399,28 +548,37 @@ def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
     return found
 
 
-def describe(connection: Connection, groups: Iterable[str]) -> list[LimitDescription]:
-    """Read groups by name, with how many of their runs run and wait."""
+def describe(connection: Connection, groups: Iterable[str], now: datetime) -> list[LimitDescription]:
+    """Read groups by name, with how many of their runs run, wait, and started in the last window of their rate."""
     is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
-    return _describe(connection, connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all())
+    found = connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all()
+    return _describe(connection, found, now)
 
 
-def page(connection: Connection, namespace: str, cursor: str | None, limit: int) -> Page[LimitDescription]:
+def page(
+    connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
+) -> Page[LimitDescription]:
     """Read a page of the groups of a namespace, by name; the cursor is the name of the last one before it."""
     after = limits.c.limit_group > key_of(namespace, cursor or "")
     found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
     rows = connection.execute(found.limit(limit)).all()
-    return Page(_describe(connection, rows), rows[-1].name if len(rows) == limit else None)
+    return Page(_describe(connection, rows, now), rows[-1].name if len(rows) == limit else None)
 
 
-_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.number, limits.c.changes)
+_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.changes, *_BOUNDS)
 
 
-def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescription]:
+def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> list[LimitDescription]:
     dialect = dialect_of(connection)
     groups = dialect.listed(row.limit_group for row in rows)
     running = _by_group(connection, _count(dialect, _IS_RUNNING), groups)
     starting = _by_group(connection, _count(dialect, _IS_UNCLAIMED), groups)
+    rates = {row.limit_group: _bounds(row.number, row.rate_number, row.rate_seconds).rate for row in rows}
+    started = {
+        group: connection.execute(_COUNT_STARTS, {"group": group, "since": now - rate.period}).scalar_one()
+        for group, rate in rates.items()
+        if rate is not None
+    }
     waiting, since = Counter[str](), dict[str, datetime]()
     for group, count, first in connection.execute(_waiting(dialect), {"among": groups}):
         waiting[group] += count
@@ -430,6 +588,8 @@ def _describe(connection: Connection, rows: Sequence[Any]) -> list[LimitDescript
             namespace=row.namespace,
             name=row.name,
             number=row.number,
+            rate=None if (rate := rates[row.limit_group]) is None else str(rate),
+            started=started.get(row.limit_group),
             running=running[row.limit_group],
             starting=starting[row.limit_group],
             waiting=waiting[row.limit_group],
@@ -476,7 +636,7 @@ def waiting_targets(connection: Connection, run_uid: str) -> int:
     return connection.execute(counted.where(targets.c.granted_at.is_(None))).scalar_one()
 
 
-def busiest(connection: Connection, most: int, namespace: str | None = None) -> list[LimitDescription]:
+def busiest(connection: Connection, most: int, now: datetime, namespace: str | None = None) -> list[LimitDescription]:
     """Read the groups with the most open runs and targets, of a namespace or of all."""
     open_ones = sa.union_all(
         *(
@@ -488,7 +648,7 @@ def busiest(connection: Connection, most: int, namespace: str | None = None) -> 
     ).subquery()
     found = sa.select(open_ones.c.limit_group).group_by(open_ones.c.limit_group)
     ordered = found.order_by(sa.func.sum(open_ones.c.count).desc(), open_ones.c.limit_group).limit(most)
-    return describe(connection, connection.execute(ordered).scalars())
+    return describe(connection, connection.execute(ordered).scalars(), now)
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:

@@ -338,6 +338,7 @@ runs = sa.Table(
     sa.Column("granted_at", Instant),
     sa.Column("passed_at", Instant),
     sa.Column("passed_count", sa.Integer),
+    sa.Column("is_rated", sa.Boolean, nullable=False, server_default=sa.false()),
     # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),
@@ -540,6 +541,7 @@ targets = sa.Table(
     sa.Column("granted_at", Instant),
     sa.Column("passed_at", Instant),
     sa.Column("passed_count", sa.Integer),
+    sa.Column("is_rated", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.UniqueConstraint("run_uid", "target_id"),
     _is_one_of("status", TargetStatus),
 )
@@ -658,11 +660,24 @@ limits = sa.Table(
     sa.Column("limit_group", sa.String(511), primary_key=True),
     sa.Column("namespace", Name, nullable=False),
     sa.Column("name", Name, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("number", sa.Integer),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("changes", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("rate_number", sa.Integer),
+    sa.Column("rate_seconds", sa.Integer),
 )
-"""How many runs of a group run at once. Which do, the runs say; the row is the lock of who grants places."""
+"""How many runs of a group run at once, and how many start in so many seconds; NULL is any. Which run, the runs say;
+the row is the lock of who grants places."""
+
+limit_starts = sa.Table(
+    "rqsched_limit_starts",
+    metadata,
+    sa.Column("limit_group", sa.String(511), primary_key=True),
+    sa.Column("started_at", Instant, primary_key=True),
+    sa.Column("uid", Uid, primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""When runs of groups that have a rate started, as long as that counts; written by claims, which lock no group."""
 
 database_metadata = sa.Table(
     "rqsched_facts",

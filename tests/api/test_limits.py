@@ -313,7 +313,7 @@ def test_number_that_is_raised_lets_more_start_at_once(any_env: Env) -> None:
 def test_another_number_is_refused_and_nothing_is_written(any_env: Env) -> None:
     env = any_env
     create(env, "a", 5)
-    with pytest.raises(LimitConflictError, match="lets 5 run at once, not 4"):
+    with pytest.raises(LimitConflictError, match="5 may run at once; given is: 4 may run at once"):
         create(env, "b", 4)
     assert env.scheduler.count() == 1
     joined = create(env, "b", None)
@@ -485,7 +485,7 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
 
     assert mine.to_dict() == {
         "namespace": "default", "name": "tenant:42", "number": 2, "running": 1, "starting": 1, "waiting": 2,
-        "waiting_since": "2026-01-15T13:00:03Z", "changes": [],
+        "rate": None, "started": None, "waiting_since": "2026-01-15T13:00:03Z", "changes": [],
     }  # fmt: skip
     assert (other.name, other.running, other.waiting, other.waiting_since) == ("tenant:7", 0, 0, None)
     page = env.scheduler.limits(limit=1)

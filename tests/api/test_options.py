@@ -166,6 +166,17 @@ def limit(env: Env, schedule: ScheduleHandle) -> None:
     env.work()
 
 
+def limit_rate(env: Env, schedule: ScheduleHandle) -> None:
+    env.advance(SECOND)
+    schedule.trigger()
+    schedule.trigger()
+    env.work()
+    assert [run.status for run in schedule.runs().items] == ["pending", "succeeded"]
+    env.advance(SECOND)
+    env.dispatch()
+    env.work()
+
+
 def max_runs(env: Env, schedule: ScheduleHandle) -> None:
     env.run_due()
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
@@ -344,6 +355,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
     "limit": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
     "limit_running": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
+    "limit_rate": ({"limit": "shop", "limit_rate": "1/s", "overlap": "allow_all"}, limit_rate),
     "start_within": ({"start_within": "30s"}, start_within),
     "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
     "catch_up": ({"catch_up": "once"}, catch_up),

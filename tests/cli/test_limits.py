@@ -34,6 +34,23 @@ def test_runs_say_their_group_and_their_place_in_line(cli: Cli) -> None:
     assert change["by"]
 
 
+def test_rates_are_listed_changed_and_taken_off(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h", "--limit", "shop", "--limit-rate", "100/minute")
+    assert "100/min" in cli("limits").out
+    (group,) = cli("limits", "-o", "json").json
+    assert (group["number"], group["rate"], group["started"]) == (None, "100/min", 0)
+
+    said = cli("limits", "shop", "--set", "5", "--rate", "9/30s").out
+    assert said == "Of shop 5 may run at once and 9 may start in any 30 s.\n"
+    changed = cli("limits", "shop", "--unset", "rate", "-o", "json").json
+    change = changed["changes"][0]
+    assert (changed["rate"], change["was_rate"], change["rate"], change["number"]) == (None, "9/30s", None, 5)
+    assert "give the other, or keep it" in cli("limits", "shop", "--unset", "number", code=2).err
+    for words in (["--rate", "1/s"], ["--unset", "rate"]):
+        assert "rqsched limits NAME --set N --rate N/min" in cli("limits", *words, code=2).err
+    assert "does not name a window" in cli("limits", "shop", "--rate", "5/year", code=2).err
+
+
 def test_another_number_is_refused(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), limit="shop", limit_running=2)
     refused = cli("create", "b", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "3", code=4)

@@ -96,6 +96,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "max_parallel": 8,
         "limit": None,
         "limit_running": None,
+        "limit_rate": None,
         "start_within": None,
         "targets": HELLO,
         "target_timeout": 20,

@@ -20,8 +20,10 @@ OWN: dict[RqschedError, str] = {
     errors.RunNotFoundError("a"): "`rqsched runs SCHEDULE_ID` shows",
     errors.BackfillNotFoundError("a"): "GET /api/v1/backfills/ list",
     errors.LimitNotFoundError("a", "b"): "`rqsched limits` shows",
-    errors.LimitConflictError("a", "b", "c", number=1, given=2): "Leave limit_running out",
-    errors.LimitConflictError("a", "b", "c", number=None, given=None): "give limit_running",
+    errors.LimitConflictError(
+        "a", "b", "c", bounds="1 run at once", given="2 run at once"
+    ): "Leave limit_running and limit_rate out",
+    errors.LimitConflictError("a", "b", "c"): "give limit_running",
     errors.ScheduleExistsError("a"): "use upsert",
     errors.ScheduleStateError("a", "paused", "pause"): "Resume a paused schedule",
     errors.ScheduleStateError("a", "done", "resume", "Use restart()."): "done. Use restart().",

@@ -59,6 +59,7 @@ SAMPLES: dict[str, Sample] = {
     "missed": Sample("all", "all", "--missed all", {"missed": "all"}),
     "limit": Sample("shop:a", "shop:a", "--limit shop:a"),
     "limit_running": Sample(3, 3, "--limit-running 3"),
+    "limit_rate": Sample("100/minute", "100/min", "--limit-rate 100/min"),
     "start_within": Sample(timedelta(minutes=30), "30m", "--start-within 30m"),
     "catch_up_window": Sample(timedelta(hours=2), "2h", "--catch-up-window 2h"),
     "catch_up_limit": Sample(5, 5, "--catch-up-limit 5"),
@@ -110,6 +111,7 @@ NEEDS = {
     "catch_up_limit": ["overlap", "missed"],
     "limit": ["limit_running"],
     "limit_running": ["limit"],
+    "limit_rate": ["limit"],
 }
 """Options that are given beside others."""
 
@@ -224,7 +226,9 @@ def test_an_option_is_exported_and_its_difference_is_shown(surfaces: Surfaces, n
     assert differing - {"workflow_defaults"} == dropped  # an external worker has none
 
 
-@pytest.mark.parametrize("left_out", [{"executor", "limit", "limit_running"}, {"targets"}], ids=["rq", "external"])
+@pytest.mark.parametrize(
+    "left_out", [{"executor", "limit", "limit_running", "limit_rate"}, {"targets"}], ids=["rq", "external"]
+)
 def test_what_the_page_of_options_shows_is_stored_alike_in_each_place(surfaces: Surfaces, left_out: set[str]) -> None:
     page, known = script("options"), {"alert_team": HELLO, "list_shops": HELLO}
     given = {"overlap": "buffer_all", "missed": "all"}  # what others need, in place of their own examples

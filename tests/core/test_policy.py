@@ -218,7 +218,7 @@ def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
 
 STORED = (
     '{"buffer_limit":7,"catch_up_limit":9,"catch_up_window":3600.0,"dead_letter":true,"environments":["production"],'
-    '"fan_out":"never","final_errors":["a.b"],"limit":"a","limit_running":3,"max_parallel":8,"max_successes":4,"missed":"all",'
+    '"fan_out":"never","final_errors":["a.b"],"limit":"a","limit_rate":"9/2d","limit_running":3,"max_parallel":8,"max_successes":4,"missed":"all",'
     '"on_delete":"keep_runs","on_exhausted":"delete","overlap":"buffer_all","overlap_until":"dispatched",'
     '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
     '"give_up_on":["KeyError"],"jitter":1.0,"max_consecutive_failures":6,"max_retries":5,"retry_on":["OSError"],"then":"dead"},"retry_spread":0.5,"spread":7200.0,'

@@ -40,7 +40,7 @@ def test_groups_are_read_and_changed(web: Web) -> None:
     (group,) = web.get(LIMITS).json()["items"]
     assert group == {
         "namespace": "default", "name": "shop:eu/1", "number": 1, "running": 0, "starting": 1, "waiting": 2,
-        "waiting_since": "2026-01-15T13:00:01Z", "changes": [],
+        "rate": None, "started": None, "waiting_since": "2026-01-15T13:00:01Z", "changes": [],
     }  # fmt: skip
 
     changed = web("PUT", LIMITS, {"name": "shop:eu/1", "number": 2})
@@ -112,7 +112,7 @@ def test_client_does_as_the_scheduler_does(web: Web) -> None:
     with pytest.raises(LimitConflictError):
         client.create("d", "note", "0 2 * * *", limit="shop:eu/1", limit_running=7)
 
-    async def read() -> list[int]:
+    async def read() -> list[int | None]:
         async with asynchronous(web) as far:
             await far.set_limit("shop:eu/1", 4)
             return [one.number async for one in far.iter_limits()]
@@ -135,12 +135,68 @@ def test_pages_say_who_waits_and_one_form_changes_the_number(make_web: MakeWeb) 
     assert "Not done: no group" in pages.do("/limits", name="<b>", number="1")
 
 
+def test_pages_show_rates_and_one_form_changes_them(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    fill(pages.env, limit_running=None, limit_rate="1/min")
+    pages.env.work()
+    shown = pages.get("/system")
+    assert ('value="1/min"' in shown, "in the last minute" in shown) == (True, True)
+    run = newest(pages.env.scheduler.get("c"))
+    told = "in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last minute, the next place at "
+    assert f"{told}2026-01-15T13:01:03Z, it is number 2 in line" in pages.get(f"/runs/{run.uid}")
+
+    changed = pages.do("/limits", name="shop:eu/1", number="4", rate="2/min")
+    assert "Of shop:eu/1 4 may run at once and 2 may start in any minute." in changed
+    assert "Of shop:eu/1 4 may run at once." in pages.do("/limits", name="shop:eu/1", number="4", rate=" ")
+    assert "Not done: rate" in pages.do("/limits", name="shop:eu/1", number="4", rate="x")
+
+
+def test_rate_is_read_and_changed_over_http_and_its_client(web: Web) -> None:
+    fill(web.env, limit_running=None, limit_rate="1/min")
+    web.env.work()
+    (group,) = web.get(LIMITS).json()["items"]
+    assert [group[one] for one in ("number", "rate", "started", "starting", "waiting")] == [None, "1/min", 1, 0, 2]
+    changed = web("PUT", LIMITS, {"name": "shop:eu/1", "number": 5, "rate": "2/minute"}).json()
+    assert [changed[one] for one in ("number", "rate", "starting")] == [5, "2/min", 1]
+    problem(web("PUT", LIMITS, {"name": "shop:eu/1", "rate": "2/year"}), 422, "invalid_policy")
+    problem(web("PUT", LIMITS, {"name": "shop:eu/1"}), 422, "invalid_input")
+    refused = {"schedule_id": "d", "workflow": "note", "cron": "0 2 * * *", "limit": "shop:eu/1", "limit_rate": "7/s"}
+    problem(web.post("/api/v1/schedules/", refused), 409, "limit_conflict")
+    client = client_of(web)
+    assert client.set_limit("shop:eu/1", unset=["number"]).number is None
+    assert client.set_limit("shop:eu/1", 3, unset="rate").rate is None
+
+
+def test_why_and_doctor_tell_of_the_rate(env: Env) -> None:
+    fill(env, limit_running=None, limit_rate="1/h")
+    env.work()
+    schedule = env.scheduler.get("b")
+    told = schedule.why(newest(schedule).occurrence_at).text
+    assert told.startswith(
+        "Its run #1 waits in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last hour, the next place at "
+        "2026-01-15T14:00:03Z, it is number 1 in line, since "
+    )
+    env.advance(timedelta(minutes=59))
+    level, told = findings(env)["limits"]
+    assert level == "warning"
+    assert "2 of default/shop:eu/1 (0 running, 1 of 1 starts in the last hour), the first since " in told
+
+
 def test_metrics_count_who_runs_and_waits(web: Web) -> None:
     fill(web.env)
     web.env.claim(newest(web.env.scheduler.get("a")))
     text = web.get("/metrics").text
     for name, value in (("running", 1), ("waiting", 2), ("number", 1)):
         assert f'rqsched_limit_{name}{{limit="shop:eu/1",namespace="default"}} {value}.0' in text
+
+
+def test_metrics_count_the_starts_of_a_rate(web: Web) -> None:
+    fill(web.env, limit_running=None, limit_rate="2/h")
+    web.env.work()
+    text = web.get("/metrics").text
+    for name, value in (("starts", 2), ("rate", 2), ("waiting", 1)):
+        assert f'rqsched_limit_{name}{{limit="shop:eu/1",namespace="default"}} {value}.0' in text
+    assert "rqsched_limit_number{" not in text
 
 
 def test_why_says_the_place_in_line(env: Env) -> None:
@@ -177,4 +233,6 @@ def test_doctor_tells_who_waits_long(env: Env) -> None:
     env.advance(max(env.runtime.settings.longest_wait.values()) + timedelta(minutes=1))
     level, told = findings(env)["limits"]
     assert level == "warning"
-    assert told.startswith("wait long for a place of their group: 2 of default/shop:eu/1 (1 at once), the first since ")
+    assert told.startswith(
+        "wait long for a place of their group: 2 of default/shop:eu/1 (1 of 1 running), the first since "
+    )

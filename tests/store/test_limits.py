@@ -20,7 +20,7 @@ def test_list_of_groups_reads_a_long_line_once(postgres_env: Env) -> None:
 
     def count_read(connection: sa.Connection) -> int:
         before = connection.scalar(READ) or 0
-        page = limits.page(connection, "default", None, 100)
+        page = limits.page(connection, "default", None, 100, env.clock.now())
         assert {one.name: one.waiting for one in page.items if one.waiting} == {"group-0": WAITING}
         assert [one.waiting_since for one in page.items if one.waiting] == [env.clock.now()]
         return (connection.scalar(READ) or 0) - before

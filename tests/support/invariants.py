@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from math import inf
 
 import sqlalchemy as sa
 from rq.job import Job
@@ -23,10 +24,11 @@ from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
+from rqsched.core.limit import Bounds, Rate
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus, read_instants
 from rqsched.core.results import LimitDescription
-from rqsched.store import deliveries, limits, metadata
-from rqsched.store.tables import upstream_ends
+from rqsched.store import deliveries, limits, metadata, tables
+from rqsched.store.tables import limit_starts, upstream_ends
 from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
@@ -377,18 +379,56 @@ def _is_queued(runtime: Runtime, run: Run) -> bool:
     return bool(redis.hexists(Job.key_for(job_id), "data")) and redis.lpos(key, job_id) is not None
 
 
+def _too_many_started(runtime: Runtime, key: str, rate: Rate) -> Iterator[str]:
+    started = runtime.database.read(lambda connection: [*connection.scalars(_STARTS_OF, {"key": key})])
+    for first, last in zip(started, started[rate.number :], strict=False):
+        if last - first < rate.period:
+            yield f"limit {key}: more than {rate} started from {first} to {last}"
+
+
+def _uncounted(runtime: Runtime, key: str, rate: Rate) -> Iterator[str]:
+    """Say which runs of a group run whose start counts and is not written."""
+    since = runtime.now() - rate.period
+    running = sa.select(tables.runs.c.uid).where(
+        tables.runs.c.limit_group == key,
+        tables.runs.c.status == "running",
+        tables.runs.c.is_rated,
+        tables.runs.c.started_at > since,
+        ~sa.exists().where(
+            limit_starts.c.uid == tables.runs.c.uid, limit_starts.c.started_at == tables.runs.c.started_at
+        ),
+    )
+    for uid in runtime.database.read(lambda connection: [*connection.scalars(running)]):
+        yield f"limit {key}: the start of run {uid} is not written"
+
+
+_STARTS_OF = (
+    sa.select(limit_starts.c.started_at)
+    .where(limit_starts.c.limit_group == sa.bindparam("key"))
+    .order_by(limit_starts.c.started_at)
+)
+
+
 def limits_hold(runtime: Runtime, *, is_idle: bool, lowered: bool) -> Iterator[str]:
-    """Never more of a group have a place than its number says; after a pass (`is_idle`) nobody waits beside a free one.
+    """Never more of a group have a place than its number says, nor start in any window than its rate says; after a
+    pass (`is_idle`) nobody waits beside a free place.
 
     Those that were running when a number was lowered go on, so it holds for groups whose number nobody has lowered.
     """
     groups = {f"{one.namespace}/{one.name}": one for one in _groups(runtime)}
     frozen = runtime.database.read(metadata.find_lasting)
     for key, group in groups.items():
-        taken = group.running + group.starting
-        if taken > group.number and (group.starting or not lowered):
+        taken, number = group.running + group.starting, inf if group.number is None else group.number
+        rate = Bounds.read(group.number, group.rate).rate
+        free = number - taken
+        if rate is not None:
+            free = min(free, rate.number - group.starting - (group.started or 0))
+            if not lowered:
+                yield from _too_many_started(runtime, key, rate)
+                yield from _uncounted(runtime, key, rate)
+        if taken > number and (group.starting or not lowered):
             yield f"limit {key} of {group.number}: {group.running} run and {group.starting} more have a place"
-        if is_idle and group.namespace not in frozen and "*" not in frozen and taken < group.number:
+        if is_idle and group.namespace not in frozen and "*" not in frozen and free > 0:
             line = runtime.database.read(partial(limits.first_in_line, group=key, most=9, now=runtime.now()))
             if line:
                 yield f"limit {key} of {group.number}: {taken} have a place, and others wait in line: {line}"
@@ -400,7 +440,7 @@ def limits_hold(runtime: Runtime, *, is_idle: bool, lowered: bool) -> Iterator[s
 
 def _groups(runtime: Runtime) -> list[LimitDescription]:
     names = {story.schedule.namespace for story in read_stories(runtime)}
-    page = partial(limits.page, cursor=None, limit=500)
+    page = partial(limits.page, cursor=None, limit=500, now=runtime.now())
     found = [runtime.database.read(partial(page, namespace=name)).items for name in sorted(names)]
     return [one for some in found for one in some]
 

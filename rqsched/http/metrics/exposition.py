@@ -10,6 +10,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from rqsched.core.limit import Bounds
 from rqsched.core.marks import WentBack
 from rqsched.core.quota import RESOURCES, Usage
 from rqsched.core.results import LimitDescription
@@ -158,12 +159,19 @@ def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric
         "rqsched_limit_waiting", "Runs and targets of a group that wait for a place.", labels=labels
     )
     number = GaugeMetricFamily("rqsched_limit_number", "How many of a group may run at once.", labels=labels)
+    text = "Attempts of a group with a rate that started in its last window."
+    starts = GaugeMetricFamily("rqsched_limit_starts", text, labels=labels)
+    rate = GaugeMetricFamily("rqsched_limit_rate", "How many may start in that window.", labels=labels)
     for one in groups:
         if label(one.namespace) == one.namespace:
             running.add_metric((one.namespace, one.name), one.running)
             waiting.add_metric((one.namespace, one.name), one.waiting)
-            number.add_metric((one.namespace, one.name), one.number)
-    yield from (running, waiting, number)
+            if one.number is not None:
+                number.add_metric((one.namespace, one.name), one.number)
+            if (allowed := Bounds.read(one.number, one.rate).rate) is not None:
+                starts.add_metric((one.namespace, one.name), one.started or 0)
+                rate.add_metric((one.namespace, one.name), allowed.number)
+    yield from (running, waiting, number, starts, rate)
 
 
 def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:

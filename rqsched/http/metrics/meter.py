@@ -88,7 +88,7 @@ class Meter:
             ],
             without_success=[one for one in overdue if one[0] not in frozen],
             frozen=[(namespace, 1) for namespace in frozen],
-            limits=limits.busiest(connection, _MOST_LIMITS),
+            limits=limits.busiest(connection, _MOST_LIMITS, now),
             failing=system_queries.count_failing(connection),
             waiting=[
                 (name, one.number, 0.0 if one.since is None else (now - one.since).total_seconds())

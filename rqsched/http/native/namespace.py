@@ -52,15 +52,19 @@ def read_usage(call: Read) -> Response:
 
 @router.get("/limits/", response_model=LimitsResponse, tags=["limits"])
 def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Response:
-    """List the groups of runs of which only so many run at once, with how many run and wait."""
+    """List the groups of runs of which only so many run at once or start in a time, with how many do and wait."""
     page = call.scheduler.limits(namespace=call.namespace, limit=limit, cursor=cursor)
     return Json({"items": page.items, "next_cursor": page.next_cursor})
 
 
 @router.put("/limits/", response_model=LimitResponse, tags=["limits"])
 def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
-    """Change how many runs of a group may run at once; what runs goes on. Idempotent."""
-    return Json(call.scheduler.set_limit(body.name, body.number, namespace=call.namespace, context=call.context))
+    """Change how many runs of a group may run at once, or start in a time; what runs goes on. Idempotent."""
+    where, asked = call.namespace, call.context
+    found = call.scheduler.set_limit(
+        body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
+    )
+    return Json(found)
 
 
 PeakResponse: Any = schema_of("PeakResponse", Peak)

@@ -430,10 +430,16 @@ THAW_MISSED = (
 
 
 class LimitRequest(RequestBody):
-    """How many runs of a group may run at once."""
+    """How many runs of a group may run at once, or start in a time; what is not given stays."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, description="The group, as a schedule's `limit` names it.")
-    number: int = Field(ge=1, le=MAX_NUMBER, description="How many of its runs may run at once.")
+    number: int | None = Field(default=None, ge=1, le=MAX_NUMBER, description="How many of its runs may run at once.")
+    rate: str | None = Field(
+        default=None, max_length=64, description="How many of its attempts may start in any window, such as 100/min."
+    )
+    unset: list[Literal["number", "rate"]] = Field(
+        default_factory=list, max_length=2, description="Which of both it shall not have any more."
+    )
 
 
 class HoldRequest(RequestBody):

@@ -698,6 +698,27 @@ def limited(at: datetime = FIRST + HALF_A_SECOND) -> Callable[[CrashEnv], None]:
     return prepare
 
 
+def rated(env: CrashEnv) -> None:
+    """Both schedules of a group of which one attempt may start in ten seconds are due."""
+    make(env, limit_rate="1/10s", **LIMIT)
+    make(env, "other", **LIMIT)
+    env.clock.set(FIRST + HALF_A_SECOND)
+
+
+def in_line_for_rate(env: CrashEnv) -> None:
+    """A worker has taken the job of the one that has the place; the other is in line."""
+    rated(env)
+    env.dispatch_all()
+    env.job = env.next_job()
+
+
+def start_left(env: CrashEnv) -> None:
+    """One has run; its start leaves the window now, for which the other waits in line."""
+    in_line_for_rate(env)
+    execute(env)
+    env.clock.advance(timedelta(seconds=10))
+
+
 def in_line(env: CrashEnv) -> None:
     """A worker has taken the job of the one that has the place; the other is in line."""
     limited()(env)
@@ -743,6 +764,10 @@ LIMITS = [
     Flow("the first schedule of a group is created", nothing, made(limit_running=1, **LIMIT)),
     Flow("places of a group are given on a fire", limited(), dispatch),
     Flow("a run of a group ends and the next gets its place", in_line, execute, is_atomic=False),
+    Flow("places of a group with a rate are given on a fire", rated, dispatch),
+    Flow("a run whose start counts is claimed", in_line_for_rate, claim, is_whole=False),
+    Flow("a run of a group with a rate ends", in_line_for_rate, execute, is_atomic=False, is_whole=False),
+    Flow("a start leaves the window and the next gets its place", start_left, dispatch, is_whole=False),
     Flow("a run of a group is terminated", one_runs, lambda env: holder(env).terminate(), is_whole=False),
     Flow("a run in line is cancelled", waiting_in_line, lambda env: waiter(env).cancel()),
     Flow("a run of a group is lost", one_runs, lose, is_whole=False),

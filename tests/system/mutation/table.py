@@ -10,6 +10,7 @@ from tests.system.mutation.edits import Edit, Mutation
 _CHAIN = "tests/chain/test_"
 _LIMITS = "tests/api/test_limits.py::"
 _TARGETS = "tests/api/test_limits_of_targets.py::"
+_RATES = "tests/api/test_limit_rates.py::"
 _FREEZE = _CHAIN + "freeze.py::test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
@@ -122,8 +123,8 @@ FENCES = (
     _edit(
         "a fence may be below that of the attempt before",
         "store/claims.py",
-        '    began = dialect.after(runs.c.started_at, given["started_at"])\n',
-        '    began = given["started_at"]\n',
+        '    began = dialect.after(runs.c.started_at, not_before_grant(runs, given["started_at"]))\n',
+        '    began = not_before_grant(runs, given["started_at"])\n',
         _CHAIN
         + "retries.py::test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says[sqlite]",
         _CHAIN
@@ -1163,8 +1164,8 @@ NOTIFICATIONS = (
     _edit(
         "a grant reads who runs before who is granted",
         "store/limits.py",
-        "    unclaimed = _unclaimed(connection, numbers)\n    running = _running(connection, numbers)\n",
-        "    running = _running(connection, numbers)\n    unclaimed = _unclaimed(connection, numbers)\n",
+        "    unclaimed = _unclaimed(connection, locked)\n    running = _running(connection, locked)\n",
+        "    running = _running(connection, locked)\n    unclaimed = _unclaimed(connection, locked)\n",
         _LIMITS + "test_what_is_claimed_between_two_looks_of_a_grant_is_counted",
     ),
     _edit(
@@ -1173,6 +1174,76 @@ NOTIFICATIONS = (
         "    locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)\n",
         "    locked = _find(connection, groups)\n",
         "tests/system/concurrency/test_limits.py::test_grants_at_once_never_give_more_places_than_there_are",
+    ),
+    _edit(
+        "a rate does not count what is granted and has not started",
+        "store/limits.py",
+        "        free = bounds.most_unclaimed(running.get(group, 0), starts.get(group, 0))\n",
+        "        free = bounds.most_unclaimed(running.get(group, 0), starts.get(group, 0)) + len(unclaimed[group])\n",
+        _RATES + "test_places_that_nobody_has_claimed_count[sqlite]",
+    ),
+    _edit(
+        "a rate does not count what has started",
+        "core/limit.py",
+        "self.rate.number - starts]",
+        "self.rate.number]",
+        "tests/core/test_limit_rate.py::test_no_window_holds_more_starts_than_the_rate_says",
+    ),
+    _edit(
+        "a claim does not write its start",
+        "store/claims.py",
+        "    if started.run.is_rated:\n        count_starts(connection, [(started.run, started.run.started_at)])\n",
+        "",
+        _RATES + "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
+    ),
+    _edit(
+        "the claim of an external worker does not write its start",
+        "store/claims.py",
+        "    count_starts(connection, [(run, run.started_at) for run in started.values()])\n",
+        "",
+        _RATES + "test_external_workers_get_only_so_many[sqlite]",
+    ),
+    _edit(
+        "a grant reads what has started before who is granted",
+        "store/limits.py",
+        "    unclaimed = _unclaimed(connection, locked)\n",
+        "    starts = _starts(connection, locked, now)\n    unclaimed = _unclaimed(connection, locked)\n",
+        _RATES + "test_what_starts_between_two_looks_of_a_grant_is_counted",
+    ),
+    _edit(
+        "a claim that is one statement takes what counts its start",
+        "store/claims.py",
+        "), ~runs.c.is_rated\n",
+        ")\n",
+        _RATES + "test_process_that_dies_in_a_claim_leaves_a_start_with_its_row_or_neither",
+    ),
+    _edit(
+        "the claim of a target does not write its start",
+        "store/fan_out_targets.py",
+        "    if target.is_rated:\n        count_starts(connection, [(target, begun)])\n",
+        "",
+        _RATES + "test_targets_are_starts_too[sqlite]",
+    ),
+    _edit(
+        "a run starts before it was granted",
+        "store/limit_starts.py",
+        "    return sa.case((table.c.granted_at > instant, table.c.granted_at), else_=instant)\n",
+        "    return instant\n",
+        _RATES + "test_claim_of_a_process_whose_clock_is_behind_starts_no_earlier_than_its_place[sqlite]",
+    ),
+    _edit(
+        "nobody looks again at a line that waits for its rate",
+        "chain/limits.py",
+        "        for link, at in looks:\n",
+        "        for link, at in looks[:0]:\n",
+        _RATES + "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
+    ),
+    _edit(
+        "a link of a run that left the line looks at nobody behind it",
+        "chain/firing.py",
+        'return Fired(str(link), "stale", line=line)',
+        'return Fired(str(link), "stale")',
+        _RATES + "test_first_in_line_that_is_cancelled_lets_the_next_follow_in_time[sqlite]",
     ),
     _edit(
         "a pass waits for a group that another holds",

@@ -169,9 +169,12 @@ def _create_limits() -> None:
         sa.Column("limit_group", sa.String(511), nullable=False),
         sa.Column("namespace", sa.String(255), nullable=False),
         sa.Column("name", sa.String(255), nullable=False),
-        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("number", sa.Integer),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("changes", sa.Text, server_default="[]", nullable=False),
+        # How many attempts start in so many seconds.
+        sa.Column("rate_number", sa.Integer),
+        sa.Column("rate_seconds", sa.Integer),
         sa.PrimaryKeyConstraint("limit_group", name=op.f("pk_rqsched_limits")),
     )
     op.add_column("rqsched_schedules", sa.Column("limit_group", sa.String(511)))
@@ -181,6 +184,7 @@ def _create_limits() -> None:
     for name in ("limit_at", "granted_at", "passed_at"):
         op.add_column("rqsched_runs", sa.Column(name, INSTANT))
     op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
+    _create_limit_starts()
     is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     key = ["limit_group", "status", "granted_at", "uid"]
@@ -198,11 +202,26 @@ def _create_limits() -> None:
     op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
 
 
+def _create_limit_starts() -> None:
+    """Create the table of the starts that rates count; a run, or target, keeps whether its start is one of them."""
+    for table in ("rqsched_runs", "rqsched_targets"):
+        op.add_column(table, sa.Column("is_rated", sa.Boolean, server_default=sa.false(), nullable=False))
+    op.create_table(
+        "rqsched_limit_starts",
+        sa.Column("limit_group", sa.String(511), nullable=False),
+        sa.Column("started_at", INSTANT, nullable=False),
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.PrimaryKeyConstraint("limit_group", "started_at", "uid", name=op.f("pk_rqsched_limit_starts")),
+        sqlite_with_rowid=False,
+    )
+
+
 def _drop_limits() -> None:
+    op.drop_table("rqsched_limit_starts")
     for table in ("rqsched_targets", "rqsched_runs"):
         for name in ("line", "limit"):
             op.drop_index(f"ix_{table}_{name}", table)
-        for name in ("passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
+        for name in ("is_rated", "passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
             op.drop_column(table, name)
     op.drop_index("ix_rqsched_schedules_limit", "rqsched_schedules")
     op.drop_column("rqsched_schedules", "limit_group")

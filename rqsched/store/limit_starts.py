@@ -1,0 +1,44 @@
+"""Starts of runs and targets whose group has a rate: claims write them, in their own transaction; grants count them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.store.dialect import dialect_of
+from rqsched.store.tables import limit_starts
+
+
+class Started(Protocol):
+    """A run or a target, as it was claimed."""
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        ...
+
+    @property
+    def limit_group(self) -> str | None:
+        """Its group."""
+        ...
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether that had a rate when it got its place."""
+        ...
+
+
+def not_before_grant(table: sa.Table, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return an instant, or that of the row's grant where the clock of who gave it was ahead: rates rely on it."""
+    return sa.case((table.c.granted_at > instant, table.c.granted_at), else_=instant)
+
+
+def count_starts(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
+    """Write when these have started, where that counts in the rates of their groups. Idempotent."""
+    rows = [{"limit_group": one.limit_group, "started_at": at, "uid": one.uid} for one, at in started if one.is_rated]
+    if rows:
+        connection.execute(dialect_of(connection).insert(limit_starts).on_conflict_do_nothing(), rows)
