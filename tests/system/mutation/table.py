@@ -1213,8 +1213,8 @@ NOTIFICATIONS = (
     _edit(
         "a claim that is one statement takes what counts its start",
         "store/claims.py",
-        "), ~runs.c.is_rated\n",
-        ")\n",
+        "sa.Text), ~runs.c.is_rated)",
+        "sa.Text))",
         _RATES + "test_process_that_dies_in_a_claim_leaves_a_start_with_its_row_or_neither",
     ),
     _edit(
