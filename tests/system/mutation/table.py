@@ -1178,8 +1178,8 @@ NOTIFICATIONS = (
     _edit(
         "a rate does not count what is granted and has not started",
         "store/limits.py",
-        "        free = bounds.most_unclaimed(running.get(group, 0), starts.get(group, 0))\n",
-        "        free = bounds.most_unclaimed(running.get(group, 0), starts.get(group, 0)) + len(unclaimed[group])\n",
+        "        free = bounds.most_unclaimed(running[group], starts[group])\n",
+        "        free = bounds.most_unclaimed(running[group], starts[group]) + len(unclaimed[group])\n",
         _RATES + "test_places_that_nobody_has_claimed_count[sqlite]",
     ),
     _edit(
@@ -1234,8 +1234,8 @@ NOTIFICATIONS = (
     _edit(
         "nobody looks again at a line that waits for its rate",
         "chain/limits.py",
-        "        for link, at in looks:\n",
-        "        for link, at in looks[:0]:\n",
+        "        for link, at in granted.looks:\n",
+        "        for link, at in granted.looks[:0]:\n",
         _RATES + "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
     ),
     _edit(
@@ -1383,8 +1383,8 @@ NOTIFICATIONS = (
     _edit(
         "a target that has a place is put on its queue by nobody else",
         "store/limits.py",
-        "given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at)",
-        "given = grants.values(granted_at=now, passed_at=None)",
+        "given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at, is_rated=is_rated)",
+        "given = grants.values(granted_at=now, passed_at=None, is_rated=is_rated)",
         _TARGETS + "test_grant_of_a_target_whose_process_died_before_its_job_was_put_on_its_queue_is_delivered[sqlite]",
     ),
     _edit(

@@ -184,7 +184,6 @@ def _create_limits() -> None:
     for name in ("limit_at", "granted_at", "passed_at"):
         op.add_column("rqsched_runs", sa.Column(name, INSTANT))
     op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
-    _create_limit_starts()
     is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     key = ["limit_group", "status", "granted_at", "uid"]
@@ -200,6 +199,7 @@ def _create_limits() -> None:
     is_open = _where(f"limit_group IS NOT NULL AND status IN ({open_targets})")
     op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
     op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
+    _create_limit_starts()
 
 
 def _create_limit_starts() -> None:
