@@ -51,10 +51,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     """
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
-    claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
-    claimed = runtime.database.transact_alone(partial(claim, is_alone=runtime.database.takes_single_statements))
-    if claimed is None and _gets_place(runtime, job):
-        claimed = runtime.database.transact(claim)
+    claimed = claim_target(runtime, job, token, worker)
     if claimed is None:
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
@@ -64,6 +61,16 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     found = claimed.run and _run_of(runtime, target, claimed.run[1])
     with runtime.tracing.target(target, found, claimed.started_at):
         return _handle_to_end(runtime, claimed, token, worker)
+
+
+def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) -> ClaimedTarget | None:
+    """Claim a target, one that was passed over if it gets a place; None when it could not be claimed.
+
+    Raises UnknownJobError when this database has no such target.
+    """
+    claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
+    claimed = runtime.database.transact_alone(partial(claim, is_alone=runtime.database.takes_single_statements))
+    return claimed or (runtime.database.transact(claim) if _gets_place(runtime, job) else None)
 
 
 def _gets_place(runtime: Runtime, job: TargetJobId) -> bool:

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.model import Run, RunStatus
+from rqsched.transport.job_queue import JobSpec
 from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Recorded, Transport, job_id_of
 from tests.system.worlds.faults import Faults
 
@@ -168,6 +169,13 @@ class NetworkTransport(Transport):
             self._network.send(partial(self._network.enqueue, job_id))
         self._answer()
         return len(wanted)
+
+    def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
+        self._step()
+        for job in jobs:
+            self._network.send(partial(self._network.enqueue, job.id))
+        self._answer()
+        return len(jobs)
 
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
         self._step()

@@ -27,6 +27,8 @@ from tests.system.worlds.network import Network, NetworkTransport
 START = datetime(2026, 1, 15, 12, 0, 0, 123457, tzinfo=UTC)
 """Beside every grid, so that no manual trigger falls on an occurrence."""
 WORKFLOW = "work"
+NAMES_TARGETS = "targets"
+TARGETS = ("a", "b", "c")
 CREW = ("ann", "ben", "cid", "dot")
 
 
@@ -75,6 +77,7 @@ class Stage:
         self._settings = Settings(database_url=self.url, redis_url="redis://127.0.0.1:1/0")
         self._registry = Registry()
         self._registry.add(make_workflow(WORKFLOW, lambda: None))
+        self._registry.add(make_workflow(NAMES_TARGETS, lambda: list(TARGETS)))
         self.network = Network(self.clock)
         self.crew = [self._hire(name) for name in CREW]
 

@@ -12,25 +12,29 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
-from rqsched import After, Spec, jobs
+from rqsched import After, RetryPolicy, Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import execution, reconcile, settling
+from rqsched.chain import execution, fan_out, reconcile, settling, target_execution
 from rqsched.chain.claim import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.hold import Hold
-from rqsched.core.ids import parse_run_job_id
+from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
+from rqsched.core.model import TargetStatus
+from rqsched.core.policy import NO_TYPES
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import BackendUnavailableError, RqschedError
 from rqsched.spec.members import ENDS
 from rqsched.store import metadata, tables
 from rqsched.store.database import Connection
+from rqsched.store.fan_out_targets import Target
 from tests.support.invariants import check_invariants, i8_executions, nothing_owed
 from tests.support.narrow import present
 from tests.support.stories import read_stories
 from tests.system.worlds.declarations import declaration, excluded_days, moving_declaration
 from tests.system.worlds.faults import Crash, Faults, swallowed_errors
 from tests.system.worlds.rest import check_rest, watched_links
-from tests.system.worlds.stage import WORKFLOW, Actor, Stage, seeded_uids
+from tests.system.worlds.stage import NAMES_TARGETS, TARGETS, WORKFLOW, Actor, Stage, seeded_uids
 
 SCHEDULES = ("s0", "s1", "s2")
 CALENDARS = ("breaks", "closed")
@@ -49,6 +53,13 @@ class Horse:
     claim: Claim
     is_frozen: bool = False
     """It shows no life, but may wake up and report."""
+
+
+class TargetHorse(NamedTuple):
+    """A process that handles an attempt of a target."""
+
+    target: Target
+    token: str
 
 
 class Begun(NamedTuple):
@@ -74,6 +85,7 @@ class World:
         self.stage = stage
         self.network = stage.set(self.faults)
         self.horses: list[Horse] = []
+        self.target_horses: list[TargetHorse] = []
         self.executed: Counter[tuple[str, int]] = Counter()
         self.handles: list[ScheduleHandle] = []
         self.links: list[str] = []
@@ -90,12 +102,14 @@ class World:
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
         self._has_limits = self._is_later and seed % 2 == 1
+        self._has_targets = self._has_limits and self._freezes and seed % 4 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         usual = _MOVING if self._moves else usual
         usual = _MOVING_BY_CALENDARS if self._moves and self._has_calendars else usual
         usual = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         own: dict[Act, int] = {World.come_after: 20} if self._has_calendars else {}
         own |= {World.set_limit: 8} if self._has_limits else {}
+        own |= {World.trigger: 12, World.start_run: 50, World.end_run: 40} if self._has_targets else {}
         self._weights = [own.get(act, one) for act, one in zip(_ACTS, usual, strict=True)]
 
     def live(self, steps: int | None = None) -> None:
@@ -105,7 +119,7 @@ class World:
                 self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
-            count = (steps or self.random.randint(20, 45)) * (3 if self._moves else 1)
+            count = (steps or self.random.randint(20, 45)) * (3 if self._moves or self._has_targets else 1)
             for number in range(1, 1 + count):
                 self.step()
                 if number % CHECK_EVERY == 0:
@@ -166,8 +180,12 @@ class World:
         if not self._has_limits:
             return 0, 0
         was_on, self.faults.is_on = self.faults.is_on, False
-        runs, groups = tables.runs, tables.limits
-        running = sa.select(sa.func.count()).where(runs.c.limit_group == LIMIT, runs.c.status == "running")
+        runs, targets, groups = tables.runs, tables.targets, tables.limits
+        begun = runs.c.status == "running", runs.c.dispatched_at.is_(None)
+        running_runs = sa.select(sa.func.count()).where(runs.c.limit_group == LIMIT, *begun)
+        handled = targets.c.limit_group == LIMIT, targets.c.status == "running"
+        running_targets = sa.select(sa.func.count()).where(*handled)
+        running = sa.select(running_runs.scalar_subquery() + running_targets.scalar_subquery())
         number = sa.select(groups.c.number).where(groups.c.limit_group == LIMIT)
         found = self.stage.database.read(lambda c: (c.scalar(number) or 0, c.scalar(running) or 0))
         self.faults.is_on = was_on
@@ -215,6 +233,10 @@ class World:
                 options["spec"] = replace(spec, exclude=(*spec.exclude, *named))
         if self._has_limits and self.random.random() < 0.6:
             options |= {"limit": "shop", "limit_running": self.random.choice((1, 2, 2))}
+        if self._has_targets and self.random.random() < 0.7:
+            again = RetryPolicy(self.random.choice((0, 2)), base=timedelta(seconds=1))
+            most = self.random.choice((None, None, 1, 2))
+            options |= {"targets": NAMES_TARGETS, "target_retry": again, "max_parallel": most}
         return options
 
     def come_after(self, actor: Actor) -> str:
@@ -319,9 +341,10 @@ class World:
         return str(actor.scheduler.tick(limit=self.random.randint(1, 4)))
 
     def start_run(self, actor: Actor) -> str | None:
-        job = parse_run_job_id(self.network.pop_job() or "")
+        text = self.network.pop_job() or ""
+        job = parse_run_job_id(text)
         if job is None:
-            return None
+            return self._start_target(actor, text) if text else None
         claim = execution.claim_run(actor.scheduler.runtime, job)
         if claim is None and self._has_limits:  # it may have been passed over
             claim = execution._leave(actor.scheduler.runtime, job, None)
@@ -332,7 +355,44 @@ class World:
         self.horses.append(Horse(claim, is_frozen=self.random.random() < 0.1))
         return f"{job} of run {claim.run.number} of {claim.schedule.schedule_id}"
 
+    def _start_target(self, actor: Actor, text: str) -> str:
+        job, runtime = parse_target_job_id(text), actor.scheduler.runtime
+        if isinstance(job, BatchJobId):
+            return f"{job} puts {fan_out.dispatch(runtime, job)} targets in line"
+        token = new_uid(actor.clock.now())
+        claimed = target_execution.claim_target(runtime, present(job), token, actor.name)
+        if claimed is None:
+            return f"{job} is stale"
+        self.target_horses.append(TargetHorse(claimed.target, token))
+        return f"{job} of target {claimed.target.target_id}"
+
+    def _end_target(self, actor: Actor) -> str:
+        horse = self.target_horses.pop(self.random.randrange(len(self.target_horses)))
+        runtime, fate = actor.scheduler.runtime, self.random.random()
+        if fate < 0.15:
+            return f"target {horse.target.target_id} dies unseen"
+        if fate < 0.25:
+            target_execution.lose(runtime, horse.target.job_id, "its work horse died", token=horse.token)
+            return f"target {horse.target.target_id} dies"
+        if fate < 0.5:
+            target_execution._fail(runtime, horse.target, horse.token, "it raised", NO_TYPES)
+            return f"target {horse.target.target_id} fails"
+        target_execution._finish(runtime, horse.target, horse.token, TargetEnd(TargetStatus.SUCCEEDED))
+        return f"target {horse.target.target_id} succeeds"
+
+    def _complete(self, actor: Actor, claim: Claim, attempt_result: AttemptResult) -> None:
+        """End an attempt, or name the targets of its run."""
+        runtime, outcome = actor.scheduler.runtime, attempt_result.outcome
+        if claim.schedule.policies.targets is None or outcome is not AttemptOutcome.SUCCEEDED:
+            execution._complete(runtime, claim, attempt_result)
+            return
+        fan_out.fan_out(runtime, fan_out.batch_of(runtime, claim.run.uid), [TARGETS[:2], TARGETS[2:]])
+        execution._complete(runtime, claim, AttemptResult(AttemptOutcome.DISPATCHED))
+        target_execution.try_to_end(runtime, claim.run.uid)
+
     def end_run(self, actor: Actor) -> str | None:
+        if self.target_horses and (not self.horses or self.random.random() < 0.6):
+            return self._end_target(actor)
         if not self.horses:
             return None
         horse = self.horses.pop(self.random.randrange(len(self.horses)))
@@ -340,7 +400,7 @@ class World:
         attempt_result = self.random.choice(
             (AttemptResult(AttemptOutcome.SUCCEEDED), AttemptResult(AttemptOutcome.SUCCEEDED), failed)
         )
-        execution._complete(actor.scheduler.runtime, horse.claim, attempt_result)
+        self._complete(actor, horse.claim, attempt_result)
         return f"run {horse.claim.run.number} of {horse.claim.schedule.schedule_id} {attempt_result.outcome}"
 
     def horse_dies(self, actor: Actor) -> str | None:
@@ -430,10 +490,19 @@ class World:
         if self._freezes:
             self._first.scheduler.thaw(missed=self.random.choice(_THAWS))
         self.stage.clock.advance(self.skew)
+        self._lose_targets()
         self._work_off()
         self._repair()
         while self._has_lost_runs():
             self._repair()
+
+    def _lose_targets(self) -> None:
+        """Lose targets whose process died with its worker: nobody waits for their deadlines here."""
+        targets, held = tables.targets, [horse.token for horse in self.target_horses]
+        running = sa.select(targets.c.uid, targets.c.delivery).where(targets.c.status == "running")
+        gone = running.where(targets.c.token.not_in(held))
+        for uid, delivery in self.stage.database.read(lambda connection: connection.execute(gone).all()):
+            target_execution.lose(self._first.scheduler.runtime, TargetJobId(uid, delivery), "its worker is gone")
 
     def _repair(self) -> None:
         self.stage.clock.advance(timedelta(seconds=16, microseconds=14))
@@ -449,14 +518,16 @@ class World:
         return bool(self.stage.database.read(lambda connection: connection.execute(running).scalar_one()))
 
     def _work_off(self) -> None:
-        for _ in range(40):
+        for _ in range(400 if self._has_targets else 40):
             fired = self._first.dispatcher.run_once()
             while self.network.jobs:
                 self.start_run(self._first)
             while self.horses:
-                execution._complete(
-                    self._first.scheduler.runtime, self.horses.pop().claim, AttemptResult(AttemptOutcome.SUCCEEDED)
-                )
+                self._complete(self._first, self.horses.pop().claim, AttemptResult(AttemptOutcome.SUCCEEDED))
+            while self.target_horses:
+                target, token = self.target_horses.pop()
+                runtime = self._first.scheduler.runtime
+                target_execution._finish(runtime, target, token, TargetEnd(TargetStatus.SUCCEEDED))
             if not fired and not self.network.jobs:
                 return
         raise AssertionError("the work never ends")
@@ -467,6 +538,8 @@ class World:
         i8_executions(runtime, self.executed.elements())
         check_rest(runtime, self.network)
         assert [*nothing_owed(runtime, read_stories(runtime))] == []
+        stuck = sa.select(tables.targets).where(tables.targets.c.status.in_(["pending", "running"]))
+        assert runtime.database.read(lambda connection: connection.execute(stuck).all()) == []
 
 
 Act = Callable[[World, Actor], str | None]
