@@ -97,12 +97,12 @@ class World:
         spread = self.random.choice((0, 0, 0.3, 4, 100))
         self._spread = timedelta(seconds=100 if is_skewed else spread)
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
-        self._freezes = 200 <= seed % 300 < 250 and not is_skewed
+        self._has_targets = 200 <= seed % 300 < 250 and seed % 4 == 1 and not is_skewed
+        self._freezes = 200 <= seed % 300 < 250 and not is_skewed and not self._has_targets
         self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
         self._has_limits = self._is_later and seed % 2 == 1
-        self._has_targets = self._has_limits and self._freezes and seed % 4 == 1
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         usual = _MOVING if self._moves else usual
         usual = _MOVING_BY_CALENDARS if self._moves and self._has_calendars else usual
