@@ -355,7 +355,8 @@ class _Simulating:
                 for one in part
             ]
             if given:
-                limits = {group: one.places for one in part if one.places and (group := one.schedule.limit_group)}
+                bounds = {one.schedule.limit_group: one.bounds.number for one in part}
+                limits = {group: number for group, number in bounds.items() if group is not None and number is not None}
                 yield _Part(place, given, start, end, wanted.seed, wanted.workers, limits, self._env)
 
     def _together(self) -> list[tuple[int, str, list[Entry]]]:
@@ -376,7 +377,7 @@ class _Simulating:
             schedule = one.schedule
             ties: list[Hashable] = [(schedule.namespace, schedule.schedule_id)]
             ties += [one.queue] if one.queue in self._wanted.workers else []
-            ties += [("limit", schedule.limit_group)] if one.places is not None else []
+            ties += [("limit", schedule.limit_group)] if one.bounds.number is not None else []
             ties += [(schedule.namespace, schedule.upstream_id)] if schedule.upstream_id is not None else []
             for tie in ties:
                 parents[root(place)] = root(first_with.setdefault(tie, place))
@@ -767,9 +768,9 @@ def _left_out(entry: Entry) -> Iterator[str]:
     if schedule.policies.targets is not None:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
         yield f"its targets: each run counts as one attempt{place}, as long as was measured or given"
-    if schedule.policies.limit_rate is not None:
-        yield f"the rate of its limit {schedule.limit}, {schedule.policies.limit_rate}: only limit_running is simulated"
-    elif schedule.limit_group is not None and entry.places is None:
+    if entry.bounds.rate is not None:
+        yield f"the rate of its limit {schedule.limit}, {entry.bounds.rate}: only limit_running is simulated"
+    elif schedule.limit_group is not None and entry.bounds.number is None:
         yield f"its limit {schedule.limit}: nobody says its number here (limit_running), so its runs wait for no place"
     if entry.lacks:
         yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"

@@ -21,6 +21,7 @@ from rqsched.core.after import require_no_cycle
 from rqsched.core.chunks import chunks
 from rqsched.core.ids import derived_uid
 from rqsched.core.lifecycle import Identity, decide_create
+from rqsched.core.limit import Bounds
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id, require_note
 from rqsched.core.results import MAX_PAGE
@@ -55,8 +56,8 @@ class Entry(NamedTuple):
     """Which part of its attempts failed so far."""
     lacks: tuple[str, ...] = ()
     """Calendars that it names and whose contents are not known."""
-    places: int | None = None
-    """How many runs of its group run at once; None where it is in none, or that is not known."""
+    bounds: Bounds = Bounds()
+    """What its group allows; nothing where it is in none, or that is not known."""
 
 
 def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
@@ -66,7 +67,7 @@ def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
     )
     found = [*read_slim(runtime, active, sort="created"), *read_slim(runtime, paused, sort="created")]
     entries = [_entry(runtime, one, has_namespace=namespace is None) for one in found]
-    return _with_measured(runtime, _with_places(entries, _read_numbers(runtime, entries)))
+    return _with_measured(runtime, _with_bounds(entries, _read_bounds(runtime, entries)))
 
 
 def declared(
@@ -89,24 +90,26 @@ def declared(
     entries = [_declared(runtime, one, namespace, start, calendars, is_measured=is_measured) for one in given]
     upstreams = {one.name: one.schedule.upstream_id for one in entries}
     require_no_cycle({name: upstream for name, upstream in upstreams.items() if upstream is not None}, upstreams)
-    numbers = _read_numbers(runtime, entries) if is_measured else {}
-    for one in reversed(entries):  # the first that gives it makes the group
-        if (group := one.schedule.limit_group) is not None and (number := one.schedule.policies.limit_running):
-            numbers[group] = number
-    entries = _with_places(entries, numbers)
+    bounds = _read_bounds(runtime, entries) if is_measured else {}
+    for one in reversed(entries):  # the first that gives one makes the group
+        if (group := one.schedule.limit_group) is not None:
+            policies, known = one.schedule.policies, bounds.get(group, Bounds())
+            says = Bounds.read(policies.limit_running, policies.limit_rate)
+            bounds[group] = Bounds(says.number or known.number, says.rate or known.rate)
+    entries = _with_bounds(entries, bounds)
     return _with_measured(runtime, entries, namespace) if is_measured else entries
 
 
-def _read_numbers(runtime: Runtime, entries: Iterable[Entry]) -> dict[str, int]:
+def _read_bounds(runtime: Runtime, entries: Iterable[Entry]) -> dict[str, Bounds]:
     groups = {group for one in entries if (group := one.schedule.limit_group) is not None}
-    numbers = dict[str, int]()
+    found = dict[str, Bounds]()
     for some in chunks(sorted(groups), MAX_PAGE):
-        numbers |= runtime.database.read(partial(limits.numbers, groups=some))
-    return numbers
+        found |= runtime.database.read(partial(limits.bounds, groups=some))
+    return found
 
 
-def _with_places(entries: Iterable[Entry], numbers: Mapping[str, int]) -> list[Entry]:
-    return [one._replace(places=numbers.get(one.schedule.limit_group or "")) for one in entries]
+def _with_bounds(entries: Iterable[Entry], bounds: Mapping[str, Bounds]) -> list[Entry]:
+    return [one._replace(bounds=bounds.get(one.schedule.limit_group or "", Bounds())) for one in entries]
 
 
 def _declared(

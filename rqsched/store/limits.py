@@ -159,10 +159,9 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     return {group: _bounds(*row) for group, *row in connection.execute(kept)}
 
 
-def numbers(connection: Connection, groups: Iterable[str]) -> dict[str, int]:
-    """Read the numbers of those groups that there are and that have one."""
-    found = {group: _bounds(*row) for group, *row in connection.execute(_find(connection, groups))}
-    return {group: number for group, (number, _) in found.items() if number is not None}
+def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
+    """Read the bounds of those groups that there are."""
+    return {group: _bounds(*row) for group, *row in connection.execute(_find(connection, groups))}
 
 
 _BOUNDS = (limits.c.number, limits.c.rate_number, limits.c.rate_seconds)

@@ -309,6 +309,20 @@ def test_numbers_of_limits_are_those_of_the_file_and_else_those_that_are_stored(
         assert limit.number == number
 
 
+def test_a_rate_of_a_limit_is_listed_for_each_schedule_of_its_group(env: Env) -> None:
+    env.create("first", Every("1h"), limit="mail", limit_running=1, limit_rate="5/min")
+    env.create("second", Every("1h"), limit="mail")
+    told = "the rate of its limit mail, 5/min: only limit_running is simulated"
+    given = [
+        Declaration("first", "note", Every("1h"), {"limit": "mail"}),
+        Declaration("second", "note", Every("1h"), {"limit": "mail"}),
+    ]
+    for declarations in (None, given):
+        found = env.scheduler.simulate(NOON, NOON + DAY, declarations=declarations)
+        assert [(one.name, one.what) for one in found.not_simulated] == [("first", told), ("second", told)]
+        assert [one.number for one in found.stretches[0].limits] == [1]
+
+
 def test_limits_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
     given = [
         Declaration(
