@@ -240,10 +240,12 @@ def grant(
             _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
         )
         kept = len(grants.passed) - taken
-        given += grants.given[: max(len(grants.given) - kept, 0)]
-        left = [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in grants.given]
+        # The others wait behind those that are claimed just now: also for them somebody is to look again.
+        given_here = grants.given[: max(len(grants.given) - kept, 0)]
+        given += given_here
+        left = [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in given_here]
         if bounds.rate is not None and left:
-            places = len(unclaimed[group]) - taken + len(grants.given)
+            places = len(unclaimed[group]) - taken + len(given_here)
             at = _frees_at(connection, group, bounds, running[group], places, now)
             looks += [] if at is None else [Look(_link_of(connection, min(left, key=by_place)), at)]
     if waiting is not None and is_target:

@@ -331,6 +331,24 @@ def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) 
     assert granted(made[1]) == [False]
 
 
+@pytest.mark.postgres
+def test_who_waits_behind_one_that_is_claimed_just_now_is_looked_at_in_time(postgres_env: Env) -> None:
+    env = postgres_env
+    made = make(create(env, rate="1/h"), 2)
+    env.advance(40 * SECOND)
+    env.redis.flushall()
+    other = sa.create_engine(env.runtime.database.url)
+    with other.begin() as connection:
+        connection.execute(sa.select(runs.c.uid).where(runs.c.uid == made[0].uid).with_for_update())
+        env.runtime.limits.grant([GROUP])
+    other.dispose()
+    assert granted(*made) == [True, False]
+    env.claim(made[0])
+    env.advance(HOUR)
+    env.dispatch()
+    assert granted(made[1]) == [True]
+
+
 @pytest.mark.every_database
 def test_another_rate_is_refused_and_nothing_is_written(any_env: Env) -> None:
     env = any_env
