@@ -295,6 +295,7 @@ def attempt_again(
         limit_at=None,
         granted_at=None,
         passed_at=None,
+        is_rated=False,
     )
     if not blocking:
         again = builder.queue_run(run.uid)

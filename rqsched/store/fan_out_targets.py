@@ -178,6 +178,7 @@ def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
         .values(dict.fromkeys(("token", "queued_at", "deadline_at", "ended_at", "retry_at", "blocked_at")))
         .values(limit_group=of_schedule(schedules.c.limit_group, targets))
         .values(dict.fromkeys(("limit_at", "granted_at", "passed_at", "passed_count")))
+        .values(is_rated=False)
     )
 
 

@@ -350,6 +350,42 @@ def test_who_waits_behind_one_that_is_claimed_just_now_is_looked_at_in_time(post
 
 
 @pytest.mark.every_database
+def test_run_that_is_retried_without_its_group_starts_and_counts_nowhere(any_env: Env) -> None:
+    env = any_env
+    schedule = create(env, retry=RetryPolicy(1))
+    env.failing = True
+    (run,) = make(schedule, 1)
+    env.work()
+    env.failing = False
+    schedule.update(limit=None, limit_rate=None)
+    run.retry()
+    env.work()
+    assert (run.refresh().status, len(starts(env))) == ("succeeded", 1)
+
+
+@pytest.mark.every_database
+def test_targets_that_are_tried_again_without_their_group_start_and_count_nowhere(any_env: Env) -> None:
+    env = any_env
+    is_broken = True
+
+    def shop(_: str) -> None:
+        if is_broken:
+            raise ValueError
+
+    env.register("shop", shop, targets="names")
+    env.register("names", lambda: ["a"])
+    schedule = create(env, workflow="shop", rate="9/min")
+    (run,) = make(schedule, 1)
+    env.work()
+    assert (run.refresh().status, len(starts(env))) == ("failed", 2)
+    is_broken = False
+    schedule.update(limit=None, limit_rate=None)
+    run.retry()
+    env.work()
+    assert (run.refresh().status, len(starts(env))) == ("succeeded", 2)
+
+
+@pytest.mark.every_database
 def test_another_rate_is_refused_and_nothing_is_written(any_env: Env) -> None:
     env = any_env
     create(env, rate="60/60s", limit_running=3)
