@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import RetryPolicy
-from rqsched.store.tables import runs, targets
+from rqsched.store.tables import limit_starts, runs, targets
 from tests.support.env import HOUR
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -125,3 +125,38 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_runs_and_targets
         (run.uid, f"t-{number:07}") for run in sweeps for number in range(TARGETS)
     }
     check_invariants(live.scheduler.runtime)
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", STARTS)
+def test_workers_are_killed_and_redis_is_emptied_and_never_more_start_in_a_window_than_the_rate(
+    any_live: LiveEnv, kind: str
+) -> None:
+    live = any_live
+    retry = RetryPolicy(5, base=timedelta(seconds=1))
+    shared = {"limit": "shop", "limit_rate": "3/5s", "overlap": "allow_all", "retry": retry}
+    schedules = [live.note_every(name, HOUR, **shared) for name in "abc"]
+    for at in range(RUNS):
+        schedules[at % 3].trigger()
+    seen: set[datetime] = set()
+
+    def ended() -> int:
+        def read(connection: sa.Connection) -> dict[str, int]:
+            seen.update(connection.scalars(sa.select(limit_starts.c.started_at)))
+            return {row[0]: row[1] for row in connection.execute(STATUSES)}
+
+        return live.scheduler.runtime.database.read(read).get("succeeded", 0)
+
+    first = STARTS[kind](live)
+    wait_until(lambda: ended() >= 2, timeout=120, what="the first runs")
+    first.kill_tree()
+    live.redis.flushall()
+    STARTS[kind](live)
+    live.scheduler.recover()
+    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+
+    started = sorted(seen)
+    assert len(started) >= RUNS
+    assert all(last - first >= timedelta(seconds=5) for first, last in zip(started, started[3:], strict=False))
+    live.check()
