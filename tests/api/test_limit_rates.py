@@ -352,7 +352,7 @@ def test_who_waits_behind_one_that_is_claimed_just_now_is_looked_at_in_time(post
 @pytest.mark.every_database
 def test_run_that_is_retried_without_its_group_starts_and_counts_nowhere(any_env: Env) -> None:
     env = any_env
-    schedule = create(env, retry=RetryPolicy(1))
+    schedule = create(env, retry=RetryPolicy(0))
     env.failing = True
     (run,) = make(schedule, 1)
     env.work()
