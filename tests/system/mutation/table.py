@@ -1206,8 +1206,10 @@ NOTIFICATIONS = (
     _edit(
         "a grant reads what has started before who is granted",
         "store/limits.py",
-        "    unclaimed = _unclaimed(connection, locked)\n",
-        "    starts = _starts(connection, locked, now)\n    unclaimed = _unclaimed(connection, locked)\n",
+        "    unclaimed = _unclaimed(connection, locked)\n    running = _running(connection, locked)\n"
+        "    starts = _starts(connection, locked, now)\n",
+        "    starts = _starts(connection, locked, now)\n    unclaimed = _unclaimed(connection, locked)\n"
+        "    running = _running(connection, locked)\n",
         _RATES + "test_what_starts_between_two_looks_of_a_grant_is_counted",
     ),
     _edit(
