@@ -56,8 +56,8 @@ def test_ctrl_c_ends_all_processes_of_a_simulation_with_one_line(tmp_path: Path)
     file = tmp_path / "much.toml"
     file.write_text('[[schedules]]\nschedule_id = "a"\nworkflow = "app.a"\ninterval = "1m"\n')
     words = ("simulate", str(file), "--until", "1100d", "--processes", "3")
-    command = subprocess.Popen(
-        [sys.executable, "-m", "rqsched", *words],
+    command = subprocess.Popen(  # who started these tests in the background may have them ignore interrupts
+        ["env", "--default-signal=INT", sys.executable, "-m", "rqsched", *words],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     others = Path(f"/proc/{command.pid}/task/{command.pid}/children")
