@@ -1,4 +1,4 @@
-"""Real workers of each kind, killed, and a Redis that is emptied: never more of a group run than its number."""
+"""Workers of each kind, Redis and PostgreSQL are killed or emptied: never more of a group run than its number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.support.env import HOUR
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import Process, rq_worker_command, wait_until
-from tests.system.acceptance.live import LiveEnv
+from tests.support.servers import PostgresServer
+from tests.system.acceptance.live import LiveEnv, MakeLive
 from tests.system.acceptance.sweeping import FOLDER, SIZE, SWEEP, read_swept
 
 NUMBER = 2
@@ -62,6 +63,42 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
     wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
 
     assert max(seen) <= NUMBER
+    live.check()
+
+
+@pytest.mark.acceptance
+@pytest.mark.postgres
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", STARTS)
+def test_postgresql_is_killed_and_never_more_run_than_the_number(
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str, kind: str
+) -> None:
+    live = make_live(own_postgres_url)
+    live.environment |= {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "2"}
+    retry = RetryPolicy(20, base=timedelta(seconds=1))
+    shared = {"limit": "shop", "limit_running": NUMBER, "overlap": "allow_all", "retry": retry}
+    schedules = [live.note_every(name, HOUR, **shared) for name in "abc"]
+    for at in range(RUNS):
+        schedules[at % 3].trigger()
+    database = live.scheduler.runtime.database
+
+    def ended() -> int:
+        return {row[0]: row[1] for row in database.read(lambda connection: connection.execute(STATUSES).all())}.get(
+            "succeeded", 0
+        )
+
+    STARTS[kind](live)
+    for enough in (2, 5, 8):
+        wait_until(lambda enough=enough: ended() >= enough, timeout=120, what=f"{enough} runs")  # type: ignore[misc]
+        own_postgres.kill()
+        own_postgres.start()
+    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+
+    times = sa.select(runs.c.started_at, runs.c.ended_at)
+    spans = database.read(lambda connection: connection.execute(times).all())
+    at_once = [sum(first <= start < last for first, last in spans) for start, _ in spans]
+    assert len(spans) == RUNS
+    assert max(at_once) <= NUMBER
     live.check()
 
 
