@@ -146,14 +146,17 @@ class Limits:
                 self._parts.transport.bring_forward(link, at)  # the rate was raised
         return len(granted.runs) + len(granted.targets)
 
-    def next_look(self, uid: str) -> datetime | None:
-        """Return when the line in which a run, or a target of it, waits is to be looked at again.
+    def look_of(self, link: str, run: Run) -> datetime | None:
+        """Return when a link of a run is due again to look at the line in which that, or a target of it, waits.
 
-        None where it waits for no rate.
+        None where it waits for no rate, and where another link is to look.
         """
-        if self._parts.hold.is_on:
+        hold, group = self._parts.hold, run.limit_group
+        if hold.is_on or group is None:
             return None
-        return self._parts.database.read(partial(store.next_look, uid=uid, now=self._parts.now()))
+        is_held = split_key(group)[0] in hold.frozen
+        find = partial(store.look_of, link=link, run=run, now=self._parts.now(), is_held=is_held)
+        return self._parts.database.read(find)
 
     def ask(self, uid: str, group: str, *, is_target: bool = False) -> bool:
         """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with

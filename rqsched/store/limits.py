@@ -228,7 +228,8 @@ def grant(
     unclaimed = _unclaimed(connection, locked)
     running = _running(connection, locked)
     starts = _starts(connection, locked, now)
-    given, targets_of_line, looks = list[str](), set[str](), list[Look]()
+    given, targets_of_line = list[str](), set[str]()
+    lines, places = dict[str, dict[str, Waiting]](), Counter[str]()
     for group, bounds in locked.items():
         free = bounds.most_unclaimed(running[group], starts[group])
         most = most_given(free, 0, unclaimed[group], now)
@@ -240,25 +241,28 @@ def grant(
             _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
         )
         kept = len(grants.passed) - taken
-        # The others wait behind those that are claimed just now: also for them somebody is to look again.
-        given_here = grants.given[: max(len(grants.given) - kept, 0)]
-        given += given_here
-        left = [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in given_here]
-        if bounds.rate is not None and left:
-            places = len(unclaimed[group]) - taken + len(given_here)
-            at = _frees_at(connection, group, bounds, running[group], places, now)
-            looks += [] if at is None else [Look(_link_of(connection, min(left, key=by_place)), at)]
+        given += grants.given[: max(len(grants.given) - kept, 0)]
+        lines[group] = {one.uid: one for one in (*line, *([] if asks is None else [asks]))}
+        places[group] = len(unclaimed[group]) - taken
     if waiting is not None and is_target:
         targets_of_line.add(waiting.uid)
     some, rated = _split(given, targets_of_line), [group for group, bounds in locked.items() if bounds.rate is not None]
     got_runs = _give_runs(connection, some[_RUNS], now, rated)
-    got = Granted(got_runs, _give_targets(connection, some[_TARGETS], now, rated), looks)
-    if waiting is not None and waiting.uid not in {*(run.uid for run in got.runs), *(one.uid for one in got.targets)}:
+    got_targets = _give_targets(connection, some[_TARGETS], now, rated)
+    uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
+    looks = list[Look]()
+    for group in rated:  # who did not get a place waits, also where that is because another is claimed just now
+        left = [one for uid, one in lines[group].items() if uid not in uids]
+        taken = places[group] + len(lines[group]) - len(left)
+        at = _frees_at(connection, group, locked[group], running[group], taken, now) if left else None
+        link = None if at is None else _link_of(connection, min(left, key=by_place))
+        looks += [] if at is None or link is None else [Look(link, at)]
+    if waiting is not None and waiting.uid not in uids:
         again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
         again = again.values({"queued_at": None} if is_target else {})
         passed = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
         connection.execute(again.values(passed_at=None, passed_count=passed, delivery=kind.table.c.delivery + 1))
-    return got
+    return Granted(got_runs, got_targets, looks)
 
 
 def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
@@ -304,13 +308,28 @@ def _frees_at(
     return (first or now) + rate.period
 
 
-def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId:
+def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
+    """Return what brings somebody to look at a line (`Look`) by its first; None where the run is gone."""
     found = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.attempt - 1)
     if waiting.is_target:
         found = found.join(targets, targets.c.run_uid == runs.c.uid).where(targets.c.uid == waiting.uid)
     else:
         found = found.where(runs.c.uid == waiting.uid)
-    return RetryLinkId(*connection.execute(found).one())
+    row = connection.execute(found).first()
+    return None if row is None else RetryLinkId(*row)
+
+
+def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
+    """Return when a link of a run is due again to look at its line; None where that is for another one, or for nobody.
+
+    Else each link that ever brought somebody in line would look at each start that leaves the window.
+    """
+    at = next_look(connection, run.uid, now)
+    if at is None or run.limit_group is None:
+        return None
+    first = first_in_line(connection, run.limit_group, 1, now, is_held=is_held)
+    is_its = any(str(_link_of(connection, one)) == link for one in first)
+    return at if is_its else None
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:

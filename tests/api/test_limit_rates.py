@@ -253,6 +253,27 @@ def test_nothing_starts_while_it_is_held_and_the_pass_after_that_gives_places(an
 
 
 @pytest.mark.every_database
+def test_one_link_looks_for_all_who_wait_in_line(any_env: Env) -> None:
+    """Each of those that are retried came by a link of its own: together they would look at each start that leaves."""
+    env = any_env
+    made = make(create(env, rate="9/min", retry=RetryPolicy(1, base=SECOND, jitter=timedelta(0))), 5)
+    env.failing = True
+    env.work()
+    env.failing = False
+    env.scheduler.set_limit("api", rate="5/min")
+    env.advance(SECOND)
+    env.dispatch()
+    env.dispatch()
+    freed = starts(env)[0] + MINUTE
+    assert granted(*made) == [False] * 5
+    assert [*env.armed().values()].count(freed.timestamp()) == 1
+    env.clock.set(freed)
+    env.dispatch()
+    env.work()
+    assert statuses(*made) == ["succeeded"] * 5
+
+
+@pytest.mark.every_database
 def test_start_within_goes_on_counting(any_env: Env) -> None:
     env = any_env
     made = make(create(env, start_within="30s"), 3)

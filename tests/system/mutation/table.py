@@ -1248,6 +1248,13 @@ NOTIFICATIONS = (
         _RATES + "test_first_in_line_that_is_cancelled_lets_the_next_follow_in_time[sqlite]",
     ),
     _edit(
+        "each link that brought somebody in line looks at each start that leaves the window",
+        "store/limits.py",
+        "    return at if is_its else None\n",
+        "    return at\n",
+        _RATES + "test_one_link_looks_for_all_who_wait_in_line[sqlite]",
+    ),
+    _edit(
         "a pass waits for a group that another holds",
         "chain/limits.py",
         "self.grant(groups, skip_locked=True)",
