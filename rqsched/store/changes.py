@@ -26,6 +26,7 @@ from rqsched.spec.moved import REACH
 from rqsched.store import run_hours
 from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
+from rqsched.store.limit_starts import take_back
 from rqsched.store.metadata import DATABASE_ID, is_frozen
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -489,9 +490,15 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     # In order of uid, as they are locked; two Changes of one run keep their order.
     moved = sorted((after for before, after in pairs if before != after), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *names]))
+    take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
     had_ended = [before for before, after in pairs if before.ended_at is not None and before != after]
     if had_ended:
         run_hours.take_out(connection, had_ended)
+
+
+def _is_given_back(before: Run, after: Run) -> bool:
+    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING
+    return is_pending_again and before.attempt == after.attempt
 
 
 def _write_drops(connection: Connection, change: Change) -> None:

@@ -22,7 +22,7 @@ from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetSta
 from rqsched.core.target_decision import TargetEnd
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import POSTGRES, dialect_of
-from rqsched.store.limit_starts import count_starts, not_before_grant
+from rqsched.store.limit_starts import count_starts, not_before_grant, take_back
 from rqsched.store.pages import newest_since, page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import (
@@ -583,15 +583,25 @@ def finish(
 
     Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
     not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
-    One statement on PostgreSQL, unless a place is to be filled.
+    One statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back.
     """
     new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
     if not dialect_of(connection).joins_writes or target.max_parallel is not None:
         is_done = connection.execute(_FINISH, given).rowcount > 0
+        _give_back(connection, target, token, end)
         return _after(connection, target, now, has_place=is_done)
     others_wait = connection.execute(_FINISH_RETURNING, {**given, "run": target.run_uid}).scalar_one_or_none()
+    _give_back(connection, target, token, end)
     return not others_wait, []
+
+
+def _give_back(connection: Connection, target: Target, token: str, end: TargetEnd) -> None:
+    """Remove the start of a target that is blocked now: it has not started, and counts in no rate."""
+    if end.status is TargetStatus.BLOCKED and target.is_rated:
+        is_mine = targets.c.uid == target.uid, targets.c.token == token, targets.c.status == end.status.value
+        begun = connection.execute(sa.select(targets.c.started_at).where(*is_mine)).scalars()
+        take_back(connection, [(target, at) for at in begun])
 
 
 def lose(connection: Connection, target: Target, end: TargetEnd, now: datetime) -> tuple[bool, list[Target]]:

@@ -8,7 +8,8 @@ Targets stand in the same line, and take places, as runs do. A run that waits fo
 
 A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
 where, under that lock, those that are granted and have not started, and then the starts since `now - T`, are fewer than
-N; a claim writes its start in its own transaction (`count_starts`), and no start is without a grant. Proof. Take N + 1
+N; a claim writes its start in its own transaction (`count_starts`), and no start is without a grant (what is given back
+for want of its code has not started, and its start is removed). Proof. Take N + 1
 starts, and of them the one that was granted last, at `now`. By then each of the others was granted: it was counted, as
 unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were counted, so one of
 them had. The last one starts at `now` or later, for a claim writes no instant before its grant (`not_before_grant`):

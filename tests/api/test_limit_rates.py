@@ -12,15 +12,20 @@ from rqsched import RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain import external_runs
+from rqsched.chain.blocking import block_run
 from rqsched.chain.execution import claim_run
+from rqsched.core.ids import TargetJobId, new_uid
+from rqsched.core.model import TargetStatus
+from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import InvalidInputError, InvalidPolicyError, LimitConflictError
+from rqsched.store import fan_out_targets
 from rqsched.store import limits as groups
-from rqsched.store.tables import limit_starts, limits, runs
+from rqsched.store.tables import limit_starts, limits, runs, targets
 from rqsched.testing import ManualClock
-from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, job_id
+from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, job_id, run_job_id
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
-from tests.support.sql import statements
+from tests.support.sql import NO_PATIENCE, statements
 
 GROUP = "default/api"
 MICROSECOND = timedelta(microseconds=1)
@@ -127,6 +132,44 @@ def test_each_attempt_is_a_start(any_env: Env) -> None:
     env.work()
     assert run.refresh().status == "succeeded"
     check_invariants(env.runtime)
+
+
+@pytest.mark.every_database
+def test_run_that_a_worker_without_its_code_gives_back_has_not_started(any_env: Env) -> None:
+    """It would wait for its own start, and fail as blocked before that leaves the window."""
+    env = any_env
+    (run,) = make(create(env, rate="1/day"), 1)
+    claim = env.claim(run)
+    assert len(starts(env)) == 1
+    block_run(env.runtime, claim.run, "no code", patience=NO_PATIENCE)
+    assert starts(env) == []
+    env.advance(MINUTE)
+    env.dispatch()
+    env.work()
+    assert (run.refresh().status, starts(env)) == ("succeeded", [env.clock.now()])
+    check_invariants(env.runtime)
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize("max_parallel", [None, 1])
+def test_target_that_is_given_back_has_not_started(any_env: Env, max_parallel: int | None) -> None:
+    env = any_env
+    env.register("shop", lambda _: None, targets="names")
+    env.register("names", lambda: ["a"])
+    (run,) = make(create(env, workflow="shop", rate="2/day", max_parallel=max_parallel), 1)
+    env.perform(run_job_id(run))
+    token, now = new_uid(env.clock.now()), env.clock.now()
+    find = sa.select(targets.c.uid, targets.c.delivery)
+    job = TargetJobId(*present(env.runtime.database.read(lambda connection: connection.execute(find).first())))
+    claimed = present(env.runtime.database.transact(lambda c: fan_out_targets.claim(c, job, token, now)))
+    assert len(starts(env)) == 2
+    blocked = TargetEnd(TargetStatus.BLOCKED, "no code", now + MINUTE)
+    env.runtime.database.transact(lambda c: fan_out_targets.finish(c, claimed.target, token, blocked, now))
+    assert starts(env) == [now]
+    env.advance(MINUTE)
+    env.recover()
+    env.work()
+    assert (run.refresh().status, len(starts(env))) == ("succeeded", 2)
 
 
 @pytest.mark.every_database

@@ -1255,6 +1255,13 @@ NOTIFICATIONS = (
         _RATES + "test_one_link_looks_for_all_who_wait_in_line[sqlite]",
     ),
     _edit(
+        "a run that is given back keeps its start",
+        "store/changes.py",
+        "    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING\n",
+        "    is_pending_again = False\n",
+        _RATES + "test_run_that_a_worker_without_its_code_gives_back_has_not_started[sqlite]",
+    ),
+    _edit(
         "a pass waits for a group that another holds",
         "chain/limits.py",
         "self.grant(groups, skip_locked=True)",
