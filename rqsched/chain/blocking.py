@@ -43,7 +43,7 @@ def fail_blocked(runtime: Runtime, run: Run) -> bool:
     """Fail a run that was blocked for too long and that no worker takes any more; False when one has."""
 
     def is_still_blocked(current: Run) -> bool:
-        return current.is_blocked and current.blocked_at == run.blocked_at
+        return current.is_blocked and not current.is_in_line and current.blocked_at == run.blocked_at
 
     result = out_of_time(run.blocked_reason, runtime.settings.blocked_timeout)
     return settle_run(runtime, run.uid, result, fence=is_still_blocked, skip_locked=True) is not None

@@ -129,8 +129,8 @@ def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[s
 def blocked(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
-    """Read pending runs that are blocked since `before`."""
-    found = WAITS_FOR_CODE, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
+    """Read pending runs that are blocked since `before`, and for which a worker may come: none can while in line."""
+    found = WAITS_FOR_CODE, HAS_JOB, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
     return _runs(connection, found, after, limit)
 
 

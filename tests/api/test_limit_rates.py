@@ -151,6 +151,24 @@ def test_run_that_a_worker_without_its_code_gives_back_has_not_started(any_env: 
 
 
 @pytest.mark.every_database
+def test_blocked_run_that_waits_for_the_rate_does_not_fail_as_blocked(any_env: Env) -> None:
+    """No worker can come to it meanwhile, so nobody knows whether one has its code by now."""
+    env = any_env
+    made = make(create(env, rate="2/2h"), 3)
+    env.execute(made[0])
+    block_run(env.runtime, env.claim(made[1]).run, "no code", patience=NO_PATIENCE)
+    env.execute(made[2])
+    env.advance(HOUR + MINUTE)
+    env.dispatch()
+    env.recover()
+    assert statuses(*made) == ["succeeded", "pending", "succeeded"]
+    env.advance(HOUR - MINUTE)
+    env.dispatch()
+    env.work()
+    assert statuses(*made) == ["succeeded"] * 3
+
+
+@pytest.mark.every_database
 @pytest.mark.parametrize("max_parallel", [None, 1])
 def test_target_that_is_given_back_has_not_started(any_env: Env, max_parallel: int | None) -> None:
     env = any_env
