@@ -494,11 +494,12 @@ def wants(connection: Connection, group: str, now: datetime) -> int | None:
     row = connection.execute(_STATE, {"group": group}).first()
     if row is None:
         return None
-    most, rate = _bounds(*row[:3])
+    bounds = _bounds(*row[:3])
     taken, unclaimed = row[3:]
-    if most is None and rate is not None:  # beside a number, the grant finds the rate, and when to look again
-        given = {"group": group, "since": now - rate.period}
-        most, taken = rate.number, connection.execute(_COUNT_STARTS, given).scalar_one()
+    most = bounds.number
+    if most is None and bounds.rate is not None:  # beside a number, the grant finds the rate, and when to look again
+        given = {"group": group, "since": now - bounds.rate.period}
+        most, taken = bounds.most_unclaimed(0, connection.execute(_COUNT_STARTS, given).scalar_one()), 0
     return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
 

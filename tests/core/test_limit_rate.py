@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqsched.core.limit import MAX_STARTS, Bounds, Rate, Waiting, decide_grants
+from rqsched.core.limit import MAX_NUMBER, MAX_STARTS, Bounds, Rate, Waiting, decide_grants
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -77,4 +77,6 @@ def test_bounds_are_the_narrower_of_number_and_rate() -> None:
     both = Bounds(5, Rate(3, 60))
     assert [both.most_unclaimed(*one) for one in ((0, 0), (4, 0), (0, 2), (6, 5))] == [3, 1, 1, -2]
     assert Bounds(5).most_unclaimed(1, 9) == 4
+    wide = Bounds(rate=Rate(MAX_STARTS, 86_400))
+    assert [wide.most_unclaimed(0, one) for one in (0, MAX_STARTS - 1)] == [MAX_NUMBER, 1]
     assert str(both) == "5 may run at once and 3 may start in any minute"

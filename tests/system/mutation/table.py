@@ -1185,8 +1185,8 @@ NOTIFICATIONS = (
     _edit(
         "a rate does not count what has started",
         "core/limit.py",
-        "self.rate.number - starts]",
-        "self.rate.number]",
+        "min(self.rate.number - starts, MAX_NUMBER)",
+        "min(self.rate.number, MAX_NUMBER)",
         "tests/core/test_limit_rate.py::test_no_window_holds_more_starts_than_the_rate_says",
     ),
     _edit(
