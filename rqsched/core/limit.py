@@ -150,8 +150,8 @@ class Bounds(NamedTuple):
     def most_unclaimed(self, running: int, starts: int) -> int:
         """Return how many runs may have a place and not run yet; `starts` are those of the last window.
 
-        What does not run yet may begin at any moment, so it counts in both. Of a rate alone these are `MAX_NUMBER`, too:
-        each grant reads them, and holds in memory those to which it gives a place.
+        What does not run yet may begin at any moment, so it counts in both. Of a rate alone these are at most
+        `MAX_NUMBER`, too: each grant reads them, and holds in memory those to which it gives a place.
         """
         by_number = [] if self.number is None else [self.number - running]
         by_rate = [] if self.rate is None else [min(self.rate.number - starts, MAX_NUMBER)]
