@@ -33,6 +33,27 @@ STARTS: dict[str, Callable[[LiveEnv], Process]] = {
 STATUSES = sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)
 
 
+def trigger_runs(live: LiveEnv, *, retries: int, **bounds: Any) -> None:
+    """Trigger RUNS runs of one group, of three schedules in turn."""
+    retry = RetryPolicy(retries, base=timedelta(seconds=1))
+    schedules = [
+        live.note_every(name, HOUR, limit="shop", overlap="allow_all", retry=retry, **bounds) for name in "abc"
+    ]
+    for at in range(RUNS):
+        schedules[at % 3].trigger()
+
+
+def kill_and_empty(live: LiveEnv, kind: str, ended: Callable[[], int]) -> None:
+    """Kill the workers and empty Redis after the first runs, and wait for the last one with new workers."""
+    first = STARTS[kind](live)
+    wait_until(lambda: ended() >= 2, timeout=120, what="the first runs")
+    first.kill_tree()
+    live.redis.flushall()
+    STARTS[kind](live)
+    live.scheduler.recover()
+    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+
+
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", STARTS)
@@ -40,11 +61,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
     any_live: LiveEnv, kind: str
 ) -> None:
     live = any_live
-    retry = RetryPolicy(5, base=timedelta(seconds=1))
-    shared = {"limit": "shop", "limit_running": NUMBER, "overlap": "allow_all", "retry": retry}
-    schedules = [live.note_every(name, HOUR, **shared) for name in "abc"]
-    for at in range(RUNS):
-        schedules[at % 3].trigger()
+    trigger_runs(live, retries=5, limit_running=NUMBER)
     seen: list[int] = []
 
     def ended() -> int:
@@ -54,13 +71,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
         seen.append(counts.get("running", 0))
         return counts.get("succeeded", 0)
 
-    first = STARTS[kind](live)
-    wait_until(lambda: ended() >= 2, timeout=120, what="the first runs")
-    first.kill_tree()
-    live.redis.flushall()
-    STARTS[kind](live)
-    live.scheduler.recover()
-    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+    kill_and_empty(live, kind, ended)
 
     assert max(seen) <= NUMBER
     live.check()
@@ -75,11 +86,7 @@ def test_postgresql_is_killed_and_never_more_run_than_the_number(
 ) -> None:
     live = make_live(own_postgres_url)
     live.environment |= {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "2"}
-    retry = RetryPolicy(20, base=timedelta(seconds=1))
-    shared = {"limit": "shop", "limit_running": NUMBER, "overlap": "allow_all", "retry": retry}
-    schedules = [live.note_every(name, HOUR, **shared) for name in "abc"]
-    for at in range(RUNS):
-        schedules[at % 3].trigger()
+    trigger_runs(live, retries=20, limit_running=NUMBER)
     database = live.scheduler.runtime.database
 
     def ended() -> int:
@@ -170,11 +177,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_start_in_a_windo
     any_live: LiveEnv, kind: str
 ) -> None:
     live = any_live
-    retry = RetryPolicy(5, base=timedelta(seconds=1))
-    shared = {"limit": "shop", "limit_rate": "3/5s", "overlap": "allow_all", "retry": retry}
-    schedules = [live.note_every(name, HOUR, **shared) for name in "abc"]
-    for at in range(RUNS):
-        schedules[at % 3].trigger()
+    trigger_runs(live, retries=5, limit_rate="3/5s")
     seen: set[datetime] = set()
 
     def ended() -> int:
@@ -184,13 +187,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_start_in_a_windo
 
         return live.scheduler.runtime.database.read(read).get("succeeded", 0)
 
-    first = STARTS[kind](live)
-    wait_until(lambda: ended() >= 2, timeout=120, what="the first runs")
-    first.kill_tree()
-    live.redis.flushall()
-    STARTS[kind](live)
-    live.scheduler.recover()
-    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+    kill_and_empty(live, kind, ended)
 
     started = sorted(seen)
     assert len(started) >= RUNS
