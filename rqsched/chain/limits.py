@@ -171,9 +171,12 @@ class Limits:
             return granted, store.has_place(connection, uid, is_target=is_target)
 
         granted, has_place = self._parts.database.transact(work)
-        others = [run for run in granted.runs if run.uid != uid], [one for one in granted.targets if one.uid != uid]
+        others = granted._replace(
+            runs=[one for one in granted.runs if one.uid != uid],
+            targets=[one for one in granted.targets if one.uid != uid],
+        )
         with suppress(RedisError):  # reconcile delivers them
-            self._deliver(_Granted(others[0], granted.names, others[1], granted.looks))
+            self._deliver(others)
         return has_place
 
     def change(self, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext) -> LimitDescription:
@@ -216,14 +219,11 @@ class Limits:
             yield len(groups), self.grant(groups, skip_locked=True)
             if after is None:
                 break
-        empty = [""]
-        while empty:
-            empty = self._parts.database.read(partial(store.empty, after=empty[-1], limit=_AT_ONCE))
-            if empty:
-                self._parts.database.transact(partial(store.remove_empty, groups=empty, now=self._parts.now()))
-                yield len(empty), 0
-            if len(empty) < _AT_ONCE:
-                break
+        last = ""
+        while empty := self._parts.database.read(partial(store.empty, after=last, limit=_AT_ONCE)):
+            self._parts.database.transact(partial(store.remove_empty, groups=empty, now=self._parts.now()))
+            yield len(empty), 0
+            last = empty[-1]
 
     def _make_lost(self, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
         for group, policies in lost:
@@ -288,9 +288,7 @@ def told_of_targets(connection: Connection, run: Run, now: datetime) -> str | No
     if not count or not found:
         return None
     (group,) = found
-    taken = told_of_use(group)
-    at = store.next_look(connection, run.uid, now)
-    taken += [] if at is None else [_told_of_look(at)]
+    taken = _told_of_group(connection, group, run, now)
     waiting = f"{count} of its targets wait{'s' if count == 1 else ''} for a place"
     return f"{waiting} of limit {group.name}: {', '.join(taken)}"
 
@@ -307,17 +305,19 @@ def told_of_line(connection: Connection, run: Run, now: datetime) -> str | None:
         queue = "the default queue" if run.queue is None else f"queue {run.queue}"
         return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
     (group,) = found
-    taken = told_of_use(group)
-    at = store.next_look(connection, run.uid, now)
-    taken += [] if at is None else [_told_of_look(at)]
+    taken = _told_of_group(connection, group, run, now)
     place = store.with_places(connection, [run])[0].place_in_line or 0
     is_far = place > store.MOST_AHEAD
     where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
     return f"in line of limit {name}: {', '.join([*taken, where])}"
 
 
-def _told_of_look(at: datetime) -> str:
-    return f"the next place at {iso_utc((at + timedelta(microseconds=999_999)).replace(microsecond=0))}"
+def _told_of_group(connection: Connection, group: LimitDescription, run: Run, now: datetime) -> list[str]:
+    """Say how much of its bounds a group uses, and when its rate has the next place for who waits with this run."""
+    told = told_of_use(group)
+    if (at := store.next_look(connection, run.uid, now)) is not None:
+        told.append(f"the next place at {iso_utc((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
+    return told
 
 
 def told_of_use(group: LimitDescription) -> list[str]:

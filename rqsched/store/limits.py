@@ -8,14 +8,17 @@ Targets stand in the same line, and take places, as runs do. A run that waits fo
 
 A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
 where, under that lock, those that are granted and have not started, and then the starts since `now - T`, are fewer than
-N; a claim writes its start in its own transaction (`count_starts`), and no start is without a grant (what is given back
-for want of its code has not started, and its start is removed). Proof. Take N + 1
-starts, and of them the one that was granted last, at `now`. By then each of the others was granted: it was counted, as
-unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were counted, so one of
-them had. The last one starts at `now` or later, for a claim writes no instant before its grant (`not_before_grant`):
-these two are T or more apart, and no window holds both. This is about instants as they are recorded, and so needs no
-clock to be right; what the rows of starts need is that no process grants with a clock that is further behind another's
-than `_KEPT_LONGER`, for a grant removes what is older than that beyond T.
+N. A claim writes its start in its own transaction (`count_starts`), and no start is without a grant. What is given back
+for want of its code has not started, and its start is removed.
+
+Proof. Take N + 1 starts, and of them the one that was granted last, at `now`. By then each of the others was granted:
+it was counted, as unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were
+counted, so one of them had. The last one starts at `now` or later, for a claim writes no instant before its grant
+(`not_before_grant`): these two are T or more apart, and no window holds both.
+
+This is about instants as they are recorded, and so needs no clock to be right. The rows of starts need that no process
+grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes those that left their window
+longer ago than that.
 """
 
 from __future__ import annotations
@@ -148,7 +151,7 @@ def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = F
     `skip_locked` leaves out those that another transaction holds.
     """
     locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)
-    return {group: _bounds(*row) for group, *row in connection.execute(locked)}
+    return _read(connection, locked)
 
 
 def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
@@ -156,13 +159,12 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
 
     Grants go on beside it: a caller's transaction may be a long one.
     """
-    kept = _find(connection, groups).with_for_update(read=True, key_share=True)
-    return {group: _bounds(*row) for group, *row in connection.execute(kept)}
+    return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
 
 
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     """Read the bounds of those groups that there are."""
-    return {group: _bounds(*row) for group, *row in connection.execute(_find(connection, groups))}
+    return _read(connection, _find(connection, groups))
 
 
 _BOUNDS = (limits.c.number, limits.c.rate_number, limits.c.rate_seconds)
@@ -182,6 +184,10 @@ def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[Any]:
     found = sa.select(limits.c.limit_group, *_BOUNDS)
     found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))
     return found.order_by(limits.c.limit_group)
+
+
+def _read(connection: Connection, found: sa.Select[Any]) -> dict[str, Bounds]:
+    return {group: _bounds(*row) for group, *row in connection.execute(found)}
 
 
 def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> None:
@@ -255,7 +261,8 @@ def grant(
     for group in rated:  # who did not get a place waits, also where that is because another is claimed just now
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
-        at = _frees_at(connection, group, locked[group], running[group], taken, now) if left else None
+        use = running[group], taken, starts[group]
+        at = _frees_at(connection, group, locked[group], use, now) if left else None
         link = None if at is None else _link_of(connection, min(left, key=by_place))
         looks += [] if at is None or link is None else [Look(link, at)]
     if waiting is not None and waiting.uid not in uids:
@@ -271,10 +278,14 @@ def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime)
     found = Counter[str]()
     for group, (_, rate) in groups.items():
         if rate is not None:
-            since = now - rate.period
-            connection.execute(_FORGET, {"group": group, "since": since - _KEPT_LONGER})
-            found[group] = connection.execute(_COUNT_STARTS, {"group": group, "since": since}).scalar_one()
+            connection.execute(_FORGET, {"group": group, "since": now - rate.period - _KEPT_LONGER})
+            found[group] = _started(connection, group, rate, now)
     return found
+
+
+def _started(connection: Connection, group: str, rate: Rate, now: datetime) -> int:
+    """Count the starts in the last window of a group."""
+    return int(connection.execute(_COUNT_STARTS, {"group": group, "since": now - rate.period}).scalar_one())
 
 
 _STARTED = limit_starts.c.started_at
@@ -292,20 +303,21 @@ _START_IN_THE_WAY = (
 
 
 def _frees_at(
-    connection: Connection, group: str, bounds: Bounds, running: int, unclaimed: int, now: datetime
+    connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
     """Return when a group's rate, and nothing else, lets the next one begin; None where something else is in the way.
 
-    What has a place and did not start leaves the window no earlier than a whole one from now.
+    `use` is how many run, have a place and did not start, and started in the last window. What did not start leaves the
+    window no earlier than a whole one from now.
     """
-    rate = bounds.rate
+    rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
         return None
-    given = {"group": group, "since": now - rate.period}
-    later = connection.execute(_COUNT_STARTS, given).scalar_one() + unclaimed - rate.number
+    later = starts + unclaimed - rate.number
     if later < 0:
         return None
-    first = connection.execute(_START_IN_THE_WAY, {**given, "later": later}).scalar()
+    given = {"group": group, "since": now - rate.period, "later": later}
+    first = connection.execute(_START_IN_THE_WAY, given).scalar()
     return (first or now) + rate.period
 
 
@@ -345,9 +357,11 @@ def next_look(connection: Connection, uid: str, now: datetime) -> datetime | Non
     found = found.where(runs.c.uid == uid, IS_IN_LINE | has_targets, limits.c.rate_number.is_not(None))
     if (row := connection.execute(found).first()) is None:
         return None
-    group, *bounds = row
+    group, bounds = row[0], _bounds(*row[1:])
     unclaimed = len(_unclaimed(connection, [group])[group])
-    return _frees_at(connection, group, _bounds(*bounds), _running(connection, [group])[group], unclaimed, now)
+    running = _running(connection, [group])[group]
+    starts = 0 if bounds.rate is None else _started(connection, group, bounds.rate, now)
+    return _frees_at(connection, group, bounds, (running, unclaimed, starts), now)
 
 
 def _split(uids: Iterable[str], of_targets: Collection[str]) -> dict[_Kind, list[str]]:
@@ -498,8 +512,7 @@ def wants(connection: Connection, group: str, now: datetime) -> int | None:
     taken, unclaimed = row[3:]
     most = bounds.number
     if most is None and bounds.rate is not None:  # beside a number, the grant finds the rate, and when to look again
-        given = {"group": group, "since": now - bounds.rate.period}
-        most, taken = bounds.most_unclaimed(0, connection.execute(_COUNT_STARTS, given).scalar_one()), 0
+        most, taken = bounds.most_unclaimed(0, _started(connection, group, bounds.rate, now)), 0
     return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
 
@@ -548,7 +561,7 @@ def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -
     One that is made again with its rate goes on with what has started.
     """
     free = _find(connection, groups).with_for_update(skip_locked=True)
-    locked = {group: _bounds(*row) for group, *row in connection.execute(free)}
+    locked = _read(connection, free)
     for group, (_, rate) in locked.items():
         kept = timedelta(0) if rate is None else rate.period + _KEPT_LONGER
         connection.execute(_FORGET, {"group": group, "since": now - kept})
@@ -596,11 +609,7 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
     running = _by_group(connection, _count(dialect, _IS_RUNNING), groups)
     starting = _by_group(connection, _count(dialect, _IS_UNCLAIMED), groups)
     rates = {row.limit_group: _bounds(row.number, row.rate_number, row.rate_seconds).rate for row in rows}
-    started = {
-        group: connection.execute(_COUNT_STARTS, {"group": group, "since": now - rate.period}).scalar_one()
-        for group, rate in rates.items()
-        if rate is not None
-    }
+    started = {group: _started(connection, group, rate, now) for group, rate in rates.items() if rate is not None}
     waiting, since = Counter[str](), dict[str, datetime]()
     for group, count, first in connection.execute(_waiting(dialect), {"among": groups}):
         waiting[group] += count

@@ -113,6 +113,19 @@ def _count(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
 
 
+def _place_columns() -> list[sa.Column[Any]]:
+    """Return the columns of what needs a place of its group, a run or a target."""
+    return [
+        sa.Column("limit_group", sa.String(511)),
+        sa.Column("limit_at", Instant),
+        # Written by grants, which lock the group's row and then that of the run or target, no schedule.
+        sa.Column("granted_at", Instant),
+        sa.Column("passed_at", Instant),
+        sa.Column("passed_count", sa.Integer),
+        sa.Column("is_rated", sa.Boolean, nullable=False, server_default=sa.false()),
+    ]
+
+
 def constant(word: StrEnum) -> sa.ColumnClause[str]:
     """Return a word as a literal of the SQL text: a plan made without values can still use a partial index."""
     return sa.literal_column(f"'{word.value}'", sa.String)
@@ -332,13 +345,7 @@ runs = sa.Table(
     sa.Column("traceparent", Traceparent),
     sa.Column("start_by", Instant),
     sa.Column("expired_at", Instant),
-    sa.Column("limit_group", sa.String(511)),
-    sa.Column("limit_at", Instant),
-    # Written by grants, which lock the group's row and then that of the run, no schedule.
-    sa.Column("granted_at", Instant),
-    sa.Column("passed_at", Instant),
-    sa.Column("passed_count", sa.Integer),
-    sa.Column("is_rated", sa.Boolean, nullable=False, server_default=sa.false()),
+    *_place_columns(),
     # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),
@@ -535,13 +542,8 @@ targets = sa.Table(
     sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
     sa.Column("blocked_at", Instant),
     sa.Column("max_parallel", sa.Integer),
-    # As those of a run: a target needs a place of its run's group. One in line is pending and has no `queued_at`.
-    sa.Column("limit_group", sa.String(511)),
-    sa.Column("limit_at", Instant),
-    sa.Column("granted_at", Instant),
-    sa.Column("passed_at", Instant),
-    sa.Column("passed_count", sa.Integer),
-    sa.Column("is_rated", sa.Boolean, nullable=False, server_default=sa.false()),
+    # A target needs a place of its run's group. One in line is pending and has no `queued_at`.
+    *_place_columns(),
     sa.UniqueConstraint("run_uid", "target_id"),
     _is_one_of("status", TargetStatus),
 )
