@@ -225,11 +225,18 @@ class Client:
         return pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
 
     def set_limit(
-        self, name: str, number: int | None = None, *, rate: str | None = None, unset: Sequence[str] = ()
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        rate: str | None = None,
+        unset: Sequence[str] = (),
+        reason: str | None = None,
     ) -> LimitDescription:
         """Change how many runs of a group may run at once, or start in a time; see `Scheduler.set_limit`."""
         off = [unset] if isinstance(unset, str) else [*unset]
-        body, read = {"name": name, "number": number, "rate": rate, "unset": off}, responses.one(LimitDescription)
+        body = given({"name": name, "number": number, "rate": rate, "unset": off or None, "reason": reason})
+        read = responses.one(LimitDescription)
         return self.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
 
     def freeze(self, reason: str | None = None) -> Hold:

@@ -68,7 +68,10 @@ class LimitDescription:
     waiting_since: datetime | None
     """Since when the first of them is in line; None when nobody waits."""
     changes: list[Any] = field(default_factory=list)
-    """The newest 20 changes of the number, the newest first: `at`, `by`, `reason`, `was` and `number`."""
+    """The newest 20 changes of its number and rate, the newest first.
+
+    Each has `at`, `by`, `reason`, `was` and `number`, and where the rate changed `was_rate` and `rate`.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return the group as JSON-native values."""

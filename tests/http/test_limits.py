@@ -61,16 +61,20 @@ def test_group_remembers_who_changed_its_number_and_what_it_was(make_web: MakeWe
     for number in (2, 2):
         web("PUT", LIMITS, {"name": "shop:eu/1", "number": number})
     pages.do("/limits", name="shop:eu/1", number="5", reason="the sale")
+    web("PUT", LIMITS, {"name": "shop:eu/1", "rate": "9/min", "reason": "their API"})
+    client_of(web).set_limit("shop:eu/1", rate="8/min", reason="slower")
     scheduler.set_limit("shop:eu/1", 1)
 
     told = web.get(LIMITS).json()["items"][0]["changes"]
     assert [(one["was"], one["number"], one["reason"]) for one in told] == [
         (5, 1, None),
+        (5, 5, "slower"),
+        (5, 5, "their API"),
         (2, 5, "the sale"),
         (1, 2, None),
     ]
-    assert told[0]["by"] is None
-    assert all(one["by"] for one in told[1:])
+    assert [(one["was_rate"], one["rate"]) for one in told[1:3]] == [("9/min", "8/min"), (None, "9/min")]
+    assert [one["by"] is None for one in told] == [True, False, False, False, False]
     assert told[0]["at"] == "2026-01-15T13:00:03Z"
     assert client_of(web).limits().items[0].changes == told
     assert "set by a program, it was 5" in pages.get("/system")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -60,7 +61,7 @@ def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Respon
 @router.put("/limits/", response_model=LimitResponse, tags=["limits"])
 def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
     """Change how many runs of a group may run at once, or start in a time; what runs goes on. Idempotent."""
-    where, asked = call.namespace, call.context
+    where, asked = call.namespace, replace(call.context, reason=body.reason)
     found = call.scheduler.set_limit(
         body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
     )

@@ -440,6 +440,7 @@ class LimitRequest(RequestBody):
     unset: list[Literal["number", "rate"]] = Field(
         default_factory=list, max_length=2, description="Which of both it shall not have any more."
     )
+    reason: Note | None = Field(default=None, description="Why, for the changes of the group.")
 
 
 class HoldRequest(RequestBody):
