@@ -17,7 +17,7 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
-from rqsched.core.occurrences import COUNT_CAP, Missed, Upstream, record_missed
+from rqsched.core.occurrences import COUNT_CAP, Missed, Upstream, missed_end, record_missed
 from rqsched.core.overlap import StartRequest, apply_overlap, refuse
 from rqsched.core.policy import KEEPS_ALL, CatchUp, MissedPolicy
 from rqsched.errors import UpstreamError
@@ -162,22 +162,28 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
     """Remember the newest end of a pause, which a resume may follow; those before it are missed for good."""
     schedule = builder.schedule
     if ends:
-        at = schedule.paused_next_run_at
-        known = [] if schedule.missed_run_uid is None or at is None else [(at, Upstream(schedule.missed_run_uid))]
+        known = missed_end(schedule)
         # What is known may be the newest: of two ends at once the older may be followed last.
-        *passed, (ended_at, newest) = sorted([*known, *((end.ended_at, end.upstream) for end in ends)])
+        all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
+        *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
         if passed:
             _miss(builder, passed, MISSED_WHILE_PAUSED)
         builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=ended_at)
     return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
 
 
-def settle_missed(builder: ChangeBuilder, run_uid: str, ended_at: datetime, mode: CatchUp) -> None:
+def settle_missed(builder: ChangeBuilder, end: tuple[datetime, Upstream], mode: CatchUp) -> None:
     """Owe the newest end of a pause that is over again if `mode` catches it up, else record that it was missed."""
     if mode is CatchUp.ONCE:
-        builder.owed_again = (run_uid, ended_at)
+        ended_at, upstream = end
+        builder.owed_again = (upstream.run_uid, ended_at)
     else:
-        _miss(builder, [(ended_at, Upstream(run_uid))], mode.value)
+        _miss(builder, [end], mode.value)
+
+
+def _in_order(end: tuple[datetime, Upstream]) -> tuple[datetime, str]:
+    ended_at, upstream = end
+    return ended_at, upstream.run_uid
 
 
 def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolicy) -> Sequence[UpstreamEnd]:
@@ -196,7 +202,7 @@ def _miss(
     builder: ChangeBuilder, ends: Sequence[tuple[datetime, Upstream]], policy: str, fired: Iterable[UpstreamEnd] = ()
 ) -> None:
     """Record ends that start nothing, each with its run."""
-    (first, _), (last, newest) = min(ends), max(ends)
+    (first, _), (last, newest) = min(ends, key=_in_order), max(ends, key=_in_order)
     missed = Missed(min(len(ends), COUNT_CAP), len(ends) > COUNT_CAP, first, last)
     record_missed(builder, missed, fired=[end.ended_at for end in fired], policy=policy, upstream=newest)
 

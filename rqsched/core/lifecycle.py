@@ -42,6 +42,7 @@ from rqsched.core.occurrences import (
     due_within,
     leave_out,
     miss_passed,
+    missed_end,
     next_occurrence,
     occurrence_at,
     planned_from,
@@ -523,8 +524,8 @@ def decide_resume(
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
     _activate(builder, note, at)
     mode = catch_up or schedule.policies.catch_up
-    if schedule.missed_run_uid is not None and schedule.paused_next_run_at is not None:
-        settle_missed(builder, schedule.missed_run_uid, schedule.paused_next_run_at, mode)
+    if (end := missed_end(schedule)) is not None:
+        settle_missed(builder, end, mode)
     if mode is CatchUp.FROM_NOW:
         spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))

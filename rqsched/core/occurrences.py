@@ -122,6 +122,17 @@ class Upstream(NamedTuple):
     """The id of its schedule; None where that is not known any more."""
 
 
+def missed_end(schedule: Schedule) -> tuple[datetime, Upstream] | None:
+    """Return the newest end that a paused schedule has missed, and when it was; None for none.
+
+    A timing that was changed since may name another schedule.
+    """
+    uid, at = schedule.missed_run_uid, schedule.paused_next_run_at
+    if uid is None or at is None:
+        return None
+    return at, Upstream(uid, schedule.upstream_id if at > schedule.timing_changed_at else None)
+
+
 class DueOccurrences(NamedTuple):
     """The passed occurrences of one schedule, classified."""
 

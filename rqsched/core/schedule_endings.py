@@ -8,7 +8,7 @@ from __future__ import annotations
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Run, ScheduleStatus
-from rqsched.core.occurrences import Missed, Upstream, record_missed, write_off
+from rqsched.core.occurrences import Missed, missed_end, record_missed, write_off
 
 EXHAUSTED = "max_runs_exhausted"
 """The reason of a schedule whose `max_runs` are used up."""
@@ -90,8 +90,8 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
 
 
 def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
-    uid, at = builder.schedule.missed_run_uid, builder.schedule.paused_next_run_at
-    if uid is not None and at is not None:
-        record_missed(builder, Missed(1, False, at, at), fired=(), policy=status.value, upstream=Upstream(uid))
+    if (end := missed_end(builder.schedule)) is not None:
+        at, upstream = end
+        record_missed(builder, Missed(1, False, at, at), fired=(), policy=status.value, upstream=upstream)
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
     builder.set(resume_at=None, resume_catch_up=None, skips=None, missed_run_uid=None)

@@ -49,6 +49,7 @@ from rqsched.store.rows import (
     to_schedule,
     to_schedules,
     update_rows,
+    with_upstreams,
 )
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -217,8 +218,8 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
     if schedule.buffer_depth and not schedule.lets_waiting_start:
         kinds.append((runs.c.kind != RunKind.BACKFILL.value) & (runs.c.asked_attempt == runs.c.attempt))
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
-    found = [to_run(row) for statement in first for row in connection.execute(statement)]
-    return list({run.uid: run for run in found}.values())
+    found = {row.uid: to_run(row) for statement in first for row in connection.execute(statement)}
+    return with_upstreams(connection, [*found.values()])  # the event of one that starts names what it comes after
 
 
 def open_runs_for_start(

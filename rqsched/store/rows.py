@@ -20,10 +20,21 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus, dumps
+from rqsched.core.model import (
+    DEFINITION,
+    Change,
+    Definition,
+    Run,
+    RunKind,
+    RunStatus,
+    Schedule,
+    ScheduleStatus,
+    changed,
+    dumps,
+)
 from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, dialect_of
-from rqsched.store.tables import runs, schedules
+from rqsched.store.tables import runs, schedules, upstream_ends
 
 Row = Mapping[str, Any]
 """Column names and values."""
@@ -100,6 +111,20 @@ def to_run(row: Sequence[Any]) -> Run:
     # One that comes after another schedule's is stored as a word that an older release knows.
     values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT] if values[_RUN_UPSTREAM_AT] is None else _AFTER)
     return _made(Run, zip(_RUN, values, strict=True))
+
+
+def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs, those of kind `after` with the id of the schedule before; asks nothing where none is.
+
+    Where the run before was pruned, its schedule's id is not known any more.
+    """
+    uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
+    if not uids:
+        return found
+    is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
+    rows = connection.execute(sa.select(upstream_ends.c.run_uid, upstream_ends.c.upstream_id).where(is_one))
+    ids = {row.run_uid: row.upstream_id for row in rows}
+    return [changed(run, upstream_schedule_id=ids.get(run.upstream_run_uid)) for run in found]
 
 
 def to_run_and_schedule(connection: Connection, row: Sequence[Any]) -> tuple[Run, Schedule]:

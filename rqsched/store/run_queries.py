@@ -29,6 +29,7 @@ from rqsched.store.rows import (
     to_run_and_schedule,
     to_runs_and_schedules,
     to_schedules_with_last,
+    with_upstreams,
 )
 from rqsched.store.tables import (
     HAS_FAILED,
@@ -50,7 +51,6 @@ from rqsched.store.tables import (
     schedules,
     targets,
 )
-from rqsched.store.upstream_ends import with_upstreams
 
 
 def list_runs(

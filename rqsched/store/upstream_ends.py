@@ -186,20 +186,6 @@ def after(connection: Connection, run: Run) -> list[Linked]:
     return [Linked(*row) for row in connection.execute(found.order_by(schedules.c.schedule_id))]
 
 
-def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, those of kind `after` with the id of the schedule before; asks nothing where none is.
-
-    Where the run before was pruned, its schedule's id is not known any more.
-    """
-    uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
-    if not uids:
-        return found
-    is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
-    rows = connection.execute(sa.select(upstream_ends.c.run_uid, upstream_ends.c.upstream_id).where(is_one))
-    ids = {row.run_uid: row.upstream_id for row in rows}
-    return [changed(run, upstream_schedule_id=ids.get(run.upstream_run_uid)) for run in found]
-
-
 def downstream_of(connection: Connection, schedule: Schedule, limit: int) -> list[str]:
     """Read the ids of the schedules that come after one."""
     mine = schedules.c.namespace == schedule.namespace, schedules.c.upstream_id == schedule.schedule_id, COMES_AFTER

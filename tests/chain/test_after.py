@@ -331,6 +331,51 @@ def missed_by_a_pause(env: Env, **options: Any) -> ScheduleHandle:
     return report
 
 
+def named_upstreams(schedule: ScheduleHandle, event_type: str) -> list[tuple[str, str]]:
+    """The run and the schedule that each event of a type names as those before."""
+    told = [event.payload for event in events(schedule, event_type)]
+    return [(one["upstream_run_id"], one["upstream_schedule_id"]) for one in told]
+
+
+@pytest.mark.parametrize("ending", ["next", "from_now", "delete"])
+def test_each_run_that_a_pause_missed_is_told_with_the_schedule_before(env: Env, ending: Any) -> None:
+    nightly, report = pair(env)
+    report.pause()
+    upstream = [env.run_next(nightly).uid for _ in range(2)]
+    report.delete() if ending == "delete" else report.resume(catch_up=ending)
+    assert named_upstreams(report, "ScheduleMissed") == [(uid, "nightly") for uid in upstream]
+
+
+def test_what_a_pause_missed_after_another_schedule_than_now_names_none(env: Env) -> None:
+    nightly, report = pair(env)
+    env.create("weekly")
+    report.pause()
+    upstream = env.run_next(nightly)
+    report.update(spec=After("weekly"))
+    report.resume(catch_up="next")
+    told = last(report, "Missed")
+    assert (told["upstream_run_id"], told.get("upstream_schedule_id")) == (upstream.uid, None)
+
+
+@pytest.mark.every_database
+def test_a_run_that_waited_names_the_schedule_before_when_it_starts(any_env: Env) -> None:
+    env = any_env
+    nightly, report = pair(env, overlap="buffer_all")
+    blocking = present(report.trigger().run)
+    upstream = list[str]()
+    for _ in range(2):
+        env.execute(run := env.fire_next(nightly))
+        upstream.append(run.uid)
+    env.create("weekly")
+    report.update(spec=After("weekly"))
+    env.execute(blocking)
+    env.work()
+    assert named_upstreams(report, "ScheduleBuffered") == [(uid, "nightly") for uid in upstream]
+    started = [event for event in events(report, "ScheduleTriggered") if "upstream_run_id" in event.payload]
+    assert [one.payload["upstream_run_id"] for one in started] == upstream
+    assert [one.payload["upstream_schedule_id"] for one in started] == ["nightly"] * 2
+
+
 @pytest.mark.every_database
 def test_a_resume_that_catches_up_starts_nothing_in_another_environment(any_env: Env) -> None:
     report = missed_by_a_pause(any_env, environments=["production"])
