@@ -41,6 +41,23 @@ SCANS: dict[str, tuple[Ask, str]] = {
         "ix_rqsched_runs_unfinished",
     ),
     "places that no worker came to claim": (lambda c: limits.passed_over(c, "default"), "ix_rqsched_runs_limit"),
+    "runs that take places of a group": (lambda c: limits.wants(c, "default/shop", NOW), "ix_rqsched_runs_limit"),
+    "targets that take places of a group": (
+        lambda c: limits.wants(c, "default/shop", NOW),
+        "ix_rqsched_targets_limit",
+    ),
+    "targets of groups that are listed": (
+        lambda c: limits.describe(c, ["default/shop"], NOW),
+        "ix_rqsched_targets_limit",
+    ),
+    "the first runs in line": (
+        lambda c: limits.first_in_line(c, "default/shop", 5, NOW),
+        "ix_rqsched_runs_line",
+    ),
+    "the first targets in line": (
+        lambda c: limits.first_in_line(c, "default/shop", 5, NOW),
+        "ix_rqsched_targets_line",
+    ),
 }
 
 HISTORY = (
