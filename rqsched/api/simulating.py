@@ -31,7 +31,7 @@ from rqsched.api.load import (
 from rqsched.api.side_by_side import in_turn, side_by_side
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
-from rqsched.core.limit import split_key
+from rqsched.core.limit import Bounds, split_key
 from rqsched.core.model import Schedule, ScheduleStatus, changed
 from rqsched.core.occurrences import TICK
 from rqsched.core.results import Load, Peak, QueueLoad
@@ -175,7 +175,7 @@ class _Part(NamedTuple):
     end: datetime
     seed: int
     workers: Mapping[str, int]
-    limits: Mapping[str, int]
+    limits: Mapping[str, Bounds]
     env: str
 
 
@@ -355,9 +355,7 @@ class _Simulating:
                 for one in part
             ]
             if given:
-                bounds = {one.schedule.limit_group: one.bounds.number for one in part}
-                limits = {group: number for group, number in bounds.items() if group is not None and number is not None}
-                yield _Part(place, given, start, end, wanted.seed, wanted.workers, limits, self._env)
+                yield _Part(place, given, start, end, wanted.seed, wanted.workers, _bounds(part), self._env)
 
     def _together(self) -> list[tuple[int, str, list[Entry]]]:
         """Return the schedules by what ties them together, with their fires and the name of the first.
@@ -377,7 +375,7 @@ class _Simulating:
             schedule = one.schedule
             ties: list[Hashable] = [(schedule.namespace, schedule.schedule_id)]
             ties += [one.queue] if one.queue in self._wanted.workers else []
-            ties += [("limit", schedule.limit_group)] if one.bounds.number is not None else []
+            ties += [("limit", schedule.limit_group)] if any(one.bounds) else []
             ties += [(schedule.namespace, schedule.upstream_id)] if schedule.upstream_id is not None else []
             for tie in ties:
                 parents[root(place)] = root(first_with.setdefault(tie, place))
@@ -414,7 +412,10 @@ class _Simulating:
         rows = [_outcome(name, one) for name, one in sorted(done.told.items()) if _is_told(one)]
         queues = [_queue_outcome(name, line, start, end) for name, line in done.lines.items()]
         queues.sort(key=lambda one: (-one.wait_max_seconds, one.queue))
-        limits = [_limit_outcome(self._limit_named(key), line, start, end) for key, line in done.groups.items()]
+        bounds = _bounds(self._entries)
+        limits = [
+            _limit_outcome(self._limit_named(key), bounds[key], line, start, end) for key, line in done.groups.items()
+        ]
         limits.sort(key=lambda one: (-one.wait_max_seconds, one.limit))
         return Stretch(why, start, end, _outcome("", total), queues, limits, rows)
 
@@ -694,9 +695,20 @@ def _queue_outcome(name: str, line: Line, start: datetime, end: datetime) -> Que
     )  # fmt: skip
 
 
-def _limit_outcome(name: str, line: Line, start: datetime, end: datetime) -> LimitOutcome:
+def _bounds(entries: Iterable[Entry]) -> dict[str, Bounds]:
+    """Return what each group allows of which that is known."""
+    return {
+        one.schedule.limit_group: one.bounds
+        for one in entries
+        if one.schedule.limit_group is not None and any(one.bounds)
+    }
+
+
+def _limit_outcome(name: str, bounds: Bounds, line: Line, start: datetime, end: datetime) -> LimitOutcome:
+    full, held = (round(took / (end - start), 4) for took in (line.busy, line.held))
     return LimitOutcome(
-        name, line.workers or 0, len(line.waits), *_waits(line), line.most, round(line.busy / (end - start), 4),
+        name, bounds.number, bounds.rate and str(bounds.rate), len(line.waits), *_waits(line), line.most,
+        None if bounds.number is None else full, None if bounds.rate is None else held,
         line.waiting, _keeps_up(line, start, end), _behind(line),
     )  # fmt: skip
 
@@ -768,10 +780,9 @@ def _left_out(entry: Entry) -> Iterator[str]:
     if schedule.policies.targets is not None:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
         yield f"its targets: each run counts as one attempt{place}, as long as was measured or given"
-    if entry.bounds.rate is not None:
-        yield f"the rate of its limit {schedule.limit}, {entry.bounds.rate}: only limit_running is simulated"
-    elif schedule.limit_group is not None and entry.bounds.number is None:
-        yield f"its limit {schedule.limit}: nobody says its number here (limit_running), so its runs wait for no place"
+    if schedule.limit_group is not None and not any(entry.bounds):
+        says = "nobody says its number (limit_running) or its rate (limit_rate) here"
+        yield f"its limit {schedule.limit}: {says}, so its runs wait for no place"
     if entry.lacks:
         yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"
 

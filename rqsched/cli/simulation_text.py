@@ -9,7 +9,10 @@ from rqsched.core.results import Peak
 from rqsched.core.simulation_report import ClockEffect, LimitOutcome, QueueOutcome, ScheduleOutcome, Simulation, Stretch
 
 QUEUE = ("Queue", "Workers", "Attempts", "Wait p50", "p95", "Longest", "Busy", "Keeps up")
-LIMIT = ("Limit", "At once", "Places", "Wait p50", "p95", "Longest", "Most in line", "Full", "Keeps up")
+LIMIT = (
+    "Limit", "At once", "Rate", "Places", "Wait p50", "p95", "Longest", "Most in line", "Full", "Rate waited for",
+    "Keeps up",
+)  # fmt: skip
 BEHIND = ("Always waiting on", "From", "For", "Most", "Longest wait")
 SCHEDULE = ("Schedule", "Fires", "Overlaps", "Told")
 NIGHT = ("Clocks change", "How", "What that does", "Schedules")
@@ -49,7 +52,8 @@ def limit_row(one: LimitOutcome) -> tuple[object, ...]:
     """Return the row of a group with a limit."""
     waits = (seconds(wait) for wait in (one.wait_p50_seconds, one.wait_p95_seconds, one.wait_max_seconds))
     keeps_up = "yes" if one.keeps_up else f"no, {one.waiting} wait at the end"
-    return one.limit, one.number, one.places, *waits, one.most_waiting, f"{one.full:.0%}", keeps_up
+    held = ("-" if part is None else f"{part:.0%}" for part in (one.full, one.held_by_rate))
+    return one.limit, one.number or "any", one.rate or "any", one.places, *waits, one.most_waiting, *held, keeps_up
 
 
 def behind_rows(stretch: Stretch) -> list[tuple[object, ...]]:

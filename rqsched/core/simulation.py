@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
@@ -24,13 +25,15 @@ from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.chunks import chunks
 from rqsched.core.delays import fraction
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_retry
+from rqsched.core.ids import RetryLinkId
 from rqsched.core.lifecycle import decide_end_pause
+from rqsched.core.limit import Bounds, by_place
 from rqsched.core.model import OPEN, Change, Occurrence, Run, RunStatus, Schedule, changed
 from rqsched.core.occurrences import TICK, longest_delay, next_occurrence, occurrence_at
 from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
 from rqsched.core.run_hours import BOUNDS
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.core.simulation_lines import GroupLine, Line, QueueLine
+from rqsched.core.simulation_lines import GroupLine, Line, QueueLine, place_of
 
 MINUTE = timedelta(minutes=1)
 _RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
@@ -195,7 +198,7 @@ def walk(
     *,
     seed: int,
     workers: Mapping[str, int] | None = None,
-    limits: Mapping[str, int] | None = None,
+    limits: Mapping[str, Bounds] | None = None,
     env: str = "",
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
@@ -203,7 +206,8 @@ def walk(
     """Decide every fire, start, retry and end of a span, [start, end), from idle workers on.
 
     `workers` is how many attempts a queue executes at once; one that is not named executes any number. `limits` is how
-    many runs of a group run at once; one that is not named has no limit. `progress` is told of fires by the thousand.
+    many runs of a group run at once, and how many of its attempts start in a time; one that is not named has no limit.
+    `progress` is told of fires by the thousand.
     """
     course = _Course(
         schedules, start, end, seed=seed, workers=workers or {}, limits=limits or {}, env=env, progress=progress,
@@ -244,7 +248,7 @@ class _Course:
         *,
         seed: int,
         workers: Mapping[str, int],
-        limits: Mapping[str, int],
+        limits: Mapping[str, Bounds],
         env: str,
         progress: Callable[[int], None] | None,
         watch: Watch | None,
@@ -257,9 +261,11 @@ class _Course:
         self._queues: dict[str, QueueLine] = {}
         self._touched = set[str]()
         """Queues at which something happened in this instant."""
-        self._groups = {group: GroupLine(number) for group, number in limits.items()}
+        self._groups = {group: GroupLine(bounds) for group, bounds in limits.items()}
         self._moved = set[str]()
         """Groups of which a run moved in this instant."""
+        self._armed = set[tuple[str, int]]()
+        """Retry links that look at a line when a start leaves the window of its rate, by run and attempt."""
         self.walk = Walk()
         self._states: list[_State] = []
         self._busy_until: dict[str, datetime] = {}
@@ -342,11 +348,18 @@ class _Course:
         self.walk.minutes.append((now - self._start) // MINUTE)
         self.walk.firing.append(state.place)
 
-    def _retry(self, now: datetime, state: _State, uid: str, attempt: int) -> None:
+    def _retry(self, now: datetime, state: _State, uid: str, attempt: int, group: str | None) -> None:
+        """Let a retry link come, which looks at the line of its run's group where there is nothing to retry.
+
+        It is so where that run has ended, and where a start has left the window of its rate (`chain.firing`).
+        """
+        self._armed.discard((uid, attempt))
         run = state.open.get(uid)
         if run is not None and run.status is RunStatus.RETRYING and run.attempt == attempt:
             state.told.retries += 1
             self._apply(state, decide_retry(state.schedule, [run], run, now=now), now)
+        elif group in self._groups and (run is None or run.status is not RunStatus.PENDING or run.is_in_line):
+            self._grant(now, [group])
 
     def _finish(self, now: datetime, state: _State, uid: str, attempt: int, result: AttemptResult) -> None:
         if self._busy_until.pop(uid, None) is None:  # it was terminated
@@ -455,7 +468,7 @@ class _Course:
         """Let an unfinished run's next step come: its retry, its place or its worker."""
         place = state, run.uid, run.attempt
         if run.status is RunStatus.RETRYING and run.retry_at is not None:
-            self._push(run.retry_at, _RETRY, run.schedule_uid, place)
+            self._arm_retry(state, run, run.attempt, run.retry_at)
         elif run.status is RunStatus.PENDING:
             self._touched.add(state.given.queue)
             if not has_line:
@@ -492,25 +505,40 @@ class _Course:
                 joined.add(run.limit_group)
             elif not run.takes_place and (old.takes_place or old.is_in_line):
                 left.add(run.limit_group)
-        for group in sorted(joined | left):
-            if group in joined or self._groups[group].wants():
-                self._grant(now, group)
+        # An end gives places after all that is wanted, as it is put off where others claim theirs.
+        ended = {group: self._groups[group].unclaimed for group in left - joined if self._groups[group].wants(now)}
+        self._grant(now, joined.union(group for group, unclaimed in ended.items() if not unclaimed))
+        self._grant(now, [group for group, unclaimed in ended.items() if unclaimed])
 
-    def _grant(self, now: datetime, name: str, asked: Run | None = None) -> None:
-        """Give the free places of a group to the first of its line (`store.limits.grant`)."""
-        group = self._groups[name]
-        self._moved.add(name)
-        grants = group.decide(now, asked, lambda uid: group.states[uid].open[uid])
-        for uid in grants.passed:
-            self._change(now, group, uid, granted_at=None, passed_at=now)
-        given = [self._change(now, group, uid, granted_at=now, passed_at=None) for uid in grants.given]
-        for run in sorted(given, key=lambda one: (one.limit_at or now, one.number, one.uid)):
+    def _grant(self, now: datetime, names: Iterable[str], asked: Run | None = None) -> None:
+        """Give the free places of groups to the first of their lines (`store.limits.grant`)."""
+        granted, looks = list[Run](), list[tuple[Run, datetime]]()
+        for name in sorted(names):
+            group = self._groups[name]
+            self._moved.add(name)
+            grants, left = group.decide(now, asked, partial(_open_run, group))
+            for uid in grants.passed:
+                self._change(now, group, uid, granted_at=None, passed_at=now)
+            given = {"granted_at": now, "passed_at": None, "is_rated": group.bounds.rate is not None}
+            granted += [self._change(now, group, uid, **given) for uid in grants.given]
+            if left and (at := group.rate_frees_at(now)) is not None:
+                first = min(left, key=by_place).uid
+                looks.append((group.states[first].open[first], at))
+            if asked is not None and asked.uid not in grants.given:
+                again = {"passed_count": (asked.passed_count or 0) + 1, "delivery": asked.delivery + 1}
+                self._change(now, group, asked.uid, passed_at=None, **again)
+            self._plan_look(now, name, group)
+        for run in sorted(granted, key=place_of):
             if asked is None or run.uid != asked.uid:
-                self._enqueue(now, group.states[run.uid], run)
-        if asked is not None and asked.uid not in grants.given:
-            again = {"passed_count": (asked.passed_count or 0) + 1, "delivery": asked.delivery + 1}
-            self._change(now, group, asked.uid, passed_at=None, **again)
-        self._plan_look(now, name, group)
+                self._enqueue(now, self._groups[run.limit_group or ""].states[run.uid], run)
+        for run, at in looks:
+            if (run.uid, run.attempt - 1) not in self._armed:
+                self._armed.add((run.uid, run.attempt - 1))
+                self._arm_retry(self._groups[run.limit_group or ""].states[run.uid], run, run.attempt - 1, at)
+
+    def _arm_retry(self, state: _State, run: Run, attempt: int, at: datetime) -> None:
+        link = RetryLinkId(run.schedule_uid, run.number, attempt)
+        self._push(at, _RETRY, str(link), (state, run.uid, attempt, run.limit_group))
 
     def _change(self, now: datetime, group: GroupLine, uid: str, **changes: Any) -> Run:
         state: _State = group.states[uid]
@@ -529,7 +557,7 @@ class _Course:
         group = self._groups[name]
         group.look_at = None
         if group.waiting:
-            self._grant(now, name)
+            self._grant(now, [name])
         self._plan_look(now, name, group)
 
     def _start_all(self, now: datetime) -> None:
@@ -556,7 +584,7 @@ class _Course:
             return
         queue.waiting -= 1
         if run.passed_at is not None and run.limit_group is not None:
-            self._grant(now, run.limit_group, run)
+            self._grant(now, [run.limit_group], run)
             run = state.open[uid]
             if run.is_in_line:
                 return
@@ -569,6 +597,7 @@ class _Course:
         run = state.open[waiting.uid] = changed(waiting, **changes)
         if (group := self._group_of(run)) is not None:
             group.move(waiting, run, state, now)
+            group.start(now)
         queue.began(now - since)
         took, result = state.given.expected.draw(self._seed, run, state.given.name)
         if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
@@ -576,6 +605,11 @@ class _Course:
         self._busy_until[run.uid] = now + took
         queue.told.busy += min(took, self._end - now)
         self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
+
+
+def _open_run(group: GroupLine, uid: str) -> Run:
+    run: Run = group.states[uid].open[uid]
+    return run
 
 
 _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from rqsched.core.limit import Grants, Waiting, decide_grants, most_given, old_at, wants_grants
+from rqsched.core.limit import Bounds, Grants, Waiting, decide_grants, most_given, old_at, wants_grants
 from rqsched.core.model import Run, RunStatus
 
 _STRETCHES = 5
@@ -39,6 +39,8 @@ class Line:
     """The seconds that each attempt waited to begin; of a group, for a place."""
     busy: timedelta = timedelta(0)
     """How long attempts took, added up; of a group, how long it had no free place."""
+    held: timedelta = timedelta(0)
+    """Of a group, how long somebody waited for nothing but its rate."""
     behind: list[Behind] = field(default_factory=list)
     """The longest times during which something always waited, the longest first."""
     most: int = 0
@@ -95,11 +97,11 @@ class QueueLine(_Waits):
 
 
 class GroupLine(_Waits):
-    """The places of one group, and those that wait for one, as `store.limits` has them."""
+    """The places of one group, its starts, and those that wait for a place, as `store.limits` has them."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds.number)
+        self.bounds = bounds
         self.states = dict[str, Any]()
         """Whose the runs are that take a place or want one, by their uids."""
         self.look_at: datetime | None = None
@@ -108,7 +110,9 @@ class GroupLine(_Waits):
         self._unclaimed = dict[str, Waiting]()
         self._line = list[tuple[datetime, int, str]]()
         self._joined = dict[str, datetime]()
+        self._starts = deque[datetime]()
         self._full_since: datetime | None = None
+        self._held_since: datetime | None = None
 
     def move(self, old: Run | None, run: Run, state: Any, now: datetime) -> None:
         """Follow a run from one status to another."""
@@ -116,7 +120,7 @@ class GroupLine(_Waits):
         self._running.discard(uid)
         self._unclaimed.pop(uid, None)
         if old is not None and (joined := self._joined.pop(uid, None)) is not None:
-            del self._line[bisect_left(self._line, _place_of(old))]
+            del self._line[bisect_left(self._line, place_of(old))]
             self.waiting -= 1
             if run.granted_at is not None:
                 self.began(now - joined)
@@ -129,32 +133,70 @@ class GroupLine(_Waits):
         elif run.granted_at is not None:
             self._unclaimed[uid] = _waiting(run)
         elif run.passed_at is None:
-            insort(self._line, _place_of(run))
+            insort(self._line, place_of(run))
             self._joined[uid] = now
             self.waiting += 1
 
-    def wants(self) -> bool:
-        """Return whether somebody waits, and it is time to look at the line after an end."""
-        return bool(self._line) and wants_grants(self.number, len(self._running), len(self._unclaimed))
+    def start(self, now: datetime) -> None:
+        """Count a start, where there is a rate."""
+        if self.bounds.rate is not None:
+            self._starts.append(now)
 
-    def decide(self, now: datetime, asked: Run | None, find: Callable[[str], Run]) -> Grants:
-        """Decide which runs get a place; `asked` is one that a worker holds, and `find` has a run by its uid."""
-        running, unclaimed = len(self._running), [*self._unclaimed.values()]
-        most = most_given(self.number, running, unclaimed, now) + 1
+    def _started(self, now: datetime) -> int:
+        """Count the starts in the last window of the rate."""
+        if self.bounds.rate is None:
+            return 0
+        since = now - self.bounds.rate.period
+        while self._starts and self._starts[0] <= since:
+            self._starts.popleft()
+        return len(self._starts)
+
+    @property
+    def unclaimed(self) -> int:
+        """How many have a place and did not start."""
+        return len(self._unclaimed)
+
+    def wants(self, now: datetime) -> bool:
+        """Return whether somebody waits, and it is time to look at the line after an end (`store.limits.wants`)."""
+        most, taken = self.bounds.number, len(self._running)
+        if most is None:
+            most, taken = self.bounds.most_unclaimed(0, self._started(now)), 0
+        return bool(self._line) and wants_grants(most, taken, len(self._unclaimed))
+
+    def decide(self, now: datetime, asked: Run | None, find: Callable[[str], Run]) -> tuple[Grants, list[Waiting]]:
+        """Decide which runs get a place; returns that, and who of the line did not, as far as it was read.
+
+        `asked` is one that a worker holds, and `find` has a run by its uid.
+        """
+        free = self.bounds.most_unclaimed(len(self._running), self._started(now))
+        unclaimed = [*self._unclaimed.values()]
+        most = most_given(free, 0, unclaimed, now) + 1
         line = list[Waiting]()
         for _, _, uid in self._line:
             if len(line) == most:
                 break
             if not (run := find(uid)).is_late(now):
                 line.append(_waiting(run))
-        return decide_grants(
-            self.number,
-            running=running,
-            unclaimed=unclaimed,
-            line=line,
-            asked=None if asked is None else _waiting(asked),
-            now=now,
-        )
+        asks = None if asked is None else _waiting(asked)
+        grants = decide_grants(free, running=0, unclaimed=unclaimed, line=line, asked=asks, now=now)
+        if self.bounds.rate is None:
+            return grants, []
+        return grants, [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in grants.given]
+
+    def rate_frees_at(self, now: datetime) -> datetime | None:
+        """Return when the rate, and nothing else, lets the next one begin (`store.limits`, where it says why)."""
+        rate, starts, unclaimed = self.bounds.rate, self._started(now), len(self._unclaimed)
+        if rate is None or self._is_full():
+            return None
+        later = starts + unclaimed - rate.number
+        if later < 0:
+            return None
+        return (self._starts[later] if later < starts else now) + rate.period
+
+    def _is_full(self) -> bool:
+        """Return whether as many run, or may begin, as the number says."""
+        taken = len(self._running) + len(self._unclaimed)
+        return self.bounds.number is not None and taken >= self.bounds.number
 
     def next_look(self, now: datetime) -> datetime | None:
         """Return when the next grant is old that nobody has claimed; None where there is none ahead."""
@@ -162,26 +204,37 @@ class GroupLine(_Waits):
         return min(ahead, default=None)
 
     def note(self, now: datetime) -> None:
-        """Note also whether a place is free."""
+        """Note also whether a place is free, and whether the rate alone is in the way."""
         super().note(now)
-        is_full = len(self._running) + len(self._unclaimed) >= self.number
+        is_full = self._is_full()
         if is_full and self._full_since is None:
             self._full_since = now
         elif not is_full and self._full_since is not None:
             self.told.busy += now - self._full_since
             self._full_since = None
+        if self.bounds.rate is None:
+            return
+        is_held = self.waiting > 0 and self.rate_frees_at(now) is not None
+        if is_held and self._held_since is None:
+            self._held_since = now
+        elif not is_held and self._held_since is not None:
+            self.told.held += now - self._held_since
+            self._held_since = None
 
     def end(self, now: datetime) -> Line:
         """Return what there was, at the end of the simulation."""
         if self._full_since is not None:
             self.told.busy += now - self._full_since
+        if self._held_since is not None:
+            self.told.held += now - self._held_since
         return super().end(now)
 
 
-def _place_of(run: Run) -> tuple[datetime, int, str]:
+def place_of(run: Run) -> tuple[datetime, int, str]:
+    """Return where a run stands in the line of its group."""
     return (run.limit_at or run.created_at, run.number, run.uid)
 
 
 def _waiting(run: Run) -> Waiting:
-    at, number, uid = _place_of(run)
+    at, number, uid = place_of(run)
     return Waiting(uid, at, number, run.granted_at, run.passed_count)

@@ -111,8 +111,10 @@ class LimitOutcome:
 
     limit: str
     """Its name; `namespace/name` where all namespaces are simulated."""
-    number: int
-    """How many of its runs run at once."""
+    number: int | None
+    """How many of its runs run at once; None is any."""
+    rate: str | None
+    """How many of its attempts start in a time, such as `100/min`; None is any."""
     places: int
     """How many places were given: one to each attempt, and another to one that did not begin within 30 s."""
     wait_p50_seconds: float
@@ -123,8 +125,10 @@ class LimitOutcome:
     """The longest wait."""
     most_waiting: int
     """The most that waited in line at once."""
-    full: float
-    """Which part of the time no place was free."""
+    full: float | None
+    """Which part of the time as many ran, or were about to start, as the number says; None without one."""
+    held_by_rate: float | None
+    """Which part of the time somebody waited for nothing but the rate; None without one."""
     waiting: int
     """How many runs still wait in line at the end."""
     keeps_up: bool

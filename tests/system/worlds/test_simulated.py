@@ -7,7 +7,7 @@ draws it, and links are delivered one by one, retries first, as one dispatcher w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from random import Random
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from rqsched import After
+from rqsched import After, Every, RetryPolicy
 from rqsched.chain import execution, firing, settling
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
-from rqsched.core.limit import Waiting, old_at, split_key
+from rqsched.core.limit import Bounds, Rate, Waiting, old_at, split_key
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
@@ -33,7 +33,8 @@ from tests.system.worlds.play import memory_folder
 from tests.system.worlds.stage import START, WORKFLOW, Stage, seeded_uids
 
 WORLDS = sized(60, 400)
-SPAN = timedelta(minutes=25)
+CROWDED = sized(40, 400)
+SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=7)
 QUEUES = ("default", "slow")
 _UNTOLD = ("token", "worker", "heartbeat_at")
 """Of a run, what its process draws."""
@@ -50,8 +51,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 class Real:
     """One world on the real store: what happens next happens, until the end of the span."""
 
-    def __init__(self, stage: Stage, seed: int, workers: dict[str, int], expected: dict[str, Expected]) -> None:
-        self.stage, self.seed, self.workers, self.expected = stage, seed, workers, expected
+    def __init__(
+        self, stage: Stage, seed: int, workers: dict[str, int], expected: dict[str, Expected], span: timedelta
+    ) -> None:
+        self.stage, self.seed, self.workers, self.expected, self.until = stage, seed, workers, expected, START + span
         self.runtime = stage.crew[0].scheduler.runtime
         self.horses: list[tuple[datetime, int, str, Claim | None, AttemptResult]] = []
         self.started = 0
@@ -73,8 +76,8 @@ class Real:
         ahead += [one.resume_at for one in schedules_of(self.stage) if one.resume_at is not None]
         ahead += [run.start_by for run in self._runs() if run.status is RunStatus.PENDING and run.start_by is not None]
         ahead += [at for _, at, _ in self._grants()]
-        following = min((at for at in ahead if at > now), default=START + SPAN)
-        if following >= START + SPAN:
+        following = min((at for at in ahead if at > now), default=self.until)
+        if following >= self.until:
             return False
         self.stage.clock.set(following)
         return True
@@ -89,6 +92,8 @@ class Real:
         network.control = [one for one in network.control if one != link]
         [fired] = firing.fire(self.runtime, [link])
         assert fired.outcome in {"fired", "stale"}, fired
+        if fired.again_at is not None:
+            network.scheduled[link] = fired.again_at.timestamp()
         return True
 
     def _resume(self, now: datetime) -> bool:
@@ -178,7 +183,7 @@ def schedules_of(stage: Stage) -> list[Schedule]:
     return stage.database.read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all())))
 
 
-def declare(stage: Stage, random: Random, numbers: dict[str, int]) -> dict[str, Expected]:
+def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str, Expected]:
     """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
     expected = dict[str, Expected]()
     for name in ("s0", "s1", "s2", "s3", "s4", "s5")[: random.randint(1, 6)]:
@@ -193,8 +198,7 @@ def declare(stage: Stage, random: Random, numbers: dict[str, int]) -> dict[str, 
             options["priority"] = 1
         spec = options.pop("spec")
         if random.random() < 0.5:
-            name_of_group = random.choice(("narrow", "narrow", "wide"))
-            options |= {"limit": name_of_group, "limit_running": numbers[name_of_group]}
+            options |= limited(random.choice(("narrow", "narrow", "wide", "rated", "both")), bounds)
         made = stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         if random.random() < 0.2:
             until = START + timedelta(minutes=random.randint(2, 15))
@@ -204,6 +208,31 @@ def declare(stage: Stage, random: Random, numbers: dict[str, int]) -> dict[str, 
         rate = random.choice((0.0, 0.0, 0.3, 0.8))
         timeout = random.choice((None, None, timedelta(seconds=60)))
         expected[name] = Expected(random.choice((given, present(measured))), rate, timeout)
+    return expected
+
+
+def limited(group: str, bounds: dict[str, Bounds]) -> dict[str, Any]:
+    """The options of a schedule whose runs need places of a group."""
+    number, rate = bounds[group]
+    return {"limit": group, "limit_running": number, "limit_rate": rate and str(rate)}
+
+
+def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str, Expected]:
+    """More runs than there are places and workers, on a grid of ten seconds, so that much happens at one instant."""
+    expected = dict[str, Expected]()
+    for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")[: random.randint(4, 8)]:
+        options: dict[str, Any] = {
+            "overlap": random.choice(("allow_all", "allow_all", "allow_all", "skip", "buffer_all", "cancel_other")),
+            "retry": RetryPolicy(max_retries=random.choice((0, 0, 2)), base=timedelta(seconds=10)),
+        }
+        if random.random() < 0.4:
+            options["start_within"] = timedelta(seconds=random.choice((10, 20, 30, 60)))
+        if random.random() < 0.8:
+            options |= limited(random.choice(("narrow", "wide", "wide", "rated", "both")), bounds)
+        spec = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s")
+        stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
+        given = timedelta(seconds=random.choice((0, 0, 10, 20, 30, 50, 100)))
+        expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3)))
     return expected
 
 
@@ -223,21 +252,42 @@ def check_told(found: Walk, given: list[Simulated], runs: list[Run], stored: dic
 
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    compare(stage, seed, declare, SPAN)
+
+
+@pytest.mark.parametrize("seed", range(CROWDED))
+def test_a_simulation_of_a_crowd_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    compare(stage, seed, crowd, SHORT)
+
+
+def compare(
+    stage: Stage,
+    seed: int,
+    declare: Callable[[Stage, Random, dict[str, Bounds]], dict[str, Expected]],
+    span: timedelta,
+) -> None:
+    """Play a world on the real store, simulate it, and compare every row."""
     random = Random(seed)
     with seeded_uids(Random(seed)):
         faults = Faults(random)
         faults.is_on = False
         stage.set(faults)
-        numbers = {"narrow": random.choice((1, 1, 2)), "wide": random.choice((2, 3, 5, 8))}
-        expected = declare(stage, random, numbers)
-        workers = {"default": random.randint(1, 3), "slow": 1}
+        bounds = {
+            "narrow": Bounds(random.choice((1, 1, 2))),
+            "wide": Bounds(random.choice((2, 3, 5, 8))),
+            "rated": Bounds(None, Rate(random.choice((1, 2, 5)), random.choice((20, 60, 90)))),
+            "both": Bounds(random.choice((1, 2)), Rate(random.choice((2, 3)), random.choice((40, 60)))),
+        }
+        expected = declare(stage, random, bounds)
+        workers = {"default": random.randint(1, 3), "slow": 1} | (
+            {"default": random.choice((1, 3, 6)), "slow": random.choice((1, 2))} if span is SHORT else {})
         given = [
             Simulated(
                 begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id]
             )
             for one in schedules_of(stage)
         ]
-        real = Real(stage, seed, workers, expected)
+        real = Real(stage, seed, workers, expected, span)
         real.play()
 
     runs: dict[str, Run] = {}
@@ -251,8 +301,8 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
                 if run.status is RunStatus.BUFFERED:
                     del runs[run.uid]
 
-    limits = {group: numbers[split_key(group)[1]] for one in given if (group := one.schedule.limit_group)}
-    found = walk(given, START, START + SPAN, seed=seed, workers=workers, limits=limits, watch=watch)
+    limits = {group: bounds[split_key(group)[1]] for one in given if (group := one.schedule.limit_group)}
+    found = walk(given, START, START + span, seed=seed, workers=workers, limits=limits, watch=watch)
     stored = {one.uid: one for one in schedules_of(stage)}
     for uid, row in rows.items():
         assert asdict(row) | {"operation": None} == asdict(stored[uid]) | {"operation": None}
