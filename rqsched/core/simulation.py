@@ -549,16 +549,22 @@ class _Course:
 
     def _plan_look(self, now: datetime, name: str, group: GroupLine) -> None:
         """Let grants that nobody claims be looked at when the next of them is old, as passes of reconcile do."""
-        if group.look_at is None and (at := group.next_look(now)) is not None:
+        at = group.next_look(now)
+        if at is not None and (group.look_at is None or at < group.look_at):
             group.look_at = at
             self._push(at, _LOOK, "", (name,))
 
     def _look(self, now: datetime, name: str) -> None:
-        group = self._groups[name]
-        group.look_at = None
-        if group.waiting:
-            self._grant(now, [name])
-        self._plan_look(now, name, group)
+        """Look at all groups of which a grant is old now: one pass of reconcile does."""
+        names = {name}
+        while self._heap and self._heap[0][:2] == (now, _LOOK):
+            names.update(heappop(self._heap)[4])
+        due = [one for one in sorted(names) if self._groups[one].look_at == now]
+        for one in due:
+            self._groups[one].look_at = None
+        self._grant(now, [one for one in due if self._groups[one].waiting and self._groups[one].has_old(now)])
+        for one in due:
+            self._plan_look(now, one, self._groups[one])
 
     def _start_all(self, now: datetime) -> None:
         """Let the workers that are free take what waits; what ends at once is settled before anything else begins."""

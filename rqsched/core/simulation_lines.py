@@ -203,6 +203,10 @@ class GroupLine(_Waits):
         ahead = (at for one in self._unclaimed.values() if (at := old_at(one)) is not None and at > now)
         return min(ahead, default=None)
 
+    def has_old(self, now: datetime) -> bool:
+        """Return whether a grant that nobody has claimed becomes old now."""
+        return any(old_at(one) == now for one in self._unclaimed.values())
+
     def note(self, now: datetime) -> None:
         """Note also whether a place is free, and whether the rate alone is in the way."""
         super().note(now)

@@ -34,7 +34,7 @@ from tests.system.worlds.stage import START, WORKFLOW, Stage, seeded_uids
 
 WORLDS = sized(60, 400)
 CROWDED = sized(40, 400)
-SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=7)
+SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
 QUEUES = ("default", "slow")
 _UNTOLD = ("token", "worker", "heartbeat_at")
 """Of a run, what its process draws."""
@@ -112,7 +112,7 @@ class Real:
         return True
 
     def _expire(self, now: datetime) -> bool:
-        late = [run for run in self._runs() if run.is_late(now)]
+        late = sorted((run for run in self._runs() if run.is_late(now)), key=lambda run: (run.schedule_uid, run.number))
         return bool(late) and settling.expire_run(self.runtime, late[0])
 
     def _grants(self) -> list[tuple[str, datetime, str]]:
