@@ -349,12 +349,13 @@ def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken:
     if found.new_overlaps:
         writer.say("")
         writer.say(f"Runs overlap that did not: {', '.join(found.new_overlaps)}.")
-    queues = [_line_row(one.queue, one) for one in found.queues]
-    limits = [_line_row(one.limit, one) for one in found.limits]
-    for what, lines in (("Queue", queues), ("Limit", limits)):
+    for columns, lines in (
+        (("Queue", *_MOVED), [(one.queue, *_moved_cells(one)) for one in found.queues]),
+        (("Limit", *_MOVED, "Allows", "Rate waited for"), [_limit_cells(one) for one in found.limits]),
+    ):
         if lines:
             writer.say("")
-            writer.table((what, "Wait p95", "Before", "After"), lines)
+            writer.table(columns, lines)
     if not (found.schedules or found.queues or found.limits):
         writer.say("Nothing else moves.")
     _show_basis(writer, new)
@@ -362,10 +363,19 @@ def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken:
         notice(f"Refused: {text}.")
 
 
-def _line_row(name: str, one: QueueMoved | LimitMoved) -> tuple[str, str, str, str]:
+_MOVED = ("Wait p95", "Before", "After")
+
+
+def _moved_cells(one: QueueMoved | LimitMoved) -> tuple[str, str, str]:
     kept = {True: "keeps up", False: "falls behind"}
     waits = f"{seconds(one.wait_p95_seconds.before)} -> {seconds(one.wait_p95_seconds.after)}"
-    return name, waits, kept[one.kept_up], kept[one.keeps_up]
+    return waits, kept[one.kept_up], kept[one.keeps_up]
+
+
+def _limit_cells(one: LimitMoved) -> tuple[str, ...]:
+    allows = one.allows or "-" if one.allows == one.allowed else f"{one.allowed or '-'} -> {one.allows or '-'}"
+    held = f"{one.held_by_rate.before:.0%} -> {one.held_by_rate.after:.0%}"
+    return one.limit, *_moved_cells(one), allows, held
 
 
 def _figures(moved: Moved) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from rqsched.core.simulation_report import LimitOutcome, QueueOutcome, ScheduleOutcome, SimulatedSchedule, Simulation
 
 _DAY = timedelta(days=1)
+_Line = TypeVar("_Line", QueueOutcome, LimitOutcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,14 @@ class LimitMoved:
 
     limit: str
     """The name of the group."""
+    allowed: str | None
+    """What it allowed before, such as `2, 100/min`: the number and the rate; None where it was not there."""
+    allows: str | None
+    """What it allows now."""
     wait_p95_seconds: Moved
     """What 95 of 100 of its places are waited for at most; the greatest of what was decided."""
+    held_by_rate: Moved
+    """Which part of the time somebody waited for nothing but its rate, in the stretch of that wait."""
     kept_up: bool
     """Whether its line kept up before."""
     keeps_up: bool
@@ -88,7 +95,7 @@ class Comparison:
     queues: list[QueueMoved]
     """Each queue that has other waits, by name."""
     limits: list[LimitMoved]
-    """Each group that has other waits, by name."""
+    """Each group that has other waits, or allows something else, by name."""
 
     @property
     def falls_behind(self) -> list[str]:
@@ -127,7 +134,7 @@ def compare(old: Simulation, new: Simulation) -> Comparison:
         moved,
         sorted(name for name in overlapped[1] if not overlapped[0].get(name)),
         [QueueMoved(*one) for one in _lines(*queues)],
-        [LimitMoved(*one) for one in _lines(*limits)],
+        [*_limits(*limits)],
     )
 
 
@@ -156,23 +163,38 @@ def _overlapped(found: Simulation) -> dict[str, int]:
     return counts
 
 
-def _lines(
-    before: Mapping[str, QueueOutcome | LimitOutcome], after: Mapping[str, QueueOutcome | LimitOutcome]
-) -> Iterator[tuple[str, Moved, bool, bool]]:
+def _lines(before: Mapping[str, _Line], after: Mapping[str, _Line]) -> Iterator[tuple[str, Moved, bool, bool]]:
     """Yield each line that has other waits, by name: these, whether it kept up, and whether it does."""
     for name in sorted({*before, *after}):
+        waits, kept_up, keeps_up = _waits(before.get(name), after.get(name))
+        if waits.before != waits.after or kept_up != keeps_up:
+            yield name, waits, kept_up, keeps_up
+
+
+def _limits(before: Mapping[str, LimitOutcome], after: Mapping[str, LimitOutcome]) -> Iterator[LimitMoved]:
+    """Yield each group that has other waits, or allows something else, by name."""
+    waiting = {name for name, *_ in _lines(before, after)}
+    for name in sorted({*before, *after}):
         was, becomes = before.get(name), after.get(name)
-        waits = Moved(*(0.0 if one is None else one.wait_p95_seconds for one in (was, becomes)))
-        kept = was is None or was.keeps_up, becomes is None or becomes.keeps_up
-        if waits.before != waits.after or kept[0] != kept[1]:
-            yield name, waits, *kept
+        allowed, allows = (None if one is None else _allows(one) for one in (was, becomes))
+        if name in waiting or allowed != allows:
+            waits, kept_up, keeps_up = _waits(was, becomes)
+            held = Moved(*(0.0 if one is None else one.held_by_rate or 0.0 for one in (was, becomes)))
+            yield LimitMoved(name, allowed, allows, waits, held, kept_up, keeps_up)
 
 
-def _worst(
-    found: Iterable[tuple[str, QueueOutcome | LimitOutcome]],
-) -> dict[str, QueueOutcome | LimitOutcome]:
+def _allows(limit: LimitOutcome) -> str:
+    return ", ".join(str(one) for one in (limit.number, limit.rate) if one is not None)
+
+
+def _waits(was: _Line | None, becomes: _Line | None) -> tuple[Moved, bool, bool]:
+    waits = Moved(*(0.0 if one is None else one.wait_p95_seconds for one in (was, becomes)))
+    return waits, was is None or was.keeps_up, becomes is None or becomes.keeps_up
+
+
+def _worst(found: Iterable[tuple[str, _Line]]) -> dict[str, _Line]:
     """Return of each line what it did in the stretch in which it waited longest."""
-    worst: dict[str, QueueOutcome | LimitOutcome] = {}
+    worst: dict[str, _Line] = {}
     for name, one in found:
         known = worst.get(name)
         if known is None or (not one.keeps_up, one.wait_p95_seconds) > (not known.keeps_up, known.wait_p95_seconds):

@@ -309,25 +309,50 @@ def test_numbers_of_limits_are_those_of_the_file_and_else_those_that_are_stored(
         assert limit.number == number
 
 
-def test_a_rate_of_a_limit_is_listed_for_each_schedule_of_its_group(env: Env) -> None:
+def test_a_rate_lets_so_many_begin_in_a_window_and_says_how_long_it_was_waited_for(env: Env) -> None:
+    given = [
+        Declaration(f"s{n}", "app.f", Cron("0 * * * *"), {"limit": "api", "limit_rate": "2/10min"}) for n in range(5)
+    ]
+    [limit] = of(env, *given, days=1, duration="1m").stretches[0].limits
+    assert (limit.number, limit.rate, limit.places, limit.keeps_up) == (None, "2/10min", 5 * 23, True)
+    assert (limit.most_waiting, limit.wait_p50_seconds, limit.wait_max_seconds) == (3, 600.0, 1200.0)
+    assert limit.full is None
+    assert limit.held_by_rate == pytest.approx(23 * 20 / 1440, abs=0.0001)
+
+
+def test_a_retry_is_a_start_of_a_rate_and_a_number_beside_it_holds_too(env: Env) -> None:
+    options: Options = {"limit": "api", "retry": {"max_retries": 1, "base": 60}}
+    first = Declaration("s0", "app.f", Cron("0 * * * *"), {**options, "limit_running": 1, "limit_rate": "3/30min"})
+    second = Declaration("s1", "app.f", Cron("0 * * * *"), options)
+    found = of(env, first, second, days=1, duration="5m", failure_rate=1)
+    [limit] = found.stretches[0].limits
+    assert (limit.number, limit.rate, found.stretches[0].total.retries) == (1, "3/30min", 46)
+    # First attempts from minute 0 and 5 on, a retry from 10 on; the other waits since 11 for a place, and from 15 to 30
+    # for the rate.
+    assert limit.wait_max_seconds == 19 * 60
+    assert limit.full == pytest.approx(23 * 20 / 1440, abs=0.0001)
+    assert limit.held_by_rate == pytest.approx(23 * 15 / 1440, abs=0.0001)
+
+
+def test_rates_of_limits_are_those_of_the_file_and_else_those_that_are_stored(env: Env) -> None:
     env.create("first", Every("1h"), limit="mail", limit_running=1, limit_rate="5/min")
     env.create("second", Every("1h"), limit="mail")
-    told = "the rate of its limit mail, 5/min: only limit_running is simulated"
-    given = [
-        Declaration("first", "note", Every("1h"), {"limit": "mail"}),
-        Declaration("second", "note", Every("1h"), {"limit": "mail"}),
-    ]
+    given = [Declaration("first", "note", Every("1h"), {"limit": "mail"})]
     for declarations in (None, given):
         found = env.scheduler.simulate(NOON, NOON + DAY, declarations=declarations)
-        assert [(one.name, one.what) for one in found.not_simulated] == [("first", told), ("second", told)]
-        assert [one.number for one in found.stretches[0].limits] == [1]
+        assert [(one.number, one.rate) for one in found.stretches[0].limits] == [(1, "5/min")]
+        assert found.not_simulated == []
+    given = [Declaration("first", "note", Every("1h"), {"limit": "mail", "limit_rate": "9/min"})]
+    [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).stretches[0].limits
+    assert (limit.number, limit.rate) == (1, "9/min")
 
 
 def test_limits_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
     given = [
         Declaration(
             f"s{n}", "app.f", Every("10m"),
-            {"queue": "abcd"[n % 4], "jitter": "5m", "limit": f"g{n % 5}", "limit_running": 1, "overlap": "buffer_all"},
+            {"queue": "abcd"[n % 4], "jitter": "5m", "limit": f"g{n % 5}", "limit_running": 1, "limit_rate": "3/20min",
+             "overlap": "buffer_all"},
         )
         for n in range(15)
     ]  # fmt: skip

@@ -221,6 +221,22 @@ def test_a_limit_whose_line_grows_fails_a_change_and_is_shown(cli: Cli, file: st
     assert "Waits for places" in page.read_text()
 
 
+def test_a_rate_that_is_lowered_is_shown_with_what_it_moves(cli: Cli, tmp_path: Path) -> None:
+    files = [tmp_path / "old.toml", tmp_path / "new.toml"]
+    for path, rate in zip(files, ("2/min", "1/2min"), strict=True):
+        of_group = f'"5m"\noverlap = "allow_all"\nlimit = "api"\nlimit_rate = "{rate}"'
+        path.write_text(FILE.replace('"5m"', of_group).replace('"30 2 * * *"', '"*/5 * * * *"\nlimit = "api"'))
+    words = (*SPAN, "--duration", "1s")
+    found = cli("simulate", "--compare", *map(str, files), *words, "--fail-on", "wait=1m", code=6)
+    assert found.err == "Refused: 95 of 100 attempts wait longer than 1 min on limit api.\n"
+    [row] = [line for line in found.out.splitlines() if line.startswith("api ")]
+    assert " ".join(row.split()) == "api 0.0 s -> 2 min keeps up keeps up 2/min -> 1/2min 0% -> 40%"
+    page = tmp_path / "new.html"
+    shown = cli("simulate", str(files[1]), *words, "--html", str(page)).out
+    assert any(line.split()[:3] == ["api", "any", "1/2min"] and " 40% " in line for line in shown.splitlines())
+    assert "<td>1/2min</td>" in page.read_text()
+
+
 def test_what_is_stored_is_compared_with_a_file(cli: Cli, file: str) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
     found = cli("simulate", "--compare", file, *SPAN, "-o", "json").json
