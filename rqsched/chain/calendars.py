@@ -32,7 +32,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.moved import require_whole_days
-from rqsched.store import calendars, changes, system_queries
+from rqsched.store import calendars, changes, metadata, system_queries
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ def set_calendar(
         _require_movable(connection, new)
         if not calendars.write(connection, new, before, calendars.change_of(new, before, context.reason)):
             raise CalendarChangedError(wanted.name, "was created by somebody else at the same moment")
+        metadata.record_altered(connection, _told(new, before), runtime.now(), context, new.namespace)
         return before, new, "updated" if before else "created"
 
     before, after, outcome = runtime.database.transact(work)
@@ -124,6 +125,19 @@ def _next(wanted: Calendar, before: Calendar | None, edit: str, context: Command
         changed_at=now,
         changed_by=context.principal,
     )
+
+
+def _told(new: Calendar, before: Calendar | None) -> str:
+    """Return what a change did, in words: `calendar holidays: revision 3, 2 added, 1 removed`."""
+    said = ["created" if before is None else f"revision {new.revision}"]
+    counts = {"added": len(new.without(before)), "removed": 0 if before is None else len(before.without(new))}
+    return (
+        f"{_kind(new)} {new.name}: {', '.join([*said, *(f'{count} {did}' for did, count in counts.items() if count)])}"
+    )
+
+
+def _kind(calendar: Calendar) -> str:
+    return "shared calendar" if calendar.is_shared else "calendar"
 
 
 def _holds(calendar: Calendar) -> tuple[object, ...]:
@@ -172,6 +186,8 @@ def delete_calendar(
             more = calendars.count_users(connection, namespace, name) - len(found)
             raise CalendarInUseError(name, told, more)
         calendars.remove(connection, namespace, name)
+        what = f"{_kind(before)} {name}: deleted"
+        metadata.record_altered(connection, what, runtime.now(), context, namespace)
         return before
 
     gone = runtime.database.transact(work)

@@ -25,7 +25,7 @@ from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription
 from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
-from rqsched.store import fan_out_targets, reconcile_queries
+from rqsched.store import fan_out_targets, metadata, reconcile_queries
 from rqsched.store import limits as store
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
@@ -197,6 +197,9 @@ class Limits:
                 store.set_bounds(connection, group, bounds, told)
                 asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
                 _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
+                namespace, name = split_key(group)
+                what = f"limit {name}: {bounds.after(was)}"
+                metadata.record_altered(connection, what, self._parts.now(), context, namespace)
             granted = self._grant(connection, [group])
             return granted, store.describe(connection, [group], self._parts.now())[0]
 

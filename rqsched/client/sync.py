@@ -305,9 +305,11 @@ class Client:
         path, params = path_of("calendars", name), {"shared": "true"} if shared else {}
         return self.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
 
-    def delete_calendar(self, name: str, *, shared: bool = False, revision: int | None = None) -> None:
+    def delete_calendar(
+        self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
+    ) -> None:
         """Delete a calendar that no schedule names; see `Calendars.delete`."""
-        params = given({"shared": "true" if shared else None, "revision": revision})
+        params = given({"shared": "true" if shared else None, "revision": revision, "reason": reason})
         return self.send(Request("DELETE", path_of("calendars", name), responses.nothing, params=params))
 
     def retry_failed(

@@ -143,6 +143,12 @@ class Bounds(NamedTuple):
             [*at_once, *([] if self.rate is None else [f"{self.rate.number} may start in any {self.rate.window}"])]
         )
 
+    def after(self, was: Bounds) -> str:
+        """Return what differs from what these bounds were, in words: `5 → 2 at once, any rate → 100/min`."""
+        number = [] if was.number == self.number else [f"{was.number or 'any'} → {self.number or 'any'} at once"]
+        rate = [] if was.rate == self.rate else [f"{was.rate or 'any rate'} → {self.rate or 'any rate'}"]
+        return ", ".join([*number, *rate])
+
     def takes(self, given: Bounds) -> bool:
         """Return whether these are the bounds that somebody gives, as far as they are given."""
         return given.number in {None, self.number} and given.rate in {None, self.rate}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -11,22 +12,23 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from rqsched.api import bulk_actions
-from rqsched.core.hold import Hold
 from rqsched.core.reasons import ASKED
 from rqsched.dashboard.actions import ACTIONS
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import event_queries
+from rqsched.store import event_queries, metadata
 from rqsched.store.event_queries import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
+from rqsched.store.metadata import Altered
 
 PAGE = 50
 """Lines on one page."""
 EVENTS = 500
 """Events of which they are made: what one operation did to many runs is one line."""
 
-HOLDS = 10
-"""Holds of the whole installation that stand above them."""
+AT_LARGE = 20
+"""Holds, freezes and changes of limits and calendars that stand above them."""
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 STOPS = 10
 """Actions on many schedules that somebody stopped, which stand there, too."""
 
@@ -55,20 +57,28 @@ def show(visit: Visit) -> Response:
         lines, is_cut = lines[:PAGE], False
         following = lines[-1].oldest.position
     names = ("who", "action", "schedule", "within", "since", "until")
-    is_filtered = any(visit.query(name) for name in names)
-    stops = [] if is_filtered or after else visit.read(lambda c: bulk_actions.stops(c, visit.namespace))[:STOPS]
+    is_filtered, is_first = any(visit.query(name) for name in names), not after
+    stops = visit.read(lambda c: bulk_actions.stops(c, visit.namespace))[:STOPS] if is_first and not is_filtered else []
     return visit.page(
         "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, named=ACTIONS, filters=filters,
-        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
-        stops=stops, holds=[] if is_filtered or after else _holds(visit),
+        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered, stops=stops,
+        at_large=_at_large(visit, filters) if is_first else [],
     )  # fmt: skip
 
 
-def _holds(visit: Visit) -> Sequence[Hold]:
-    """Return the newest holds of everything and freezes of the namespace."""
-    found = [*visit.scheduler.holds(), *visit.scheduler.freezes(namespace=visit.namespace)]
-    known = [one for one in found if one.since is not None]
-    return sorted(known, key=attrgetter("since"), reverse=True)[:HOLDS]
+def _at_large(visit: Visit, filters: AskedFilters) -> Sequence[Altered]:
+    """Return the newest holds, freezes and changes of limits and calendars that match the filters."""
+    if filters.event_type or filters.schedule_id:
+        return []
+    told = visit.read(lambda connection: metadata.find_altered(connection, None, visit.namespace))
+    for one in (*visit.scheduler.holds(), *visit.scheduler.freezes(namespace=visit.namespace)):
+        began, ended = ("frozen", "thawed") if one.namespace else ("held", "released")
+        told += [] if one.since is None else [Altered(one.since, began, one.by, None, one.reason)]
+        if one.released_at is not None:
+            told.append(Altered(one.released_at, ended, one.released_by, None, one.release_reason))
+    since, until, who = filters.since or _FIRST, filters.until or _LAST, (filters.principal or "").lower()
+    meant = (one for one in told if since <= one.at < until and who in (one.by or "").lower())
+    return sorted(meant, key=attrgetter("at"), reverse=True)[:AT_LARGE]
 
 
 def _lines(events: Iterable[FoundEvent]) -> Sequence[Asked]:

@@ -6,14 +6,16 @@ one namespace.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from rqsched.core.audit import CommandContext
 from rqsched.core.hold import Hold
 from rqsched.core.marks import WentBack
 from rqsched.store.dialect import dialect_of
@@ -36,6 +38,25 @@ _LONGEST = 64
 """The most characters of a name, as the table has it."""
 MOST_RELEASED = 100
 """How many of them are kept."""
+_ALTERED = "altered"
+"""The name of what somebody altered last that is no schedule."""
+MOST_ALTERED = 100
+"""How many of that are kept."""
+
+
+class Altered(NamedTuple):
+    """What somebody altered that is no schedule, and so has no audit events: the bounds of a group, or a calendar."""
+
+    at: datetime
+    """When."""
+    what: str
+    """In words: `limit tenant:42: 5 → 2 at once`."""
+    by: str | None
+    """Who; None where that is not known."""
+    source: str | None
+    """From where, as `CommandContext.source`."""
+    reason: str | None
+    """Why, in the words of who did."""
 
 
 def find_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
@@ -89,6 +110,30 @@ def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
         found += [] if lasting is None else [Hold.from_text(lasting, "sql")]
         found += reversed(_read_released(find_value(connection, _RELEASED, namespace) or ""))
     return sorted(found, key=lambda one: one.since or _FIRST, reverse=True)
+
+
+def record_altered(
+    connection: Connection, what: str, at: datetime, context: CommandContext, namespace: str | None
+) -> None:
+    """Remember that somebody altered something of a namespace, or what all share (None).
+
+    Others who alter something there wait until the transaction ends.
+    """
+    claim_value(connection, _ALTERED, "[]", namespace)
+    known = _read_altered(lock_value(connection, _ALTERED, namespace))
+    kept = [Altered(at, what, context.principal, context.source, context.reason), *known][:MOST_ALTERED]
+    set_value(connection, _ALTERED, json.dumps(kept, default=datetime.isoformat), namespace)
+
+
+def find_altered(connection: Connection, *namespaces: str | None) -> list[Altered]:
+    """Return what was altered last in namespaces (None: of what all share), the newest first."""
+    found = [one for namespace in namespaces for one in _read_altered(find_value(connection, _ALTERED, namespace))]
+    return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+def _read_altered(text: str | None) -> list[Altered]:
+    found = (Altered._make(row) for row in json.loads(text or "[]"))
+    return [one._replace(at=datetime.fromisoformat(str(one.at))) for one in found]
 
 
 def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:

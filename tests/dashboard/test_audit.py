@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from rqsched import Cron
 from rqsched.core.audit import CONTRACT, CommandContext
 from rqsched.core.reasons import ASKED
+from rqsched.store.metadata import MOST_ALTERED, find_altered
 from tests.support.env import DAY, MINUTE, Env
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
@@ -21,7 +23,7 @@ HOSTILE = "<script>alert(1)</script>\u202e\x1b\"'&"
 
 def rows(page: str) -> list[list[str]]:
     """The cells of the list: schedule, what, who, why."""
-    found = re.findall(r"<tr>\s*<td class=\"name\">(.*?)</tr>", page, re.DOTALL)
+    found = re.findall(r"<tr>\s*<td class=\"name[^\"]*\">(.*?)</tr>", page, re.DOTALL)
     cells = [re.split(r"</td>", row)[:4] for row in found]
     return [[html.unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in row] for row in cells]
 
@@ -130,13 +132,71 @@ def test_what_one_operation_did_to_many_runs_is_one_line_with_their_number(pages
     assert [row[1] for row in rest] == ["started a run 220 times", "resumed or restarted", "paused"]
 
 
+def alter(env: Env) -> None:
+    """A group and calendars are changed, a minute apart."""
+    scheduler = env.scheduler
+    env.create("crawl", limit="tenant:42", limit_running=5)
+    calls: list[Callable[[], object]] = [
+        lambda: scheduler.set_limit("tenant:42", 2, context=said("ana", "http", "their API is slow")),
+        lambda: scheduler.set_limit("tenant:42", 2, rate="9/min"),
+        lambda: scheduler.set_limit("tenant:42", 2, context=said("nobody changes anything")),
+        lambda: scheduler.set_limit("tenant:42", rate="8/min", unset="number", context=said("ana")),
+        lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2026-12-26"], context=said("bob")),
+        lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2027-01-01"], context=said("bob", reason="moved")),
+        lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2027-01-01"], context=said("nobody")),
+        lambda: scheduler.calendars.set("closed", ["Sun"], shared=True, context=said("ana")),
+        lambda: scheduler.calendars.delete("holidays", context=said("bob", reason="not needed")),
+    ]
+    for call in calls:
+        env.advance(MINUTE)
+        call()
+
+
+ALTERED = [
+    ["calendar holidays: deleted", "bob cli", "not needed"],
+    ["shared calendar closed: created, 1 added", "ana cli", ""],
+    ["calendar holidays: revision 2, 1 added, 1 removed", "bob cli", "moved"],
+    ["calendar holidays: created, 2 added", "bob cli", ""],
+    ["limit tenant:42: 2 → any at once, 9/min → 8/min", "ana cli", ""],
+    ["limit tenant:42: any rate → 9/min", "somebody python", ""],
+    ["limit tenant:42: 5 → 2 at once", "ana http", "their API is slow"],
+]
+
+
+@pytest.mark.every_database
+def test_changes_of_limits_and_calendars_stand_above_with_who_and_why(any_pages: Pages) -> None:
+    pages = any_pages
+    alter(pages.env)
+    assert [row[:3] for row in rows(pages.get("/audit"))] == ALTERED
+    pages.env.scheduler.get("crawl").delete()
+    pages.env.recover()
+    assert pages.env.scheduler.limits().items == [], "the group is gone, and what was changed of it is told still"
+    assert [row[:3] for row in rows(pages.get("/audit"))] == ALTERED
+    assert [row[0] for row in rows(pages.get("/audit?who=AN"))] == [ALTERED[at][0] for at in (1, 4, 6)]
+    assert [row[0] for row in rows(pages.get("/audit?until=2026-01-15T12:02"))] == [ALTERED[-1][0]]
+    assert [row[0] for row in rows(pages.get("/audit?since=2026-01-15T12:09"))] == [ALTERED[0][0]]
+    assert rows(pages.get("/audit?action=ScheduleCreated")) == rows(pages.get("/audit?schedule=crawl")) == []
+
+
+def test_as_many_changes_of_limits_are_kept_as_it_says(env: Env) -> None:
+    env.create("crawl", limit="tenant:42", limit_running=1)
+    for number in range(2, MOST_ALTERED + 5):
+        env.scheduler.set_limit("tenant:42", number)
+    found = env.runtime.database.read(lambda connection: find_altered(connection, "default"))
+    assert [one.what for one in found[:1]] == [f"limit tenant:42: {MOST_ALTERED + 3} → {MOST_ALTERED + 4} at once"]
+    assert len(found) == MOST_ALTERED
+
+
 def test_names_and_reasons_cannot_forge_what_stands_beside_them(pages: Pages) -> None:
     handle = pages.env.create("nightly")
     handle.pause(context=CommandContext(principal=HOSTILE, source=HOSTILE, reason=HOSTILE))
     run = present(handle.trigger(force=True, context=said(HOSTILE)).run)
     run.cancel(HOSTILE, context=said(HOSTILE, reason=HOSTILE))
+    pages.env.create("crawl", limit="shop:<b>", limit_running=5)
+    pages.env.scheduler.set_limit("shop:<b>", 2, context=CommandContext(HOSTILE, reason=HOSTILE))
     for path in (
         "/",
+        "/system",
         "/audit",
         "/schedules",
         "/schedules?status=paused",
@@ -148,7 +208,7 @@ def test_names_and_reasons_cannot_forge_what_stands_beside_them(pages: Pages) ->
         assert "<script>alert" not in shown, path
         assert not {"\u202e", "\x1b"} & {*shown}, path
     assert "<bdi>&lt;script&gt;" in pages.get("/audit")
-    assert len(rows(pages.get("/audit?who=alert(1)"))) == 3
+    assert len(rows(pages.get("/audit?who=alert(1)"))) == 4
 
 
 def test_viewer_of_one_namespace_sees_what_was_asked_there_alone(make_web: MakeWeb) -> None:
@@ -156,6 +216,8 @@ def test_viewer_of_one_namespace_sees_what_was_asked_there_alone(make_web: MakeW
     env = pages.env
     env.create("secret-plan").pause(context=said("mallory", reason="a secret of others"))
     env.create("mine", namespace="tenant").pause(context=said("ada"))
+    env.create("crawl", limit="shop", limit_running=5)
+    env.scheduler.set_limit("shop", 2, context=said("mallory", reason="a secret of others"))
     for query in ("", "?who=mallory", "?schedule=secret-plan", "?action=SchedulePaused"):
         shown = pages.get(f"/audit{query}")
         assert {row[0] for row in rows(shown)} <= {"mine"}, query

@@ -101,7 +101,7 @@ def test_client_has_the_same_and_the_same_errors(web: Web) -> None:
         with pytest.raises(CalendarChangedError):
             client.set_calendar("holidays", [], revision=0)
         client.set_calendar("spare", [])
-        client.delete_calendar("spare")
+        client.delete_calendar("spare", reason="nothing names it")
         with pytest.raises(CalendarNotFoundError):
             client.calendar("spare")
     assert web.env.scheduler.get("report").next_run_at == NOON.replace(hour=9) + 3 * DAY

@@ -140,13 +140,15 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
 
 @router.delete("/calendars/{calendar}/", status_code=204, responses=PROBLEM.of(409, 412))
 def delete_calendar(
-    call: AdminAlways, calendar: CalendarName, shared: Shared = False, revision: Revision = None
+    call: AdminAlways,
+    calendar: CalendarName,
+    shared: Shared = False,
+    revision: Revision = None,
+    reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
 ) -> Response:
     """Delete a calendar; 409 with the names of the schedules that name it, when there are some."""
-    namespace = _namespace(call, shared=shared)
-    call.scheduler.calendars.delete(
-        calendar, shared=shared, namespace=namespace, revision=revision, context=call.context
-    )
+    namespace, asked = _namespace(call, shared=shared), replace(call.context, reason=reason)
+    call.scheduler.calendars.delete(calendar, shared=shared, namespace=namespace, revision=revision, context=asked)
     return Response(status_code=204)
 
 
