@@ -58,6 +58,8 @@ from rqsched.store.tables import (
     IS_LIVE,
     IS_OF_GROUP,
     IS_TARGET_IN_LINE,
+    TAKES_PLACE,
+    TARGET_TAKES_PLACE,
     constant,
     is_late,
     limit_starts,
@@ -84,16 +86,18 @@ class _Kind:
         table: sa.Table,
         is_open: sa.ColumnElement[bool],
         is_in_line: sa.ColumnElement[bool],
-        holds_place: sa.ColumnElement[bool],
+        takes_place: sa.ColumnElement[bool],
     ) -> None:
         self.table = table
         self.is_open = is_open
         """Of a group, and not ended."""
         self.is_in_line = is_in_line
-        self.is_running = is_open & (table.c.status == constant(RunStatus.RUNNING)) & holds_place
-        is_pending = is_open & (table.c.status == constant(RunStatus.PENDING))
-        self.needs_grant = is_pending & table.c.granted_at.is_(None)
-        self.is_unclaimed = is_pending & table.c.granted_at.is_not(None)
+        is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
+        self.takes_place = takes_place
+        """Of a group, and runs or is granted; what waits for its targets has given its place back."""
+        self.is_running = takes_place & is_running
+        self.is_unclaimed = takes_place & is_pending
+        self.needs_grant = is_open & is_pending & table.c.granted_at.is_(None)
         self.order = table.c.limit_at, table.c.number, table.c.uid
         is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
         # A process of an earlier release lets runs and targets wait without `limit_at`.
@@ -116,9 +120,8 @@ class _Kind:
         return found.order_by(*self.order).limit(_MOST)
 
 
-# A run that waits for its targets has given its place back.
-_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, runs.c.dispatched_at.is_(None))
-_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, sa.true())
+_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, TAKES_PLACE)
+_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, TARGET_TAKES_PLACE)
 _KINDS = _RUNS, _TARGETS
 _Condition: TypeAlias = Callable[[_Kind], sa.ColumnElement[bool]]
 _IS_RUNNING: _Condition = attrgetter("is_running")
@@ -521,16 +524,30 @@ _IN_LINE = sa.or_(
 )
 
 
-def _count_of(kind: _Kind, condition: _Condition) -> sa.ColumnElement[int]:
-    of_group = kind.table.c.limit_group == limits.c.limit_group
-    counted = sa.select(sa.func.count()).select_from(kind.table).where(condition(kind), of_group)
-    return counted.correlate(limits).scalar_subquery()
+def _count_of(condition: _Condition) -> sa.ColumnElement[int]:
+    counted = (
+        sa.select(sa.func.count()).where(condition(kind), kind.table.c.limit_group == _OF_GROUP) for kind in _KINDS
+    )
+    of_runs, of_targets = (one.scalar_subquery() for one in counted)
+    return of_runs + of_targets
 
 
-_STATE = sa.select(
-    *_BOUNDS,
-    *(_count_of(_RUNS, condition) + _count_of(_TARGETS, condition) for condition in (_IS_RUNNING, _IS_UNCLAIMED)),
-).where(limits.c.limit_group == _OF_GROUP, _IN_LINE)
+def _is_line() -> sa.ColumnElement[bool]:
+    """Say whether somebody waits in a group; an EXISTS of many groups may be planned as one look at all lines."""
+    first = (
+        sa.select(sa.literal_column("1", sa.Integer))
+        .where(kind.is_in_line, kind.table.c.limit_group == _OF_GROUP)
+        .order_by(*kind.order)
+        .limit(sa.literal_column("1", sa.Integer))
+        .scalar_subquery()
+        for kind in _KINDS
+    )
+    return sa.func.coalesce(*first).is_not(None)
+
+
+_STATE = sa.select(*_BOUNDS, *(_count_of(condition) for condition in (_IS_RUNNING, _IS_UNCLAIMED))).where(
+    limits.c.limit_group == _OF_GROUP, _is_line()
+)
 
 
 def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:

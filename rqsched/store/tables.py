@@ -373,6 +373,7 @@ PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, whe
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
 IS_LIMITED = runs.c.limit_group.is_not(None) & IS_OPEN
+
 IS_IN_LINE = (
     runs.c.limit_group.is_not(None)
     & (runs.c.status == constant(RunStatus.PENDING))
@@ -380,14 +381,18 @@ IS_IN_LINE = (
     & runs.c.passed_at.is_(None)
 )
 """As `Run.is_in_line`."""
+_MAY_RUN = (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
+TAKES_PLACE = runs.c.limit_group.is_not(None) & (
+    ((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _MAY_RUN
+)
+"""As `Run.takes_place`. It has an index of its own: a plan without fresh statistics would look for the few that do among
+all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Of a pending run: it is not in line, so it has a job."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
 """Of a pending run: it needs no grant, or has one."""
-PartialIndex(
-    "ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, runs.c.granted_at, runs.c.uid, runs.c.dispatched_at,
-    where=IS_LIMITED,
-)  # fmt: skip
+PartialIndex("ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, where=IS_LIMITED)
+PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, where=TAKES_PLACE)
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
 IS_AFTER = runs.c.upstream_run_uid.is_not(None)
 PartialIndex("uq_rqsched_runs_upstream", runs.c.upstream_run_uid, runs.c.schedule_uid, unique=True, where=IS_AFTER)
@@ -553,16 +558,18 @@ sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, target
 PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
 IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & IS_OPEN_TARGET
+_TARGET_MAY_RUN = (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.granted_at.is_not(None)
+TARGET_TAKES_PLACE = targets.c.limit_group.is_not(None) & (
+    (targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_MAY_RUN
+)
 IS_TARGET_IN_LINE = (
     targets.c.limit_group.is_not(None)
     & (targets.c.status == constant(TargetStatus.PENDING))
     & targets.c.granted_at.is_(None)
     & targets.c.passed_at.is_(None)
 )
-PartialIndex(
-    "ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status, targets.c.granted_at, targets.c.uid,
-    where=IS_LIMITED_TARGET,
-)  # fmt: skip
+PartialIndex("ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status, where=IS_LIMITED_TARGET)
+PartialIndex("ix_rqsched_targets_place", targets.c.limit_group, targets.c.status, where=TARGET_TAKES_PLACE)
 PartialIndex(
     "ix_rqsched_targets_line", targets.c.limit_group, targets.c.limit_at, targets.c.number, targets.c.uid,
     where=IS_TARGET_IN_LINE,

@@ -186,8 +186,11 @@ def _create_limits() -> None:
     op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
     is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
-    key = ["limit_group", "status", "granted_at", "uid"]
-    op.create_index("ix_rqsched_runs_limit", "rqsched_runs", [*key, "dispatched_at"], **is_open)
+    takes_place = "limit_group IS NOT NULL AND ({} OR status = 'pending' AND granted_at IS NOT NULL)"
+    key = ["limit_group", "status"]
+    runs = "status = 'running' AND dispatched_at IS NULL"
+    op.create_index("ix_rqsched_runs_limit", "rqsched_runs", key, **is_open)
+    op.create_index("ix_rqsched_runs_place", "rqsched_runs", key, **_where(takes_place.format(runs)))
     place = ["limit_group", "limit_at", "number", "uid"]
     op.create_index("ix_rqsched_runs_line", "rqsched_runs", place, **is_in_line)
     # Targets need places of their run's group.
@@ -198,6 +201,7 @@ def _create_limits() -> None:
     open_targets = "'waiting', 'pending', 'running', 'retrying', 'blocked'"
     is_open = _where(f"limit_group IS NOT NULL AND status IN ({open_targets})")
     op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
+    op.create_index("ix_rqsched_targets_place", "rqsched_targets", key, **_where(takes_place.format("status = 'running'")))
     op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
     _create_limit_starts()
 
@@ -219,7 +223,7 @@ def _create_limit_starts() -> None:
 def _drop_limits() -> None:
     op.drop_table("rqsched_limit_starts")
     for table in ("rqsched_targets", "rqsched_runs"):
-        for name in ("line", "limit"):
+        for name in ("line", "place", "limit"):
             op.drop_index(f"ix_{table}_{name}", table)
         for name in ("is_rated", "passed_count", "passed_at", "granted_at", "limit_at", "limit_group"):
             op.drop_column(table, name)
