@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule, fence_of
 from rqsched.core.settle_decision import AttemptResult
+from rqsched.store.limits import Seen
 from rqsched.workflows import RunContext
 
 
@@ -71,6 +72,17 @@ def make_context(
     )
 
 
+class Written(NamedTuple):
+    """What became of an end."""
+
+    change: Change | None
+    """What Redis is to follow, if anything."""
+    is_ours: bool
+    """Whether that is what was decided here."""
+    seen: Seen | None = None
+    """What its statement saw of the run's group; None where it looked at nothing."""
+
+
 class NotAnsweredError(Exception):
     """The parent did not do what it was asked, or did and its answer was lost: this process does it itself."""
 
@@ -86,6 +98,6 @@ class ParentWorker(Protocol):
         """Claim the attempt that this process was forked for; None when it could not be claimed."""
         ...
 
-    def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:
+    def end(self, attempt_result: AttemptResult, at: datetime) -> Written:
         """Record how the claimed attempt ended; returns what `write_end` does. Nothing is published."""
         ...

@@ -29,7 +29,7 @@ from rqsched.store import fan_out_targets, metadata, reconcile_queries
 from rqsched.store import limits as store
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
-from rqsched.store.limits import Look
+from rqsched.store.limits import Look, Seen
 from rqsched.transport.transport import Arm
 
 _log = logging.getLogger(__name__)
@@ -64,8 +64,11 @@ class Limits:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def follow(self, changes: Iterable[Change]) -> None:
-        """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it."""
+    def follow(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
+        """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it.
+
+        What was `seen` of groups as the Changes were written is not looked at again.
+        """
         joined, left, stopped = set[str](), set[str](), set[str]()
         for change in changes:
             for before, after in (*((run, run) for run in change.new_runs), *change.changed_runs):
@@ -80,9 +83,15 @@ class Limits:
                     left.add(after.limit_group)
                     stopped.add(after.uid)
         if joined or left:
-            self.give(joined, left, stopped)
+            self.give(joined, left, stopped, seen)
 
-    def give(self, joined: Collection[str], left: Collection[str] = (), stopped: Collection[str] = ()) -> None:
+    def give(
+        self,
+        joined: Collection[str],
+        left: Collection[str] = (),
+        stopped: Collection[str] = (),
+        seen: Seen | None = None,
+    ) -> None:
         """Give the places that are free in groups whose line somebody has joined, or in which somebody has `left` one.
 
         Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
@@ -91,7 +100,8 @@ class Limits:
             if stopped:
                 give_up = partial(fan_out_targets.give_up, now=self._parts.now(), run_uids=stopped)
                 self._parts.database.transact(give_up)
-            unclaimed = {group: self._wants(group) for group in {*left}.difference(joined)}
+            only_left, known = {*left}.difference(joined), seen or {}
+            unclaimed = {group: known[group] if group in known else self._wants(group) for group in only_left}
             self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
             # Who gives places just now may not have seen this end. While others still have to claim theirs, that is no
             # harm: their ends look again. To wait for each other, to give one place each, is most of a grant's cost.

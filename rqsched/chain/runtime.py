@@ -35,6 +35,7 @@ from rqsched.fork_guard import call_in_this_process
 from rqsched.signals import everywhere
 from rqsched.store import registered_workflows, schema_version
 from rqsched.store.database import Database, Patience
+from rqsched.store.limits import Seen
 from rqsched.transport.breaker import Breakers, RedisAwayError
 from rqsched.transport.transport import Transport, is_transient
 from rqsched.workflows import Registry, registry
@@ -131,21 +132,24 @@ class Runtime:
         """How long the end of an attempt is written through an outage of SQL."""
         return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
 
-    def publish(self, changes: Sequence[Change], *, must: bool = False) -> None:
+    def publish(self, changes: Sequence[Change], *, must: bool = False, seen: Seen | None = None) -> None:
         """Make Redis follow committed Changes and tell subscribers.
 
         Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
         raised then, so that the link that asked for it is delivered again.
         """
-        failure = self.follow(changes)
+        failure = self.follow(changes, seen=seen)
         self.tell(changes)
         if failure is not None and must:
             raise RedisUnavailableError(
                 f"Redis does not answer ({type(failure).__name__}): start it, links follow by themselves."
             ) from failure
 
-    def follow(self, changes: Sequence[Change]) -> RedisError | None:
-        """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away."""
+    def follow(self, changes: Sequence[Change], *, seen: Seen | None = None) -> RedisError | None:
+        """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away.
+
+        `seen` is what was seen of their groups as they were written.
+        """
         failure: RedisError | None = None
         try:
             self.transport.follow(changes, now=self.now())
@@ -158,7 +162,7 @@ class Runtime:
             if is_transient(error):  # what will not pass, only reconcile tries again
                 self._keep_out_of_sync(changes, error)
                 failure = error
-        self.limits.follow(changes)
+        self.limits.follow(changes, seen)
         return failure
 
     def tell(self, changes: Iterable[Change]) -> None:

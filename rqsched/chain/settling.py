@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from rqsched.chain.claim import Claim
+from rqsched.chain.claim import Claim, Written
 from rqsched.chain.firing import restate
 from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
@@ -17,6 +17,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_s
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
+from rqsched.store.limits import Seen
 
 
 def settle_run(
@@ -46,7 +47,7 @@ def write_end(
     patience: Patience,
     at: datetime | None = None,
     is_repeated: bool = False,
-) -> tuple[Change | None, bool]:
+) -> Written:
     """Write how a claimed attempt ended, if its process still holds it; returns what `publish_end` takes.
 
     Where nothing has changed since the claim and nothing else depends on it, that is one statement. What was reported
@@ -60,11 +61,10 @@ def write_end(
     tried = None
     if claim.version is not None or is_repeated:
         moment = at or runtime.now()
-        tried, is_written = _end_alone(
-            runtime, claim, attempt_result, at=moment, patience=patience, is_repeated=is_repeated
-        )
-        if is_written:
-            return tried, True
+        written = _end_alone(runtime, claim, attempt_result, at=moment, patience=patience, is_repeated=is_repeated)
+        tried = written.change
+        if written.is_ours:
+            return written
     return _write_change(
         runtime,
         claim.run.uid,
@@ -76,11 +76,11 @@ def write_end(
     )
 
 
-def publish_end(runtime: Runtime, written: tuple[Change | None, bool]) -> Change | None:
+def publish_end(runtime: Runtime, written: Written) -> Change | None:
     """Let Redis follow, and tell, what was written; returns it if this process's decision was what was written."""
-    change, is_ours = written
+    change, is_ours, seen = written
     if change is not None:
-        runtime.publish([change])
+        runtime.publish([change], seen=seen)
         if change.after.followed_at is not None:
             follow_ends(runtime, [change])
     return change if is_ours else None
@@ -94,29 +94,29 @@ def _end_alone(
     at: datetime,
     patience: Patience,
     is_repeated: bool,
-) -> tuple[Change | None, bool]:
+) -> Written:
     """Write the end of an attempt as it is decided from what was claimed, unless the schedule has changed since.
 
     Returns the Change, None when it cannot have been written, and whether it was. One that may have been written all
     the same, its answer lost, comes with False. SQLite tells no versions, so there it is never written here.
     """
     if not ends_alone(claim.schedule, attempt_result, now=at):
-        return None, False
+        return Written(None, is_ours=False)
     decided = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=at)
     if not is_of_one_run(decided) or runtime.notifier.owed([decided]):
-        return None, False
+        return Written(None, is_ours=False)
     version = claim.version
     if version is None:
-        return decided, False
+        return Written(decided, is_ours=False)
     asked = int(is_repeated)
 
-    def work(connection: Connection) -> bool:
+    def work(connection: Connection) -> Seen | None:
         nonlocal asked
         asked += 1
         return changes.end_alone(connection, decided, token=claim.token, version=version)
 
-    is_written = runtime.database.transact_alone(work, patience=patience)
-    return (decided if is_written or asked > 1 else None), is_written
+    seen = runtime.database.transact_alone(work, patience=patience)
+    return Written(decided if seen is not None or asked > 1 else None, seen is not None, seen)
 
 
 def change_run(
@@ -146,30 +146,27 @@ def _write_change(
     skip_locked: bool = False,
     schedule_uid: str | None = None,
     tried: Change | None = None,
-) -> tuple[Change | None, bool]:
-    """Decide and write; what was `tried` before may have been written.
-
-    Returns what Redis is to follow, if anything, and whether that is what was decided here.
-    """
+) -> Written:
+    """Decide and write; what was `tried` before may have been written."""
     decided = tried
 
-    def work(connection: Connection) -> tuple[Change | None, bool]:
+    def work(connection: Connection) -> Written:
         nonlocal decided
         found = _lock(connection, run_uid, schedule_uid, fence, skip_locked=skip_locked)
         if found is None:
-            return None, False
+            return Written(None, is_ours=False)
         schedule, run, others = found
         if fence(run):
             decided = decide(schedule, [run, *others], run, runtime.now())
             runtime.notifier.write(connection, [decided])
-            return decided, True
+            return Written(decided, is_ours=True)
         # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
         # Or a worker wrote it for this process, and died before it said so: what comes after may not have started.
         if decided is None and schedule.followed_at is None:
-            return None, False
+            return Written(None, is_ours=False)
         if decided is not None and run in [after for _, after in decided.changed_runs]:
-            return decided, True
-        return _standing(connection, schedule, run), False
+            return Written(decided, is_ours=True)
+        return Written(_standing(connection, schedule, run), is_ours=False)
 
     return runtime.database.transact(work, patience=patience)
 

@@ -248,6 +248,17 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
     return free > 0 and (not unclaimed or free * 4 >= number)
 
 
+def others_look(number: int, running: int, unclaimed: int) -> bool:
+    """Return whether an end that sees so much may leave the line to later ends, and need not look once it is written.
+
+    It may while at least half of the places wait for their claim: those ends look later. Where that is time already,
+    only each so many ends do: the others find that one giving places just now.
+    """
+    free = number - running - unclaimed
+    is_next = free > 0 and free * 4 >= number and free % max(number // 8, 1) == 0
+    return unclaimed * 2 >= number and not is_next
+
+
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
     """Return how many places `decide_grants` may give at most: so many of the line, and one more, are read for it."""
     kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]

@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from rqsched.chain.claim import Claim, NotAnsweredError
+from rqsched.chain.claim import Claim, NotAnsweredError, Written
 from rqsched.chain.execution import write_claim
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import write_end
 from rqsched.core.ids import RunJobId
-from rqsched.core.model import Change
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.processes.work_horse import undisturbed
 from rqsched.store.database import Patience
@@ -135,7 +134,7 @@ class WorkerSide:
         self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
         return self._claim, self._runtime.time.clock.measured
 
-    def _end(self, asked: Mapping[str, Any]) -> tuple[Change | None, bool]:
+    def _end(self, asked: Mapping[str, Any]) -> Written:
         if self._claim is None:
             raise NotAnsweredError("this worker has not claimed it")
         succeeded = AttemptResult(AttemptOutcome.SUCCEEDED, result=asked["result"])
@@ -160,10 +159,10 @@ class HorseSide:
             self._runtime.time.clock.measured = measured
         return claim
 
-    def end(self, attempt_result: AttemptResult, at: datetime) -> tuple[Change | None, bool]:
+    def end(self, attempt_result: AttemptResult, at: datetime) -> Written:
         """Record that the run succeeded."""
-        change, is_ours = self._ask({"result": attempt_result.result, "at": at.isoformat()})
-        return change, is_ours
+        written: Written = self._ask({"result": attempt_result.result, "at": at.isoformat()})
+        return written
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         """Ask, and wait for the answer; a worker that failed to answer once is not asked again."""

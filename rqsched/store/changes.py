@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
-from rqsched.store import run_hours
+from rqsched.store import limits, run_hours
 from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.limit_starts import take_back
@@ -706,18 +706,21 @@ def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], sch
     return insert.from_select(list(selected), sa.select(*selected.values()))
 
 
-def end_alone(connection: Connection, change: Change, *, token: str, version: str) -> bool:
+def end_alone(connection: Connection, change: Change, *, token: str, version: str) -> limits.Seen | None:
     """Write a Change of one schedule and one running run, if the schedule's row is still that `version` of it.
 
-    And if `token` still holds the run; else nothing is written, and False returned. One statement, which locks the
-    schedule before the run as every decision does. PostgreSQL only.
+    And if `token` still holds the run; else nothing is written, and None returned. One statement, which locks the
+    schedule before the run as every decision does. It returns what it saw of the run's group. PostgreSQL only.
     """
     ((before, after),) = change.changed_runs
     of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))
     of_run = tuple(sorted(run_differences(before, after) | _OF_RUN))
     given = _given("s", schedule_values(change.after, of_schedule)) | _given("r", run_values(after, of_run))
     given |= {"b_schedule": change.after.uid, "b_version": version, "b_run": after.uid, "b_token": token}
-    return connection.execute(_end_alone(of_schedule, of_run), given).first() is not None
+    if after.limit_group is not None:
+        given["group"] = after.limit_group
+    ended = connection.execute(_end_alone(of_schedule, of_run, is_limited=after.limit_group is not None), given).first()
+    return None if ended is None else limits.seen_by_end(after.limit_group, ended[1:])
 
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
@@ -726,7 +729,7 @@ _OF_RUN = {"attempts", "ended_at", "result", "status"}
 
 
 @lru_cache(maxsize=64)
-def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str]) -> sa.Update:
+def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str], *, is_limited: bool) -> sa.Update:
     is_as_read = sa.bindparam("b_version") == ROW_VERSION
     locked = (
         sa.select(schedules.c.uid)
@@ -749,5 +752,5 @@ def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str]) -> sa.Update:
         sa.update(schedules)
         .where(schedules.c.uid == ended.c.schedule_uid)
         .values({name: sa.bindparam(f"s_{name}", type_=schedules.c[name].type) for name in of_schedule})
-        .returning(schedules.c.uid)
+        .returning(schedules.c.uid, *(limits.STATE if is_limited else ()))
     )

@@ -43,6 +43,7 @@ from rqsched.core.limit import (
     decide_grants,
     key_of,
     most_given,
+    others_look,
     split_key,
     wants_grants,
 )
@@ -545,9 +546,27 @@ def _is_line() -> sa.ColumnElement[bool]:
     return sa.func.coalesce(*first).is_not(None)
 
 
-_STATE = sa.select(*_BOUNDS, *(_count_of(condition) for condition in (_IS_RUNNING, _IS_UNCLAIMED))).where(
-    limits.c.limit_group == _OF_GROUP, _is_line()
-)
+_IS_GROUP = limits.c.limit_group == _OF_GROUP
+_TAKEN = _count_of(_IS_RUNNING), _count_of(_IS_UNCLAIMED)
+_STATE = sa.select(*_BOUNDS, *_TAKEN).where(_IS_GROUP, _is_line())
+STATE = sa.select(limits.c.number).where(_IS_GROUP).scalar_subquery(), *_TAKEN, _is_line()
+"""What the end of a run sees of its group, in its own statement: how it was before."""
+Seen: TypeAlias = Mapping[str, int | None]
+"""Of groups what `wants` would return, as far as that needs no look."""
+_NOTHING: Seen = {}
+
+
+def seen_by_end(group: str | None, state: Sequence[Any]) -> Seen:
+    """Return what the end of a run, which was counted as running, says of its group by the STATE that it saw.
+
+    A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will.
+    """
+    if group is None or state[0] is None:
+        return _NOTHING
+    number, running, unclaimed, is_line = state
+    if others_look(number, running - 1, unclaimed):
+        return {group: None}
+    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else _NOTHING
 
 
 def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:

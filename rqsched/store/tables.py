@@ -385,8 +385,8 @@ _MAY_RUN = (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is
 TAKES_PLACE = runs.c.limit_group.is_not(None) & (
     ((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _MAY_RUN
 )
-"""As `Run.takes_place`. It has an index of its own: a plan without fresh statistics would look for the few that do among
-all that are unfinished."""
+"""As `Run.takes_place`. It has an index of its own: a plan without fresh statistics would look for the few that do
+among all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Of a pending run: it is not in line, so it has a job."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)

@@ -36,7 +36,8 @@ class Success:
 
     def write(self, *, token: str = TOKEN, version: str | None = None) -> bool:
         given = version or present(self.started.version)
-        return self.database.transact_alone(partial(changes.end_alone, change=self.change, token=token, version=given))
+        end = partial(changes.end_alone, change=self.change, token=token, version=given)
+        return self.database.transact_alone(end) is not None
 
     def rows(self) -> tuple[Schedule, Run]:
         run, schedule, _ = self.started

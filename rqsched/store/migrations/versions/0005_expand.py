@@ -188,9 +188,9 @@ def _create_limits() -> None:
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     takes_place = "limit_group IS NOT NULL AND ({} OR status = 'pending' AND granted_at IS NOT NULL)"
     key = ["limit_group", "status"]
-    runs = "status = 'running' AND dispatched_at IS NULL"
+    runs = _where(takes_place.format("status = 'running' AND dispatched_at IS NULL"))
     op.create_index("ix_rqsched_runs_limit", "rqsched_runs", key, **is_open)
-    op.create_index("ix_rqsched_runs_place", "rqsched_runs", key, **_where(takes_place.format(runs)))
+    op.create_index("ix_rqsched_runs_place", "rqsched_runs", key, **runs)
     place = ["limit_group", "limit_at", "number", "uid"]
     op.create_index("ix_rqsched_runs_line", "rqsched_runs", place, **is_in_line)
     # Targets need places of their run's group.
@@ -201,7 +201,8 @@ def _create_limits() -> None:
     open_targets = "'waiting', 'pending', 'running', 'retrying', 'blocked'"
     is_open = _where(f"limit_group IS NOT NULL AND status IN ({open_targets})")
     op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
-    op.create_index("ix_rqsched_targets_place", "rqsched_targets", key, **_where(takes_place.format("status = 'running'")))
+    targets = _where(takes_place.format("status = 'running'"))
+    op.create_index("ix_rqsched_targets_place", "rqsched_targets", key, **targets)
     op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
     _create_limit_starts()
 
