@@ -740,7 +740,9 @@ def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str], *, is_limited:
     ended = (
         sa.update(runs)
         .where(
-            runs.c.schedule_uid == locked.c.uid,
+            locked.c.uid == sa.bindparam("b_schedule"),
+            # By the value: a plan for any row of `locked` may look among the open runs of all schedules.
+            runs.c.schedule_uid == sa.bindparam("b_schedule"),
             runs.c.uid == sa.bindparam("b_run"),
             is_held_by(runs, sa.bindparam("b_token")),
         )

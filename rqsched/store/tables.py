@@ -372,7 +372,8 @@ PartialIndex("ix_rqsched_runs_unfinished", runs.c.status, runs.c.uid, where=IS_U
 PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, where=runs.c.backfill_uid.is_not(None))
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
-IS_LIMITED = runs.c.limit_group.is_not(None) & IS_OPEN
+IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
+"""Of a group, and not ended. It names no status, which an index of fewer rows has: no plan takes this one instead."""
 
 IS_IN_LINE = (
     runs.c.limit_group.is_not(None)
@@ -557,7 +558,7 @@ IS_OPEN_TARGET = targets.c.status.in_([constant(status) for status in OPEN_TARGE
 sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, targets.c.number)
 PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
-IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & IS_OPEN_TARGET
+IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & targets.c.ended_at.is_(None)
 _TARGET_MAY_RUN = (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.granted_at.is_not(None)
 TARGET_TAKES_PLACE = targets.c.limit_group.is_not(None) & (
     (targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_MAY_RUN

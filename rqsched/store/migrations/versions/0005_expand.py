@@ -184,7 +184,7 @@ def _create_limits() -> None:
     for name in ("limit_at", "granted_at", "passed_at"):
         op.add_column("rqsched_runs", sa.Column(name, INSTANT))
     op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
-    is_open = _where("limit_group IS NOT NULL AND status IN ('pending', 'running', 'retrying', 'buffered')")
+    is_open = _where("limit_group IS NOT NULL AND ended_at IS NULL")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
     takes_place = "limit_group IS NOT NULL AND ({} OR status = 'pending' AND granted_at IS NOT NULL)"
     key = ["limit_group", "status"]
@@ -198,8 +198,6 @@ def _create_limits() -> None:
     for name in ("limit_at", "granted_at", "passed_at"):
         op.add_column("rqsched_targets", sa.Column(name, INSTANT))
     op.add_column("rqsched_targets", sa.Column("passed_count", sa.Integer))
-    open_targets = "'waiting', 'pending', 'running', 'retrying', 'blocked'"
-    is_open = _where(f"limit_group IS NOT NULL AND status IN ({open_targets})")
     op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
     targets = _where(takes_place.format("status = 'running'"))
     op.create_index("ix_rqsched_targets_place", "rqsched_targets", key, **targets)
