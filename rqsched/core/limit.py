@@ -249,14 +249,12 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether an end that sees so much may leave the line to later ends, and need not look once it is written.
+    """Return whether an end that sees so much as it is written leaves the line to later ends, without a look after it.
 
-    It may while at least half of the places wait for their claim: those ends look later. Where that is time already,
-    only each so many ends do: the others find that one giving places just now.
+    It does while at least half of the places wait for their claim, and few are free: those ends look later. What it
+    sees is from before, so others that end at the same moment are not in it.
     """
-    free = number - running - unclaimed
-    is_next = free > 0 and free * 4 >= number and free % max(number // 8, 1) == 0
-    return unclaimed * 2 >= number and not is_next
+    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:

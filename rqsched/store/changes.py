@@ -740,7 +740,7 @@ def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str], *, is_limited:
     ended = (
         sa.update(runs)
         .where(
-            locked.c.uid == sa.bindparam("b_schedule"),
+            runs.c.schedule_uid == locked.c.uid,
             # By the value: a plan for any row of `locked` may look among the open runs of all schedules.
             runs.c.schedule_uid == sa.bindparam("b_schedule"),
             runs.c.uid == sa.bindparam("b_run"),

@@ -166,6 +166,11 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
 
 
+def is_free(connection: Connection, group: str) -> bool:
+    """Return whether nobody gives places of a group just now, nor holds its row otherwise."""
+    return bool(lock(connection, [group], skip_locked=True))
+
+
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     """Read the bounds of those groups that there are."""
     return _read(connection, _find(connection, groups))

@@ -11,11 +11,14 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.store.tables import limits, runs
+from rqsched.chain.settling import publish_end, write_end
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.store.tables import limits, runs, schedules
 from tests.support.env import HOUR, Env
 from tests.support.sql import statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
+SUCCESS = AttemptResult(AttemptOutcome.SUCCEEDED)
 
 
 def create(env: Env, schedule_id: str, limit: str = "shop", **options: Any) -> ScheduleHandle:
@@ -155,6 +158,40 @@ def test_end_waits_for_who_gives_places_just_now_when_nobody_has_one_to_claim(po
         ended.result()
 
     assert has_place(second)
+
+
+def test_end_looks_at_no_line_while_others_have_most_places_to_claim(postgres_env: Env) -> None:
+    """Eight places, and a claim of the last four: the second end that they leave makes a quarter free."""
+    env = postgres_env
+    waiting = env.fire_all(*(create(env, str(at), limit_running=8) for at in range(11)))
+    claims = [env.claim(run) for run in waiting[:4]]
+    looks = []
+    for claim in claims[:2]:
+        with statements(env.runtime) as found:
+            publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=env.runtime.end_patience))
+        looks.append(found[1:])
+
+    assert (waiting[0].refresh().status, waiting[1].refresh().status) == ("succeeded", "succeeded")
+    assert looks[0] == []
+    assert "UPDATE" in looks[1]
+    assert [has_place(run) for run in waiting[8:]] == [True, True, False]
+
+
+def test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow(postgres_env: Env) -> None:
+    """The end is written after who joined found its group full, by a statement that began before that."""
+    env = postgres_env
+    first_of, second_of = create(env, "a"), create(env, "b")
+    (first,) = env.fire_all(first_of)
+    claim = env.claim(first)
+    with ThreadPoolExecutor(1) as threads:
+        with held(env, sa.select(schedules.c.uid).where(schedules.c.uid == first_of.uid)):
+            ended = threads.submit(write_end, env.runtime, claim, SUCCESS, patience=env.runtime.end_patience)
+            wait_for_a_lock(env.runtime.database)
+            second = second_of.trigger()
+            assert not has_place(second)
+        publish_end(env.runtime, ended.result())
+
+    assert (first.refresh().status, has_place(second)) == ("succeeded", True)
 
 
 STOPPED = """

@@ -267,8 +267,8 @@ FENCES = (
     _edit(
         "an end in one statement is not recognised when its answer was lost",
         "chain/settling.py",
-        "(decided if is_written or asked > 1 else None)",
-        "(decided if is_written else None)",
+        "decided if seen is not None or asked > 1 else None",
+        "decided if seen is not None else None",
         _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
     ),
     _edit(
@@ -1271,7 +1271,7 @@ NOTIFICATIONS = (
     _edit(
         "each end waits for who gives places just now",
         "chain/limits.py",
-        "if count), skip_locked=True)",
+        "if count and self._is_free(group)), skip_locked=True)",
         "if count))",
         _CHAIN + "limit_locks.py::test_end_leaves_the_line_to_who_gives_places_just_now_while_others_have_one_to_claim",
     ),
@@ -1281,6 +1281,34 @@ NOTIFICATIONS = (
         "if count == 0})\n",
         "if count == 0}, skip_locked=True)\n",
         _CHAIN + "limit_locks.py::test_end_waits_for_who_gives_places_just_now_when_nobody_has_one_to_claim",
+    ),
+    _edit(
+        "each end looks at its line, also while others will",
+        "core/limit.py",
+        "    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)\n",
+        "    return False\n",
+        _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
+    ),
+    _edit(
+        "an end takes itself for one that still runs",
+        "store/limits.py",
+        "    number, running, unclaimed, is_line = state\n",
+        "    number, running, unclaimed, is_line = state[0], state[1] + 1, state[2], state[3]\n",
+        _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
+    ),
+    _edit(
+        "an end leaves its line to others who are not there",
+        "core/limit.py",
+        "    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)\n",
+        "    return not wants_grants(number, running, unclaimed) or not running\n",
+        _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
+    ),
+    _edit(
+        "an end that saw nobody in line takes that for what is so afterwards",
+        "store/limits.py",
+        "    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else _NOTHING\n",
+        "    return {group: unclaimed if is_line and wants_grants(number, running - 1, unclaimed) else None}\n",
+        _CHAIN + "limit_locks.py::test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow",
     ),
     _edit(
         "a schedule that is created locks its group as a grant does",
@@ -1340,17 +1368,17 @@ NOTIFICATIONS = (
     ),
     _edit(
         "the place of a target that runs is not counted",
-        "store/limits.py",
-        "IS_TARGET_IN_LINE, sa.true())",
-        "IS_TARGET_IN_LINE, sa.false())",
+        "store/tables.py",
+        "(targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_MAY_RUN",
+        "_TARGET_MAY_RUN",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[postgres]",
     ),
     _edit(
         "a run that waits for its targets keeps its place",
-        "store/limits.py",
-        "_Kind(runs, IS_LIMITED, IS_IN_LINE, runs.c.dispatched_at.is_(None))",
-        "_Kind(runs, IS_LIMITED, IS_IN_LINE, sa.true())",
+        "store/tables.py",
+        "((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _MAY_RUN",
+        "(runs.c.status == constant(RunStatus.RUNNING)) | _MAY_RUN",
         _TARGETS + "test_all_targets_run_one_after_the_other_with_a_worker[sqlite]",
     ),
     _edit(
