@@ -105,9 +105,7 @@ class Limits:
             self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
             # Who gives places just now may not have seen this end. While others still have to claim theirs, that is no
             # harm: their ends look again. To wait for each other, to give one place each, is most of a grant's cost.
-            self.grant(
-                (group for group, count in unclaimed.items() if count and self._is_free(group)), skip_locked=True
-            )
+            self.grant((group for group, count in unclaimed.items() if count), skip_locked=True)
         except (RqschedError, RedisError) as error:
             _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
@@ -115,11 +113,6 @@ class Limits:
         database = self._parts.database
         look = database.transact_alone if database.takes_single_statements else database.read
         return look(partial(store.wants, group=group, now=self._parts.now()))
-
-    def _is_free(self, group: str) -> bool:
-        """Return whether nobody gives places of a group just now, as far as that costs less than to begin to."""
-        database = self._parts.database
-        return not database.takes_single_statements or database.transact_alone(partial(store.is_free, group=group))
 
     def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.

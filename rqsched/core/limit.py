@@ -252,9 +252,11 @@ def others_look(number: int, running: int, unclaimed: int) -> bool:
     """Return whether an end that sees so much as it is written leaves the line to later ends, without a look after it.
 
     It does while at least half of the places wait for their claim, and few are free: those ends look later. What it
-    sees is from before, so others that end at the same moment are not in it.
+    sees is from before, so others that end at the same moment are not in it. Where it is time, one end of each
+    sixteenth of the places looks: between them, that one is giving places.
     """
-    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)
+    is_turn = (number - running - unclaimed) % max(number // 16, 1) == 0
+    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:

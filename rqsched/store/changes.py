@@ -717,10 +717,12 @@ def end_alone(connection: Connection, change: Change, *, token: str, version: st
     of_run = tuple(sorted(run_differences(before, after) | _OF_RUN))
     given = _given("s", schedule_values(change.after, of_schedule)) | _given("r", run_values(after, of_run))
     given |= {"b_schedule": change.after.uid, "b_version": version, "b_run": after.uid, "b_token": token}
-    if after.limit_group is not None:
-        given["group"] = after.limit_group
-    ended = connection.execute(_end_alone(of_schedule, of_run, is_limited=after.limit_group is not None), given).first()
-    return None if ended is None else limits.seen_by_end(after.limit_group, ended[1:])
+    if (group := after.limit_group) is not None:
+        given["group"] = group
+    ended = connection.execute(_end_alone(of_schedule, of_run, is_limited=group is not None), given).first()
+    if ended is None or group is None:
+        return None if ended is None else {}
+    return limits.seen_by_end(group, ended[1:])
 
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}

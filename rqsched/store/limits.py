@@ -166,11 +166,6 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
 
 
-def is_free(connection: Connection, group: str) -> bool:
-    """Return whether nobody gives places of a group just now, nor holds its row otherwise."""
-    return bool(lock(connection, [group], skip_locked=True))
-
-
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
     """Read the bounds of those groups that there are."""
     return _read(connection, _find(connection, groups))
@@ -558,20 +553,19 @@ STATE = sa.select(limits.c.number).where(_IS_GROUP).scalar_subquery(), *_TAKEN, 
 """What the end of a run sees of its group, in its own statement: how it was before."""
 Seen: TypeAlias = Mapping[str, int | None]
 """Of groups what `wants` would return, as far as that needs no look."""
-_NOTHING: Seen = {}
 
 
-def seen_by_end(group: str | None, state: Sequence[Any]) -> Seen:
+def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
     """Return what the end of a run, which was counted as running, says of its group by the STATE that it saw.
 
     A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will.
     """
-    if group is None or state[0] is None:
-        return _NOTHING
     number, running, unclaimed, is_line = state
+    if number is None:
+        return {}
     if others_look(number, running - 1, unclaimed):
         return {group: None}
-    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else _NOTHING
+    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else {}
 
 
 def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:

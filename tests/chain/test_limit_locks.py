@@ -15,6 +15,7 @@ from rqsched.chain.settling import publish_end, write_end
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.store.tables import limits, runs, schedules
 from tests.support.env import HOUR, Env
+from tests.support.narrow import present
 from tests.support.sql import statements, wait_for_a_lock
 
 pytestmark = pytest.mark.postgres
@@ -187,7 +188,7 @@ def test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow(postgres_e
         with held(env, sa.select(schedules.c.uid).where(schedules.c.uid == first_of.uid)):
             ended = threads.submit(write_end, env.runtime, claim, SUCCESS, patience=env.runtime.end_patience)
             wait_for_a_lock(env.runtime.database)
-            second = second_of.trigger()
+            second = present(second_of.trigger().run)
             assert not has_place(second)
         publish_end(env.runtime, ended.result())
 

@@ -479,7 +479,9 @@ ORDER = (
                 "            runtime.publish([decided])\n            runtime.notifier.write(connection, [decided])\n",
             ),
             Edit(
-                "rqsched/chain/settling.py", "        runtime.publish([change])\n        if change", "        if change"
+                "rqsched/chain/settling.py",
+                "        runtime.publish([change], seen=seen)\n        if change",
+                "        if change",
             ),
         ),
         (_CRASH.format("a run fails and is retried"), _CRASH.format("a run ends and the next is drained")),
@@ -644,16 +646,16 @@ ANSWERS = (
     _edit(
         "a repeated end does not recognise its own commit",
         "chain/settling.py",
-        "            return decided, True\n        return _standing",
-        "            return None, False\n        return _standing",
+        "            return Written(decided, is_ours=True)\n        return Written(_standing",
+        "            return Written(None, is_ours=False)\n        return Written(_standing",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
         _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
         "chain/settling.py",
-        "        return _standing(connection, schedule, run), False\n",
-        "        return None, False\n",
+        "        return Written(_standing(connection, schedule, run), is_ours=False)\n",
+        "        return Written(None, is_ours=False)\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
@@ -1271,7 +1273,7 @@ NOTIFICATIONS = (
     _edit(
         "each end waits for who gives places just now",
         "chain/limits.py",
-        "if count and self._is_free(group)), skip_locked=True)",
+        "if count), skip_locked=True)",
         "if count))",
         _CHAIN + "limit_locks.py::test_end_leaves_the_line_to_who_gives_places_just_now_while_others_have_one_to_claim",
     ),
@@ -1285,7 +1287,7 @@ NOTIFICATIONS = (
     _edit(
         "each end looks at its line, also while others will",
         "core/limit.py",
-        "    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)\n",
+        "    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
         "    return False\n",
         _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
     ),
@@ -1299,14 +1301,14 @@ NOTIFICATIONS = (
     _edit(
         "an end leaves its line to others who are not there",
         "core/limit.py",
-        "    return unclaimed * 2 >= number and not wants_grants(number, running, unclaimed)\n",
-        "    return not wants_grants(number, running, unclaimed) or not running\n",
+        "    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
+        "    return True\n",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
     ),
     _edit(
         "an end that saw nobody in line takes that for what is so afterwards",
         "store/limits.py",
-        "    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else _NOTHING\n",
+        "    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else {}\n",
         "    return {group: unclaimed if is_line and wants_grants(number, running - 1, unclaimed) else None}\n",
         _CHAIN + "limit_locks.py::test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow",
     ),
