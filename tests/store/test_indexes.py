@@ -41,10 +41,10 @@ SCANS: dict[str, tuple[Ask, str]] = {
         "ix_rqsched_runs_unfinished",
     ),
     "places that no worker came to claim": (lambda c: limits.passed_over(c, "default"), "ix_rqsched_runs_limit"),
-    "runs that take places of a group": (lambda c: limits.wants(c, "default/shop", NOW), "ix_rqsched_runs_limit"),
+    "runs that take places of a group": (lambda c: limits.wants(c, "default/shop", NOW), "ix_rqsched_runs_place"),
     "targets that take places of a group": (
         lambda c: limits.wants(c, "default/shop", NOW),
-        "ix_rqsched_targets_limit",
+        "ix_rqsched_targets_place",
     ),
     "targets of groups that are listed": (
         lambda c: limits.describe(c, ["default/shop"], NOW),
