@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from rqsched.core.limit import Bounds, Grants, Waiting, decide_grants, most_given, old_at, wants_grants
-from rqsched.core.model import Run, RunStatus
+from rqsched.core.model import Run, RunStatus, TargetStatus
+from rqsched.core.simulation_targets import Target
 
 _STRETCHES = 5
 
@@ -92,8 +92,8 @@ class QueueLine(_Waits):
     def __init__(self, workers: int | None) -> None:
         super().__init__(workers)
         self.free = workers
-        self.line = deque[tuple[Any, str, int, datetime]]()
-        """Attempts that wait: whose run, its uid, which attempt, and since when."""
+        self.line = deque[tuple[Any, Any, int, datetime]]()
+        """What waits: whose it is, the uid of a run and its attempt, or a target and its delivery, and since when."""
 
 
 class GroupLine(_Waits):
@@ -102,39 +102,40 @@ class GroupLine(_Waits):
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds.number)
         self.bounds = bounds
-        self.states = dict[str, Any]()
-        """Whose the runs are that take a place or want one, by their uids."""
+        self.takers = dict[str, tuple[Any, Run | Target]]()
+        """What takes a place or wants one as it is now, by uid, and whose it is."""
         self.look_at: datetime | None = None
         """When grants that nobody claims are looked at next."""
         self._running = set[str]()
         self._unclaimed = dict[str, Waiting]()
         self._line = list[tuple[datetime, int, str]]()
-        self._joined = dict[str, datetime]()
+        self._joined = dict[str, tuple[datetime, tuple[datetime, int, str]]]()
         self._starts = deque[datetime]()
         self._full_since: datetime | None = None
         self._held_since: datetime | None = None
 
-    def move(self, old: Run | None, run: Run, state: Any, now: datetime) -> None:
-        """Follow a run from one status to another."""
-        uid = run.uid
+    def move(self, one: Run | Target, state: Any, now: datetime) -> None:
+        """Follow a run or a target to where it is now."""
+        uid = one.uid
         self._running.discard(uid)
         self._unclaimed.pop(uid, None)
-        if old is not None and (joined := self._joined.pop(uid, None)) is not None:
-            del self._line[bisect_left(self._line, place_of(old))]
+        if (joined := self._joined.pop(uid, None)) is not None:
+            del self._line[bisect_left(self._line, joined[1])]
             self.waiting -= 1
-            if run.granted_at is not None:
-                self.began(now - joined)
-        if run.status not in {RunStatus.PENDING, RunStatus.RUNNING}:
-            self.states.pop(uid, None)
+            if one.granted_at is not None:
+                self.began(now - joined[0])
+        is_running = one.status in {RunStatus.RUNNING, TargetStatus.RUNNING} and one.takes_place
+        if not is_running and one.status not in {RunStatus.PENDING, TargetStatus.PENDING}:
+            self.takers.pop(uid, None)
             return
-        self.states[uid] = state
-        if run.status is RunStatus.RUNNING:
+        self.takers[uid] = state, one
+        if is_running:
             self._running.add(uid)
-        elif run.granted_at is not None:
-            self._unclaimed[uid] = _waiting(run)
-        elif run.passed_at is None:
-            insort(self._line, place_of(run))
-            self._joined[uid] = now
+        elif one.granted_at is not None:
+            self._unclaimed[uid] = _waiting(one)
+        elif one.passed_at is None:
+            insort(self._line, place_of(one))
+            self._joined[uid] = now, place_of(one)
             self.waiting += 1
 
     def start(self, now: datetime) -> None:
@@ -163,10 +164,10 @@ class GroupLine(_Waits):
             most, taken = self.bounds.most_unclaimed(0, self._started(now)), 0
         return bool(self._line) and wants_grants(most, taken, len(self._unclaimed))
 
-    def decide(self, now: datetime, asked: Run | None, find: Callable[[str], Run]) -> tuple[Grants, list[Waiting]]:
-        """Decide which runs get a place; returns that, and who of the line did not, as far as it was read.
+    def decide(self, now: datetime, asked: Run | Target | None) -> tuple[Grants, list[Waiting]]:
+        """Decide who gets a place; returns that, and who of the line did not, as far as it was read.
 
-        `asked` is one that a worker holds, and `find` has a run by its uid.
+        `asked` is one that a worker holds.
         """
         free = self.bounds.most_unclaimed(len(self._running), self._started(now))
         unclaimed = [*self._unclaimed.values()]
@@ -175,8 +176,8 @@ class GroupLine(_Waits):
         for _, _, uid in self._line:
             if len(line) == most:
                 break
-            if not (run := find(uid)).is_late(now):
-                line.append(_waiting(run))
+            if not (one := self.takers[uid][1]).is_late(now):
+                line.append(_waiting(one))
         asks = None if asked is None else _waiting(asked)
         grants = decide_grants(free, running=0, unclaimed=unclaimed, line=line, asked=asks, now=now)
         if self.bounds.rate is None:
@@ -234,11 +235,12 @@ class GroupLine(_Waits):
         return super().end(now)
 
 
-def place_of(run: Run) -> tuple[datetime, int, str]:
-    """Return where a run stands in the line of its group."""
-    return (run.limit_at or run.created_at, run.number, run.uid)
+def place_of(one: Run | Target) -> tuple[datetime, int, str]:
+    """Return where a run or a target stands in the line of its group; it has been there."""
+    assert one.limit_at is not None  # noqa: S101 - what is pending in a group is in its line, or was
+    return (one.limit_at, one.number, one.uid)
 
 
-def _waiting(run: Run) -> Waiting:
-    at, number, uid = place_of(run)
-    return Waiting(uid, at, number, run.granted_at, run.passed_count)
+def _waiting(one: Run | Target) -> Waiting:
+    at, number, uid = place_of(one)
+    return Waiting(uid, at, number, one.granted_at, one.passed_count)

@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rqsched.clock import Clock
 from rqsched.config import Settings
+from rqsched.core.ids import LinkId, RetryLinkId
 from rqsched.core.model import Run, RunStatus
 from rqsched.transport.job_queue import JobSpec
 from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Recorded, Transport, job_id_of
@@ -69,6 +70,11 @@ class Network:
             self.control.append(job_id)
         else:
             self.scheduled[job_id] = due_at.timestamp()
+
+    def bring_forward(self, job_id: str, due_at: datetime) -> None:
+        """Let a link that is armed be due at this time, if that is earlier."""
+        if job_id in self.scheduled:
+            self.scheduled[job_id] = min(self.scheduled[job_id], due_at.timestamp())
 
     def enqueue(self, job_id: str) -> None:
         if job_id not in self.jobs:
@@ -156,11 +162,17 @@ class NetworkTransport(Transport):
 
     def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
         self._step()
+        written = sum(not self._network.is_armed(str(arm.id)) for arm in arms)
         for arm in arms:
             due_at = arm.due_at if arm.due_at > now else None
             self._network.send(partial(self._network.place, str(arm.id), due_at))
         self._answer()
-        return len(arms)
+        return written
+
+    def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
+        self._step()
+        self._network.send(partial(self._network.bring_forward, str(link), due_at))
+        self._answer()
 
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         self._step()

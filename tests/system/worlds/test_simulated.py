@@ -7,33 +7,49 @@ draws it, and links are delivered one by one, retries first, as one dispatcher w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import After, Every, RetryPolicy
-from rqsched.chain import execution, firing, settling
+from rqsched.chain import execution, fan_out, firing, settling, target_execution
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
-from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
+from rqsched.core.ids import (
+    BatchJobId,
+    LinkId,
+    RunJobId,
+    TargetJobId,
+    new_uid,
+    parse_link_id,
+    parse_run_job_id,
+    parse_target_job_id,
+)
 from rqsched.core.limit import Bounds, Rate, Waiting, old_at, split_key
-from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
-from rqsched.core.settle_decision import AttemptResult
+from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
+from rqsched.core.simulation_targets import FanOut
+from rqsched.core.target_decision import TargetEnd
+from rqsched.store.fan_out_targets import Target
 from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
+from rqsched.store.tables import targets
 from tests.support.narrow import present
 from tests.support.sizes import sized
 from tests.system.worlds.declarations import declaration
 from tests.system.worlds.faults import Faults
 from tests.system.worlds.play import memory_folder
-from tests.system.worlds.stage import START, WORKFLOW, Stage, seeded_uids
+from tests.system.worlds.stage import NAMES_TARGETS, START, WORKFLOW, Stage, seeded_uids
 
 WORLDS = sized(60, 400)
-CROWDED = sized(40, 400)
+CROWDED = SWEPT = sized(40, 400)
+CHUNK = 3
+"""Targets that are put on their queue at a time."""
 SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
 QUEUES = ("default", "slow")
 _UNTOLD = ("token", "worker", "heartbeat_at")
@@ -52,11 +68,14 @@ class Real:
     """One world on the real store: what happens next happens, until the end of the span."""
 
     def __init__(
-        self, stage: Stage, seed: int, workers: dict[str, int], expected: dict[str, Expected], span: timedelta
+        self, stage: Stage, seed: int, workers: dict[str, int], given: Sequence[Simulated], span: timedelta
     ) -> None:
-        self.stage, self.seed, self.workers, self.expected, self.until = stage, seed, workers, expected, START + span
+        self.stage, self.seed, self.workers, self.until = stage, seed, workers, START + span
+        self.given = {one.name: one for one in given}
+        self.by_uid = {one.schedule.uid: one for one in given}
         self.runtime = stage.crew[0].scheduler.runtime
-        self.horses: list[tuple[datetime, int, str, Claim | None, AttemptResult]] = []
+        self.runtime.settings = self.runtime.settings.model_copy(update={"target_chunk": CHUNK})
+        self.horses: list[tuple[datetime, int, str, Claim | tuple[Target, str], AttemptResult]] = []
         self.started = 0
         self.looked = set[tuple[str, datetime]]()
         self.free = dict(workers)
@@ -112,8 +131,28 @@ class Real:
         self.horses.remove(horse)
         _, _, queue, claim, result = horse
         self.free[queue] += 1
-        execution._complete(self.runtime, present(claim), result)
+        if not isinstance(claim, Claim):
+            self._end_target(*claim, result)
+        elif (targets := self.given[claim.schedule.schedule_id].fan_out) is None:
+            execution._complete(self.runtime, claim, result)
+        else:
+            self._name_targets(claim, targets)
         return True
+
+    def _name_targets(self, claim: Claim, targets: FanOut) -> None:
+        named = [str(number + 1) for number in range(targets.number)]
+        chunks = [named[at : at + 2] for at in range(0, len(named), 2)]
+        fan_out.fan_out(self.runtime, fan_out.batch_of(self.runtime, claim.run.uid), chunks)
+        outcome = AttemptOutcome.DISPATCHED if named else AttemptOutcome.SUCCEEDED
+        execution._complete(self.runtime, claim, AttemptResult(outcome, result=dumps({"targets": len(named)})))
+        if named:
+            target_execution.try_to_end(self.runtime, claim.run.uid)
+
+    def _end_target(self, target: Target, token: str, result: AttemptResult) -> None:
+        if result.outcome is AttemptOutcome.FAILED:
+            target_execution._fail(self.runtime, target, token, present(result.error), result.error_types)
+        else:
+            target_execution._finish(self.runtime, target, token, TargetEnd(TargetStatus.SUCCEEDED))
 
     def _expire(self, now: datetime) -> bool:
         late = sorted((run for run in self._runs() if run.is_late(now)), key=lambda run: (run.schedule_uid, run.number))
@@ -123,14 +162,23 @@ class Real:
         """The runs whose grants nobody has claimed, from when on they go to others, and their groups."""
         granted = [run for run in self._runs() if run.status is RunStatus.PENDING and run.granted_at is not None]
         waiting = [Waiting(run.uid, run.created_at, run.number, run.granted_at, run.passed_count) for run in granted]
-        return [
+        found = [
             (run.uid, present(old_at(one)), present(run.limit_group)) for run, one in zip(granted, waiting, strict=True)
         ]
+        for target in self.targets():
+            if target.status == TargetStatus.PENDING and target.granted_at is not None:
+                one = Waiting(target.uid, target.limit_at, 0, target.granted_at, target.passed_count)
+                found.append((target.uid, present(old_at(one)), target.limit_group))
+        return found
+
+    def targets(self) -> list[Any]:
+        return self.stage.database.read(lambda c: list(c.execute(sa.select(targets).order_by(targets.c.uid))))
 
     def _look(self, now: datetime) -> bool:
         """A pass of reconcile comes when a grant is old, if somebody waits."""
         old = [(uid, at, group) for uid, at, group in self._grants() if at <= now and (uid, at) not in self.looked]
         waiting = {run.limit_group for run in self._runs() if run.is_in_line}
+        waiting |= {target.limit_group for target in self.targets() if is_in_line(target)}
         self.looked |= {(uid, at) for uid, at, _ in old}
         groups = {group for _, _, group in old} & waiting
         self.runtime.limits.grant(groups)
@@ -139,14 +187,16 @@ class Real:
     def _start(self, now: datetime) -> bool:
         known = {run.uid: run for run in self._runs()}
         running = {run.uid for run in known.values() if run.status is RunStatus.RUNNING}
-        killed = [horse for horse in self.horses if present(horse[3]).run.uid not in running]
-        for horse in killed:  # one that was terminated is gone, one that was cancelled works on
-            if self.known()[present(horse[3]).run.uid].status is RunStatus.TERMINATED:
+        for horse in list(self.horses):  # one that was terminated is gone, one that was cancelled works on
+            claim = horse[3]
+            if not isinstance(claim, Claim) or claim.run.uid in running:
+                continue
+            if self.known()[claim.run.uid].status is RunStatus.TERMINATED:
                 self.horses.remove(horse)
                 self.free[horse[2]] += 1
         for queue in sorted(self.workers):
             jobs = [job for job in self.stage.network.jobs if self._queue_of(job) == queue]
-            urgent = [job for job in jobs if self._run_of(job).priority > 0]
+            urgent = [job for job in jobs if isinstance(job_of(job), RunJobId) and self._run_of(job).priority]
             if jobs and self.free[queue]:  # RQ puts an urgent job at the front, before those that are there
                 job = urgent[-1] if urgent else jobs[0]
                 self.stage.network.jobs.remove(job)
@@ -155,7 +205,13 @@ class Real:
         return False
 
     def _claim(self, queue: str, text: str, now: datetime) -> None:
-        job = present(parse_run_job_id(text))
+        job = job_of(text)
+        if isinstance(job, BatchJobId):
+            fan_out.dispatch(self.runtime, job)
+            return
+        if isinstance(job, TargetJobId):
+            self._claim_target(queue, job, now)
+            return
         claim = execution.claim_run(self.runtime, job)
         self.read = None
         run = self._run_of(text)
@@ -163,13 +219,37 @@ class Real:
             claim = execution.claim_run(self.runtime, job)
         if claim is None:  # it has been ended in favour of a newer run
             return
-        took, result = self.expected[claim.schedule.schedule_id].draw(self.seed, claim.run, claim.schedule.schedule_id)
+        name = claim.schedule.schedule_id
+        took, result = self.given[name].expected.draw(self.seed, claim.run, name)
+        self._keep_busy(queue, now if self.given[name].fan_out is not None else now + took, claim, result)
+
+    def _keep_busy(self, queue: str, until: datetime, claim: Claim | tuple[Target, str], result: AttemptResult) -> None:
         self.free[queue] -= 1
         self.started += 1
-        self.horses.append((now + took, self.started, queue, claim, result))
+        self.horses.append((until, self.started, queue, claim, result))
 
-    def _queue_of(self, job: str) -> str:
-        return self._run_of(job).queue or "default"
+    def _claim_target(self, queue: str, job: TargetJobId, now: datetime) -> None:
+        token = new_uid(now)
+        claimed = target_execution.claim_target(self.runtime, job, token, "worker")
+        if claimed is None:
+            return
+        target, (status, _) = claimed.target, present(claimed.run)
+        if status in ENDED_IN_VAIN:
+            target_execution._finish(self.runtime, target, token, TargetEnd(TargetStatus.CANCELLED))
+            return
+        run, given = self.known()[target.run_uid], self.by_uid[present(target.schedule_uid)]
+        took, result = given.expected.draw_target(
+            self.seed, run.occurrence_at, given.name, target.number, target.attempt
+        )
+        self._keep_busy(queue, now + took, (target, token), result)
+
+    def _queue_of(self, text: str) -> str:
+        job = job_of(text)
+        if isinstance(job, RunJobId):
+            return self._run_of(text).queue or "default"
+        if isinstance(job, BatchJobId):
+            return self.known()[job.run_uid].queue or "default"
+        return next(target.queue for target in self.targets() if target.uid == job.uid) or "default"
 
     def _run_of(self, job: str) -> Run:
         return self.known()[present(parse_run_job_id(job)).uid]
@@ -186,13 +266,26 @@ class Real:
         return [to_run(row) for row in self.stage.database.read(lambda c: c.execute(SELECT_RUNS).all())]
 
 
+def job_of(text: str) -> RunJobId | TargetJobId | BatchJobId:
+    return present(parse_run_job_id(text) or parse_target_job_id(text))
+
+
+def is_in_line(target: Any) -> bool:
+    is_waiting = target.limit_group is not None and target.granted_at is None and target.passed_at is None
+    return is_waiting and target.status == TargetStatus.PENDING
+
+
 def schedules_of(stage: Stage) -> list[Schedule]:
     return stage.database.read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all())))
 
 
-def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str, Expected]:
+World: TypeAlias = dict[str, tuple[Expected, FanOut | None]]
+"""What attempts and targets of schedules are like."""
+
+
+def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
     """A few schedules on two queues, with attempts that take as long as their intervals, more or less."""
-    expected = dict[str, Expected]()
+    expected = World()
     for name in ("s0", "s1", "s2", "s3", "s4", "s5")[: random.randint(1, 6)]:
         options = declaration(random)
         if expected and random.random() < 0.5:
@@ -214,7 +307,7 @@ def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str
         given = timedelta(seconds=random.choice((0, 5, 20, 30, 60, 90, 200)))
         rate = random.choice((0.0, 0.0, 0.3, 0.8))
         timeout = random.choice((None, None, timedelta(seconds=60)))
-        expected[name] = Expected(random.choice((given, present(measured))), rate, timeout)
+        expected[name] = Expected(random.choice((given, present(measured))), rate, timeout), None
     return expected
 
 
@@ -224,9 +317,9 @@ def limited(group: str, bounds: dict[str, Bounds]) -> dict[str, Any]:
     return {"limit": group, "limit_running": number, "limit_rate": rate and str(rate)}
 
 
-def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str, Expected]:
+def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: bool = False) -> World:
     """More runs than there are places and workers, on a grid of ten seconds, so that much happens at one instant."""
-    expected = dict[str, Expected]()
+    expected = World()
     for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")[: random.randint(4, 8)]:
         options: dict[str, Any] = {
             "overlap": random.choice(("allow_all", "allow_all", "allow_all", "skip", "buffer_all", "cancel_other")),
@@ -236,11 +329,26 @@ def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> dict[str, 
             options["start_within"] = timedelta(seconds=random.choice((10, 20, 30, 60)))
         if random.random() < 0.8:
             options |= limited(random.choice(("narrow", "wide", "wide", "rated", "both")), bounds)
-        spec = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s")
+        spec, targets = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s"), None
+        if is_swept and random.random() < 0.6:
+            targets = FanOut(random.choice((0, 1, 3, 5, 8)), CHUNK)
+            spec = Every(timedelta(seconds=random.choice((60, 90, 120))), offset="0s")
+            options |= {
+                "targets": NAMES_TARGETS,
+                "target_retry": RetryPolicy(max_retries=random.choice((0, 1, 2)), base=timedelta(seconds=20)),
+                "max_parallel": random.choice((None, None, 1, 2, 3)),
+                "fan_out": random.choice(("any_failed", "all_failed", "never")),
+                "overlap_until": random.choice(("finished", "dispatched")),
+            }
         stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         given = timedelta(seconds=random.choice((0, 0, 10, 20, 30, 50, 100)))
-        expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3)))
+        expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3))), targets
     return expected
+
+
+def sweep(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
+    """A crowd of which many call each of their targets."""
+    return crowd(stage, random, bounds, is_swept=True)
 
 
 def told(run: Run) -> dict[str, Any]:
@@ -267,10 +375,15 @@ def test_a_simulation_of_a_crowd_says_what_the_real_store_has_afterwards(stage: 
     compare(stage, seed, crowd, SHORT)
 
 
+@pytest.mark.parametrize("seed", range(SWEPT))
+def test_a_simulation_of_targets_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    compare(stage, seed, sweep, SHORT)
+
+
 def compare(
     stage: Stage,
     seed: int,
-    declare: Callable[[Stage, Random, dict[str, Bounds]], dict[str, Expected]],
+    declare: Callable[[Stage, Random, dict[str, Bounds]], World],
     span: timedelta,
 ) -> None:
     """Play a world on the real store, simulate it, and compare every row."""
@@ -289,11 +402,11 @@ def compare(
         workers = {"default": random.choice((1, 2, 3, 6)), "slow": random.choice((1, 1, 2))}
         given = [
             Simulated(
-                begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id]
+                begin(one, START, START), one.schedule_id, one.definition.queue or "default", *expected[one.schedule_id]
             )
             for one in schedules_of(stage)
         ]
-        real = Real(stage, seed, workers, expected, span)
+        real = Real(stage, seed, workers, given, span)
         real.play()
 
     runs: dict[str, Run] = {}
@@ -313,19 +426,23 @@ def compare(
     for uid, row in rows.items():
         assert asdict(row) | {"operation": None} == asdict(stored[uid]) | {"operation": None}
     for run in real.all_runs():
-        if run.status in {RunStatus.PENDING, RunStatus.RUNNING}:
+        if run.status is RunStatus.PENDING or (run.status is RunStatus.RUNNING and run.dispatched_at is None):
             assert runs[run.uid].status is RunStatus.PENDING
         elif run.status is not RunStatus.CANCELLED or run.uid in runs:
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
     check_told(found, given, real.all_runs(), stored)
-    check_lines(found, real.all_runs())
+    check_lines(found, real)
 
 
-def check_lines(found: Walk, runs: list[Run]) -> None:
-    """What waits at the end for a worker, and for a place, is what does so in the store."""
-    waiting = [run for run in runs if run.status is RunStatus.PENDING]
+def check_lines(found: Walk, real: Real) -> None:
+    """What waits at the end for a worker, and for a place, is what does so in the store, and so is what targets did."""
+    waiting = [(run, run.is_in_line) for run in real.all_runs() if run.status is RunStatus.PENDING]
+    waiting += [(one, is_in_line(one)) for one in real.targets() if one.status == TargetStatus.PENDING]
     for name, line in found.lines.items():
-        assert line.waiting == [run.queue or "default" for run in waiting if not run.is_in_line].count(name)
+        assert line.waiting == [one.queue or "default" for one, is_waiting in waiting if not is_waiting].count(name)
     for name, line in found.groups.items():
-        assert line.waiting == [run.limit_group for run in waiting if run.is_in_line].count(name)
+        assert line.waiting == [one.limit_group for one, is_waiting in waiting if is_waiting].count(name)
+    ended = Counter((one.schedule_uid, one.status) for one in real.targets() if one.ended_at is not None)
+    for uid, one in real.by_uid.items():
+        assert found.told[one.name].targets == {status: n for (of, status), n in ended.items() if of == uid}
