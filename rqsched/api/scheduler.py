@@ -562,6 +562,7 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         duration: SpanLike | None = None,
         durations: Mapping[str, SpanLike] | None = None,
         failure_rate: float | None = None,
+        targets: Mapping[str, int] | None = None,
         seed: int = 0,
         processes: int = 1,
     ) -> Simulation:
@@ -584,6 +585,7 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
             duration: How long attempts take of which nothing is measured.
             durations: How long those of a schedule, or of a workflow, take; measured ones do not count then.
             failure_rate: Which part of all attempts fails; what was measured is used without.
+            targets: How many targets each run of a schedule, or of a workflow, has; else as many as its newest run had.
             seed: What is drawn is a hash of it.
             processes: On so many processes; with more than one the module that calls this is imported in each.
         """
@@ -592,7 +594,7 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         named, now = require_id(self._namespace(namespace), "namespace"), self.runtime.now()
         wanted = simulating.wanted_of(
             now, start=start, end=end, workers=workers, duration=duration, durations=durations,
-            failure_rate=failure_rate, seed=seed, processes=processes,
+            failure_rate=failure_rate, targets=targets, seed=seed, processes=processes,
         )  # fmt: skip
         if declarations is None:
             entries = simulation_entries.stored(self.runtime, named)

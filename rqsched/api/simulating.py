@@ -50,6 +50,7 @@ from rqsched.core.simulation_report import (
     Simulation,
     Stretch,
 )
+from rqsched.core.simulation_targets import FanOut
 from rqsched.errors import InvalidDurationError, InvalidInputError, did_you_mean
 from rqsched.spec.duration import SpanLike, to_span
 from rqsched.spec.members import Cron
@@ -65,6 +66,8 @@ MAX_YEAR = 9990
 """A span begins and ends before this year: the calendar of datetime ends soon after."""
 MOST_WORKERS = 1_000_000
 """The most workers of a queue: more wait for nothing in any simulation."""
+MOST_TARGETS = 1_000_000
+"""The most targets of a run: each costs as much as a fire."""
 MOST_PROCESSES = 1_000
 """The most processes that compute a simulation: no machine has more to give."""
 YEAR = timedelta(days=365)
@@ -95,6 +98,8 @@ class Wanted(NamedTuple):
     """How long those of a schedule or of a workflow take, whatever is measured."""
     failure_rate: float | None = None
     """Which part of all attempts fails; None is what was measured."""
+    targets: Mapping[str, int] = {}
+    """How many targets each run of a schedule or of a workflow has, whatever its newest run had."""
     processes: int = 1
     """How many processes compute it."""
     most_decided: int = MOST_DECIDED
@@ -113,6 +118,7 @@ def wanted_of(
     duration: SpanLike | None = None,
     durations: Mapping[str, SpanLike] | None = None,
     failure_rate: float | None = None,
+    targets: Mapping[str, int] | None = None,
     processes: int = 1,
 ) -> Wanted:
     """Check what is asked of a simulation; raises a kind of InvalidInputError that names the argument."""
@@ -125,15 +131,18 @@ def wanted_of(
         raise InvalidInputError("end", f"is more than {MOST_DAYS} days after the begin; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
-    _require_mappings(workers=workers, durations=durations)
+    _require_mappings(workers=workers, durations=durations, targets=targets)
     for queue, number in (workers or {}).items():
         _require_number("workers", number, MOST_WORKERS, f"{queue}={number!r} ")
+    for name, number in (targets or {}).items():
+        _require_number("targets", number, MOST_TARGETS, f"{name}={number!r} ")
     if failure_rate is not None and not (isinstance(failure_rate, int | float) and 0 <= failure_rate <= 1):
         raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
     _require_number("processes", processes, MOST_PROCESSES)
     usual = None if duration is None else _length("duration", duration)
     named = {name: _length(f"durations.{name}", one) for name, one in (durations or {}).items()}
-    return Wanted(began, ends, seed, dict(workers or {}), usual, named, failure_rate, processes)
+    given = dict(workers or {}), usual, named, failure_rate, dict(targets or {})
+    return Wanted(began, ends, seed, *given, processes)
 
 
 def _require_instants(**given: object) -> None:
@@ -218,9 +227,12 @@ class _Simulating:
         self._assumed: list[str] = []
         self._expected: dict[str, tuple[Expected, str]] = {}
         self._spec_counts: dict[Any, int] = {}
+        self._targets = {one.name: _targets_of(one, wanted) for one in entries}
         self._entries = self._rooted([*self._taking_part(entries)])
         self._counts = {one.name: self._count(self._first_of(one)[0]) for one in self._entries}
-        if sum(self._counts.values()) < wanted.least_shared:
+        # A target costs about as much as a fire.
+        self._steps = sum(self._cost(one) for one in self._entries)
+        if self._steps < wanted.least_shared:
             self._wanted = wanted._replace(processes=1)
 
     def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -239,7 +251,7 @@ class _Simulating:
                 told = ", ".join(schedule.spec.missing_calendars)
                 self._not_simulated.append(NotSimulated(one.name, f"it excludes calendars that are gone ({told})"))
                 continue
-            self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one)]
+            self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one, self._targets[one.name])]
             yield one
         if paused:
             self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
@@ -277,7 +289,7 @@ class _Simulating:
     def report(self) -> Simulation:
         """Compute it."""
         fires = sum(self._counts.values())
-        is_decided = fires <= self._wanted.most_decided
+        is_decided = self._steps <= self._wanted.most_decided
         processes = self._wanted.processes
         with nullcontext(in_turn) if processes == 1 else side_by_side(processes) as imap:
             found = self._decide_all(imap, fires) if is_decided else self._count_all(imap, fires)
@@ -351,7 +363,9 @@ class _Simulating:
             heappush(parts, (before + fires, place_of_part, part))
         for _, _, part in sorted(parts, key=lambda one: (-one[0], one[1])):
             given = [
-                Simulated(begin(one.schedule, start, self._now), one.name, one.queue, self._expect(one)[0])
+                Simulated(
+                    begin(one.schedule, start, self._now), one.name, one.queue, self._expect(one)[0], self._fan_out(one)
+                )
                 for one in part
             ]
             if given:
@@ -382,27 +396,40 @@ class _Simulating:
         found = defaultdict[int, list[Entry]](list)
         for place, one in enumerate(self._entries):
             found[root(place)].append(one)
-        return [(sum(self._counts[one.name] for one in some), some[0].name, some) for some in found.values()]
+        return [(sum(map(self._cost, some)), some[0].name, some) for some in found.values()]
+
+    def _cost(self, entry: Entry) -> int:
+        """Return how many fires and targets of a schedule are to be decided, about."""
+        return self._counts[entry.name] * (1 + (self._targets[entry.name] or 0))
+
+    def _fan_out(self, entry: Entry) -> FanOut | None:
+        number = self._targets[entry.name]
+        return None if number is None else FanOut(number, entry.chunk)
 
     def _expect(self, entry: Entry) -> tuple[Expected, str]:
-        """Return what a schedule's attempts are like, and where that is from."""
+        """Return what a schedule's attempts are like, or those of its targets, and where that is from."""
         known = self._expected.get(entry.name)
         if known is not None:
             return known
         wanted, workflow = self._wanted, entry.schedule.definition.workflow
+        measured, rate, timeout = entry.measured, entry.failure_rate, entry.timeout
+        if self._targets[entry.name] is not None:
+            measured, rate = entry.target_span, entry.target_failure_rate
+            seconds = entry.schedule.policies.target_timeout
+            timeout = timeout if seconds is None else timedelta(seconds=seconds)
         duration: timedelta | Spans
         if entry.name in wanted.durations:
             duration, origin = wanted.durations[entry.name], "schedule"
         elif workflow in wanted.durations:
             duration, origin = wanted.durations[workflow], "workflow"
-        elif entry.measured is not None:
-            duration, origin = entry.measured, "measured"
+        elif measured is not None:
+            duration, origin = measured, "measured"
         elif wanted.duration is not None:
             duration, origin = wanted.duration, "all"
         else:
             duration, origin = timedelta(0), "nothing"
-        rate = entry.failure_rate if wanted.failure_rate is None else wanted.failure_rate
-        found = self._expected[entry.name] = Expected(duration, rate, entry.timeout), origin
+        rate = rate if wanted.failure_rate is None else wanted.failure_rate
+        found = self._expected[entry.name] = Expected(duration, rate, timeout), origin
         return found
 
     def _stretch(self, why: str, start: datetime, end: datetime, done: Walk) -> Stretch:
@@ -458,7 +485,8 @@ class _Simulating:
 
     def _chosen(self, minutes: Sequence[int], days: Sequence[SimulatedDay]) -> list[tuple[str, datetime, datetime]]:
         """Return what is decided where fires are counted, within the bound: the busiest day, and changes of clocks."""
-        left, found = self._wanted.most_decided, list[tuple[str, datetime, datetime]]()
+        fires_of_all = sum(self._counts.values())
+        left, found = self._wanted.most_decided * fires_of_all // self._steps, list[tuple[str, datetime, datetime]]()
 
         def take(why: str, start: datetime, end: datetime) -> bool:
             nonlocal left
@@ -532,6 +560,7 @@ class _Simulating:
             round(_half(expected).total_seconds(), 6),
             origin,
             round(expected.failure_rate, 6),
+            self._targets[entry.name],
         )
 
     def _changes(self) -> list[tuple[datetime, str, timedelta]]:
@@ -607,6 +636,12 @@ class _Simulating:
                         f"{' and others' if len(free) > _MOST_NAMED else ''}.")  # fmt: skip
         if any(one.schedule.policies.environments for one in self._entries):
             told.append(f"RQSCHED_ENV is {self._env!r}.")
+        number = sum(self._targets[one.name] is not None for one in self._entries)
+        if number:
+            told.append(
+                f"Runs of {number} {_plural('schedule', number)} have targets, as many as is given or as the newest run "
+                "had. To name them takes no time and does not fail; durations and failures are those of a target."
+            )
         self._assumed[0:0] = [*told, *self._of_chains(is_decided=is_decided)]
 
     def _of_chains(self, *, is_decided: bool) -> Iterator[str]:
@@ -670,20 +705,22 @@ def _together(loads: Iterable[QueueLoad]) -> list[QueueLoad]:
 def _add(total: Told, one: Told) -> None:
     for name in ("fires", "started", "overlapped", "waited", "replaced", "missed", "excluded", "retries", "open"):
         setattr(total, name, getattr(total, name) + getattr(one, name))
+    total.targets.update(one.targets)
     total.skipped.update(one.skipped)
     total.ended.update(one.ended)
 
 
 def _is_told(one: Told) -> bool:
     """Return whether there is more to tell than that its runs succeeded."""
-    is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
+    is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded or one.targets
     return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
 
 
 def _outcome(name: str, one: Told) -> ScheduleOutcome:
     return ScheduleOutcome(
         name, one.fires, one.started, one.overlapped, one.waited, one.replaced, one.missed, one.excluded, one.retries,
-        dict(sorted(one.skipped.items())), dict(sorted(one.ended.items())), one.open, one.status,
+        dict(sorted(one.skipped.items())), dict(sorted(one.ended.items())), dict(sorted(one.targets.items())), one.open,
+        one.status,
     )  # fmt: skip
 
 
@@ -767,19 +804,25 @@ def _require_known(wanted: Wanted, given: Sequence[Entry]) -> None:
             hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
             raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
     names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
-    for name in wanted.durations:
-        if name not in names:
-            raise InvalidInputError(
-                "durations", f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
-            )
+    for argument, by_name in (("durations", wanted.durations), ("targets", wanted.targets)):
+        for name in by_name:
+            if name not in names:
+                text = f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
+                raise InvalidInputError(argument, text)
 
 
-def _left_out(entry: Entry) -> Iterator[str]:
+def _targets_of(entry: Entry, wanted: Wanted) -> int | None:
+    """Return how many targets each run of a schedule has; None where it has none, or nobody says how many."""
+    by_name = wanted.targets
+    return by_name.get(entry.name, by_name.get(entry.schedule.definition.workflow, entry.targets))
+
+
+def _left_out(entry: Entry, targets: int | None) -> Iterator[str]:
     """Yield what is not simulated of a schedule that takes part."""
     schedule = entry.schedule
-    if schedule.policies.targets is not None:
+    if schedule.policies.targets is not None and targets is None:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
-        yield f"its targets: each run counts as one attempt{place}, as long as was measured or given"
+        yield f"its targets: nobody says how many a run has (targets), so each run counts as one attempt{place}"
     if schedule.limit_group is not None and not any(entry.bounds):
         says = "nobody says its number (limit_running) or its rate (limit_rate) here"
         yield f"its limit {schedule.limit}: {says}, so its runs wait for no place"

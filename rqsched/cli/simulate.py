@@ -84,6 +84,14 @@ def simulate(
         str | None,
         typer.Option("--failure-rate", metavar="RATE", help="Such as 2% of all attempts; default what was measured."),
     ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--targets",
+            metavar="NAME=N",
+            help="How many targets a run of a schedule or workflow has; default as lately.",
+        ),
+    ] = None,
     measured: Annotated[
         bool,
         typer.Option("--measured", help="For a file: read from the database how long runs of the same ids took."),
@@ -134,7 +142,7 @@ def simulate(
         else:
             runtime = session.scheduler.runtime
             now = runtime.now()
-        wanted = _wanted(now, start, until, workers, duration, failure_rate, seed, processes)
+        wanted = _wanted(now, start, until, workers, duration, failure_rate, targets, seed, processes)
         named = None if every else require_id(session.named, "namespace")
         given = [
             declared(runtime, there, named or "", wanted.start, is_measured=is_stored, calendars=calendars)
@@ -164,6 +172,7 @@ def _wanted(
     workers: str | None,
     duration: Sequence[str] | None,
     failure_rate: str | None,
+    targets: Sequence[str] | None,
     seed: int,
     processes: int | None,
 ) -> Wanted:
@@ -174,10 +183,11 @@ def _wanted(
             now,
             start=begins,
             end=arguments.instant_ahead("--until", until, begins),
-            workers=_workers(workers),
+            workers=None if workers is None else _numbers("--workers", workers.split(","), "default=4,slow=1"),
             duration=usual,
             durations=named,
             failure_rate=None if failure_rate is None else _part("--failure-rate", failure_rate),
+            targets=None if targets is None else _numbers("--targets", targets, "nightly=100"),
             seed=seed,
             processes=processes or usable_processes(),
         )
@@ -200,17 +210,17 @@ def _named_as_typed() -> Iterator[None]:
         raise type(error)(option, error.reason) from None
 
 
-def _workers(text: str | None) -> dict[str, int]:
-    given = [part.strip() for part in (text or "").split(",") if part.strip()]
-    found = arguments.pairs("--workers", given)
+def _numbers(option: str, texts: Sequence[str], example: str) -> dict[str, int]:
+    given = [part.strip() for part in texts if part.strip()]
+    found = arguments.pairs(option, given)
     if len(found) < len(given):
-        raise InvalidInputError("--workers", "names a queue twice; give its number once")
-    if text is not None and not found:
-        raise InvalidInputError("--workers", "is blank; write default=4,slow=1")
-    for queue, number in found.items():
+        raise InvalidInputError(option, "names one twice; give its number once")
+    if not found:
+        raise InvalidInputError(option, f"is blank; write {example}")
+    for name, number in found.items():
         if not number.isascii() or not number.isdigit():
-            raise InvalidInputError("--workers", f"{queue}={number!r} is not a whole number; write default=4,slow=1")
-    return {queue: int(number) for queue, number in found.items()}
+            raise InvalidInputError(option, f"{name}={number!r} is not a whole number; write {example}")
+    return {name: int(number) for name, number in found.items()}
 
 
 def _durations(texts: Iterable[str]) -> tuple[timedelta | None, dict[str, timedelta]]:

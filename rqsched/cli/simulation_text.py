@@ -90,6 +90,7 @@ def outcome_in_words(one: ScheduleOutcome) -> str:
     parts = [f"{one.started} started"]
     parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
     parts += [f"{number} {status}" for status, number in one.ended.items()]
+    parts += [f"{number} targets {status}" for status, number in one.targets.items()]
     for number, word in (
         (one.waited, "waited for the run ahead"),
         (one.replaced, "replaced by a newer run"),

@@ -293,7 +293,7 @@ class _Course:
         self._armed = dict[tuple[str, int], datetime]()
         """When retry links are due, by run and attempt: for a run, for its targets, or to look at a line when a start
         leaves the window of its rate."""
-        self._fans = dict[str, Targets]()
+        self._fans = dict[str, tuple[_State, Targets]]()
         """The targets of runs, by the uids of these."""
         self.walk = Walk()
         self._states: list[_State] = []
@@ -690,7 +690,7 @@ class _Course:
         if not fan_out.number:
             self._settle(now, state, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=result))
             return
-        self._fans[run.uid] = of
+        self._fans[run.uid] = state, of
         if of.most is None:
             self._dispatch(now, state, of, 1)
         else:
@@ -734,7 +734,7 @@ class _Course:
 
     def _promote(self, now: datetime, state: _State, run: Run, attempt: int) -> None:
         """Let targets be tried again whose time has come; the link is due again with the next of them."""
-        of = self._fans[run.uid]
+        _, of = self._fans[run.uid]
         due = of.promote(now, _PAGE)
         state.told.retries += len(due)
         if due and of.most is None:
@@ -817,18 +817,20 @@ class _Course:
 
     def _give_up(self, now: datetime, run_uid: str) -> None:
         """Cancel the targets of a run that has ended without success which no process handles."""
-        of = self._fans.get(run_uid)
-        if of is None or of.group is None:
+        state, of = self._fans.get(run_uid, (None, None))
+        if state is None or of is None or of.group is None:
             return
         group = self._groups[of.group]
         self._moved.add(of.group)
         for target in of.give_up():
-            state = group.takers[target.uid][0] if target.uid in group.takers else None
-            if state is not None and not target.is_in_line:
+            if target.status is TargetStatus.PENDING and not target.is_in_line:
                 self._queues[state.given.queue].waiting -= 1
                 self._touched.add(state.given.queue)
             of.note(target, TargetEnd(TargetStatus.CANCELLED))
+            state.told.targets[TargetStatus.CANCELLED.value] += 1
             group.move(target, state, now)
+        if not of.open:
+            del self._fans[run_uid]
 
 
 _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]

@@ -25,11 +25,13 @@ class SimulatedSchedule:
     fires: int
     """How often it fires in the span."""
     duration_seconds: float
-    """How long half of its attempts take at most."""
+    """How long half of its attempts take at most, or of those of its targets."""
     duration_from: str
     """Where that is from: `schedule` or `workflow` or `all` (given for it), `measured`, or `nothing`."""
     failure_rate: float
-    """Which part of its attempts fails."""
+    """Which part of its attempts fails, or of those of its targets."""
+    targets: int | None
+    """How many targets each run has; None where it has none, or they are not simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,13 @@ class ScheduleOutcome:
     excluded: int
     """Instants that were no occurrence because they are excluded."""
     retries: int
-    """Attempts that were repeated."""
+    """Attempts that were repeated, of runs and of targets."""
     skipped: dict[str, int]
     """Occurrences that started nothing, by reason."""
     ended: dict[str, int]
     """Runs that have ended, by status; `expired` is one of them."""
+    targets: dict[str, int]
+    """Targets that have ended, by status."""
     open: int
     """Runs that have not ended at the end."""
     status: str
@@ -87,7 +91,7 @@ class QueueOutcome:
     workers: int | None
     """How many attempts it executes at once; None: any number, so that nothing waits."""
     attempts: int
-    """How many began."""
+    """How many began, of runs and of targets."""
     wait_p50_seconds: float
     """What half of them waited at most."""
     wait_p95_seconds: float
@@ -116,7 +120,8 @@ class LimitOutcome:
     rate: str | None
     """How many of its attempts start in a time, such as `100/min`; None is any."""
     places: int
-    """How many places were given: one to each attempt, and another to one that did not begin within 30 s."""
+    """How many places were given: one to each attempt of a run or target, and another to one that did not begin within
+    30 s."""
     wait_p50_seconds: float
     """What half of them were waited for at most."""
     wait_p95_seconds: float
@@ -130,7 +135,7 @@ class LimitOutcome:
     held_by_rate: float | None
     """Which part of the time somebody waited for nothing but the rate; None without one."""
     waiting: int
-    """How many runs still wait in line at the end."""
+    """How many runs and targets still wait in line at the end."""
     keeps_up: bool
     """Whether the line was empty at some time in the last day of the stretch, or in its second half where it is
     shorter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -18,10 +18,8 @@ class FanOut(NamedTuple):
 
     number: int
     """How many."""
-    chunk: int = 500
+    chunk: int
     """How many are put on their queue at a time."""
-    timeout: timedelta | None = None
-    """After how long an attempt of one is ended by its timeout; None: never."""
 
 
 @dataclass(slots=True, eq=False)

@@ -334,6 +334,63 @@ def test_a_retry_is_a_start_of_a_rate_and_a_number_beside_it_holds_too(env: Env)
     assert limit.held_by_rate == pytest.approx(23 * 15 / 1440, abs=0.0001)
 
 
+def test_each_target_is_handled_by_a_worker_and_takes_a_place_and_its_run_ends_with_the_last(env: Env) -> None:
+    options: Options = {"targets": "app.names", "limit": "api", "limit_running": 2, "queue": "a"}
+    found = of(
+        env,
+        Declaration("fans", "app.f", Cron("0 * * * *"), options),
+        Declaration("one", "app.g", Cron("0 * * * *"), {"limit": "api"}),
+        targets={"fans": 6},
+        durations={"app.f": "5m", "app.g": "10m"},
+        workers={"a": 3},
+        days=1,
+    )
+    [stretch] = found.stretches
+    told = {one.name: one for one in stretch.schedules}
+    assert (told["fans"].targets, told["fans"].ended) == ({"succeeded": 6 * 23}, {"succeeded": 23})
+    queues = {one.queue: one.attempts for one in stretch.queues}
+    assert queues == {"a": (1 + 6) * 23, "default": 23}
+    [limit] = stretch.limits
+    assert limit.places == (1 + 6 + 1) * 23
+    # Of two places the other schedule has one for 10 minutes: two targets in these, and four in the next ten.
+    assert (limit.wait_max_seconds, limit.full) == (15 * 60, pytest.approx(23 * 20 / 1440, abs=0.0001))
+    assert [one.targets for one in found.schedules] == [6, None]
+    assert found.not_simulated == []
+    assert any("1 schedule have targets" in text for text in found.assumed)
+
+
+def test_targets_of_max_parallel_fail_and_are_tried_again_as_their_policy_says(env: Env) -> None:
+    options: Options = {
+        "targets": "app.names", "max_parallel": 2, "target_retry": {"max_retries": 1, "base": 60}, "fan_out": "never",
+    }  # fmt: skip
+    fans = Declaration("fans", "app.f", Cron("0 0 * * *"), options)
+    found = of(env, fans, targets={"app.f": 4}, duration="10m", failure_rate=1, days=2)
+    [stretch] = found.stretches
+    assert (stretch.total.targets, stretch.total.retries, stretch.total.ended) == ({"failed": 4}, 4, {"succeeded": 1})
+    assert stretch.queues[0].attempts == 1 + 8
+
+
+def test_how_many_targets_there_are_and_how_long_they_take_is_measured(env: Env) -> None:
+    env.workflow("each", lambda one: env.clock.advance(MINUTE))
+    env.workflow("names", lambda: ["a", "b", "c"])
+    env.create("fans", Every("1h"), workflow="each", targets="names")
+    env.fire_next("fans")
+    env.work()
+    found = env.scheduler.simulate(NOON + HOUR, NOON + DAY)
+    [row] = found.schedules
+    assert (row.targets, row.duration_from) == (3, "measured")
+    assert 40 < row.duration_seconds < 90
+    assert found.stretches[0].total.targets == {"succeeded": 3 * 23}
+    assert found.not_simulated == []
+
+
+def test_what_each_target_costs_counts_in_how_much_is_decided(env: Env) -> None:
+    fans = Declaration("fans", "app.f", Cron("0 * * * *"), {"targets": "app.names"})
+    decided, counted = (of(env, fans, targets={"fans": number}, most=2_000) for number in (10, 100))
+    assert (decided.is_decided, counted.is_decided) == (True, False)
+    assert decided.fires == counted.fires
+
+
 def test_rates_of_limits_are_those_of_the_file_and_else_those_that_are_stored(env: Env) -> None:
     env.create("first", Every("1h"), limit="mail", limit_running=1, limit_rate="5/min")
     env.create("second", Every("1h"), limit="mail")

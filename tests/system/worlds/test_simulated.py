@@ -267,7 +267,11 @@ class Real:
 
 
 def job_of(text: str) -> RunJobId | TargetJobId | BatchJobId:
-    return present(parse_run_job_id(text) or parse_target_job_id(text))
+    if (of_run := parse_run_job_id(text)) is not None:
+        return of_run
+    of_targets = parse_target_job_id(text)
+    assert of_targets is not None
+    return of_targets
 
 
 def is_in_line(target: Any) -> bool:
