@@ -639,8 +639,8 @@ class _Simulating:
         number = sum(self._targets[one.name] is not None for one in self._entries)
         if number:
             told.append(
-                f"Runs of {number} {_plural('schedule', number)} have targets, as many as is given or as the newest run "
-                "had. To name them takes no time and does not fail; durations and failures are those of a target."
+                f"Runs of {number} {_plural('schedule', number)} have targets: as many as is given, or as the newest "
+                "run had. To name them takes no time and does not fail; durations and failures are those of a target."
             )
         self._assumed[0:0] = [*told, *self._of_chains(is_decided=is_decided)]
 

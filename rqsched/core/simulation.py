@@ -186,8 +186,8 @@ class Walk:
         self.firing.extend(first + place for place in other.firing)
 
 
-Watch = Callable[[datetime, Change], None]
-"""Called with each decision, for tests."""
+Watch = Callable[[datetime, Change | Targets], None]
+"""Called with each decision, and with the targets of each run when these are named, for tests."""
 
 
 def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
@@ -691,6 +691,8 @@ class _Course:
             self._settle(now, state, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=result))
             return
         self._fans[run.uid] = state, of
+        if self._watch is not None:
+            self._watch(now, of)
         if of.most is None:
             self._dispatch(now, state, of, 1)
         else:

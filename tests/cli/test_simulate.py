@@ -114,7 +114,7 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
         (("--targets", "poll"), "--targets"),
         (("--targets", "poll=1", "--targets", "poll=2"), "--targets: names one twice; give its number once"),
         (("--targets", "poll=many"), "--targets: poll='many' is not a whole number; write nightly=100"),
-        (("--targets", "pole=3"), "--targets: 'pole' must be a schedule or a workflow of one; did you mean 'poll'?"),
+        (("--targets", "pole=3"), "--targets: 'pole' must be a schedule or a workflow of one; did you mean poll?"),
         (("--workers", "default=1, default=2"), "--workers: names one twice; give its number once"),
         (("--workers", "dfault=1"), "--workers: 'dfault' is a queue of no schedule that is simulated; did you mean"),
         (("--duration", "soon"), "--duration"),

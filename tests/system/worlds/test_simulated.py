@@ -34,7 +34,8 @@ from rqsched.core.limit import Bounds, Rate, Waiting, old_at, split_key
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
-from rqsched.core.simulation_targets import FanOut
+from rqsched.core.simulation_targets import FanOut, Targets
+from rqsched.core.simulation_targets import Target as SimulatedTarget
 from rqsched.core.target_decision import TargetEnd
 from rqsched.store.fan_out_targets import Target
 from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
@@ -359,6 +360,11 @@ def told(run: Run) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
 
 
+def told_of(target: Any) -> tuple[Any, ...]:
+    fields = "number", "status", "attempt", "delivery", "limit_at", "granted_at", "passed_at", "passed_count"
+    return (*(getattr(target, name) for name in fields), target.is_rated, target.retry_at)
+
+
 def check_told(found: Walk, given: list[Simulated], runs: list[Run], stored: dict[str, Schedule]) -> None:
     """What is told of each schedule is what its rows say."""
     for one in given:
@@ -416,7 +422,12 @@ def compare(
     runs: dict[str, Run] = {}
     rows = {one.schedule.uid: one.schedule for one in given}
 
-    def watch(_: datetime, change: Change) -> None:
+    named: dict[str, SimulatedTarget] = {}
+
+    def watch(_: datetime, change: Change | Targets) -> None:
+        if isinstance(change, Targets):
+            named.update({target.uid: target for target in change.all})
+            return
         rows[change.after.uid] = change.after
         runs.update({run.uid: run for run in (*change.new_runs, *(after for _, after in change.changed_runs))})
         if change.drops_buffer:
@@ -435,6 +446,9 @@ def compare(
         elif run.status is not RunStatus.CANCELLED or run.uid in runs:
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
+    assert {target.uid: told_of(target) for target in real.targets()} == {
+        uid: told_of(target) for uid, target in named.items()
+    }
     check_told(found, given, real.all_runs(), stored)
     check_lines(found, real)
 
