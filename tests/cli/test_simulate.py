@@ -225,6 +225,22 @@ def test_a_limit_whose_line_grows_fails_a_change_and_is_shown(cli: Cli, file: st
     assert "Waits for places" in page.read_text()
 
 
+def test_targets_are_told_by_schedule_and_those_of_which_nobody_says_the_number_are_listed(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = tmp_path / "fans.toml"
+    path.write_text(FILE.replace('"5m"', '"5m"\ntargets = "app.names"'))
+    words = (*SPAN, "--duration", "1m", "--workers", "default=2")
+    assert "its targets: nobody says how many a run has" in cli("simulate", str(path), *words).out
+    page = tmp_path / "fans.html"
+    shown = cli("simulate", str(path), *words, "--targets", "poll=4", "--html", str(page)).out
+    assert "Not simulated" not in shown
+    [row] = [line for line in shown.splitlines() if line.startswith("poll ")]
+    assert "863 succeeded, 3452 targets succeeded" in row
+    assert any(line.split()[:3] == ["default", "2", str(863 * 5)] for line in shown.splitlines())
+    assert "3452 targets succeeded" in page.read_text()
+
+
 def test_a_rate_that_is_lowered_is_shown_with_what_it_moves(cli: Cli, tmp_path: Path) -> None:
     files = [tmp_path / "old.toml", tmp_path / "new.toml"]
     for path, rate in zip(files, ("2/min", "1/2min"), strict=True):
