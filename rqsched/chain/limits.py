@@ -8,11 +8,11 @@ each pass of reconcile, which finds what a process that died has left undone, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
@@ -25,30 +25,16 @@ from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription
 from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
-from rqsched.store import fan_out_targets, metadata, reconcile_queries
+from rqsched.store import fan_out_targets, metadata
 from rqsched.store import limits as store
 from rqsched.store.database import Connection
-from rqsched.store.fan_out_targets import Target
-from rqsched.store.limits import Look, Seen
+from rqsched.store.limits import Granted, Seen
 from rqsched.transport.transport import Arm
 
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
 """Groups of which places are given in one transaction."""
-
-
-class _Granted(NamedTuple):
-    """Who got a place."""
-
-    runs: list[Run]
-    """The runs."""
-    names: Mapping[str, tuple[str, str]]
-    """The names of their schedules by uid."""
-    targets: list[Target]
-    """The targets."""
-    looks: list[Look]
-    """When somebody is to look again at lines that wait for their rate."""
 
 
 class Parts(target_jobs.Parts, Protocol):
@@ -136,17 +122,14 @@ class Limits:
         *,
         is_target: bool = False,
         skip_locked: bool = False,
-    ) -> _Granted:
+    ) -> Granted:
         hold = self._parts.hold
         held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
-        granted = store.grant(
+        return store.grant(
             connection, groups, self._parts.now(), asked, is_target=is_target, held=held, skip_locked=skip_locked
         )
-        uids = [run.schedule_uid for run in granted.runs]
-        names = reconcile_queries.names_of(connection, uids) if uids else {}
-        return _Granted(granted.runs, names, granted.targets, granted.looks)
 
-    def _deliver(self, granted: _Granted) -> int:
+    def _deliver(self, granted: Granted) -> int:
         ready = [run for run in granted.runs if run.executor == "rq"]
         if ready:
             self._parts.transport.deliver(ready, granted.names, now=self._parts.now())
@@ -175,7 +158,7 @@ class Limits:
         Others that get a place meanwhile are delivered.
         """
 
-        def work(connection: Connection) -> tuple[_Granted, bool]:
+        def work(connection: Connection) -> tuple[Granted, bool]:
             granted = self._grant(connection, [group], asked=uid, is_target=is_target)
             # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
             return granted, store.has_place(connection, uid, is_target=is_target)
@@ -195,7 +178,7 @@ class Limits:
         The group remembers who asked, when and why.
         """
 
-        def work(connection: Connection) -> tuple[_Granted, LimitDescription]:
+        def work(connection: Connection) -> tuple[Granted, LimitDescription]:
             was = store.lock(connection, [group]).get(group)
             if was is None:
                 raise LimitNotFoundError(*split_key(group))

@@ -74,6 +74,10 @@ class Dialect(ABC):
         """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
 
     @abstractmethod
+    def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """Compare with the texts that a query finds. It is asked once, also where it locks what it finds."""
+
+    @abstractmethod
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Compare with a long list, bound as `among`, by a join."""
 
@@ -150,6 +154,9 @@ class _Sqlite(Dialect):
 
     def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
         return self._in(column, sa.literal(self.listed(values), sa.Text()))
+
+    def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        return column.in_(query.correlate(None))
 
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return self._in(column, sa.bindparam("among", type_=sa.Text()))
@@ -232,6 +239,11 @@ class _Postgres(Dialect):
     def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
         bound = sa.literal(list(values), sa.ARRAY(sa.Text))
         return column == sa.any_(sa.cast(bound, sa.ARRAY(sa.Text)))
+
+    def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        # `IN` may be planned as a join, which asks again for each row of the other side.
+        found = query.correlate(None).scalar_subquery()
+        return column == sa.any_(sa.func.array(found, type_=sa.ARRAY(sa.Text)))
 
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         # `= ANY` may look through all of a long list for each row of the table.

@@ -2,7 +2,7 @@
 
 A grant is a transaction of its own, which locks the group's row and then, of the runs, only those that nobody else
 holds. The places that are taken are no number that is kept: the runs that are granted or run are counted under that
-lock, in this order. So one that is claimed meanwhile counts twice rather than never, and only a grant makes them more.
+lock, by one statement, and only a grant makes them more.
 
 Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
 
@@ -65,6 +65,7 @@ from rqsched.store.tables import (
     is_late,
     limit_starts,
     limits,
+    of_schedule,
     runs,
     schedules,
     targets,
@@ -143,6 +144,8 @@ class Granted(NamedTuple):
 
     runs: list[Run]
     """The runs."""
+    names: Mapping[str, tuple[str, str]]
+    """The namespaces and ids of their schedules by uid."""
     targets: list[Target]
     """The targets."""
     looks: list[Look]
@@ -233,11 +236,10 @@ def grant(
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
-        return Granted([], [], [])
+        return Granted([], {}, [], [])
     kind = _TARGETS if is_target else _RUNS
     group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
-    unclaimed = _unclaimed(connection, locked)
-    running = _running(connection, locked)
+    unclaimed, running = _taken(connection, locked)
     starts = _starts(connection, locked, now)
     given, targets_of_line = list[str](), set[str]()
     lines, places = dict[str, dict[str, Waiting]](), Counter[str]()
@@ -258,7 +260,7 @@ def grant(
     if waiting is not None and is_target:
         targets_of_line.add(waiting.uid)
     some, rated = _split(given, targets_of_line), [group for group, bounds in locked.items() if bounds.rate is not None]
-    got_runs = _give_runs(connection, some[_RUNS], now, rated)
+    got_runs, names = _give_runs(connection, some[_RUNS], now, rated)
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
@@ -274,7 +276,7 @@ def grant(
         again = again.values({"queued_at": None} if is_target else {})
         passed = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
         connection.execute(again.values(passed_at=None, passed_count=passed, delivery=kind.table.c.delivery + 1))
-    return Granted(got_runs, got_targets, looks)
+    return Granted(got_runs, names, got_targets, looks)
 
 
 def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
@@ -362,10 +364,9 @@ def next_look(connection: Connection, uid: str, now: datetime) -> datetime | Non
     if (row := connection.execute(found).first()) is None:
         return None
     group, bounds = row[0], _bounds(*row[1:])
-    unclaimed = len(_unclaimed(connection, [group])[group])
-    running = _running(connection, [group])[group]
+    unclaimed, running = _taken(connection, [group])
     starts = 0 if bounds.rate is None else _started(connection, group, bounds.rate, now)
-    return _frees_at(connection, group, bounds, (running, unclaimed, starts), now)
+    return _frees_at(connection, group, bounds, (running[group], len(unclaimed[group]), starts), now)
 
 
 def _split(uids: Iterable[str], of_targets: Collection[str]) -> dict[_Kind, list[str]]:
@@ -386,28 +387,28 @@ def _waiting_of(row: Sequence[Any]) -> Waiting:
     return Waiting(uid, limit_at, number, granted_at, passed_count, is_target=bool(is_target))
 
 
-def _unclaimed(connection: Connection, groups: Iterable[str]) -> dict[str, list[Waiting]]:
-    dialect, found = dialect_of(connection), defaultdict[str, list[Waiting]](list)
-    for group, *place in connection.execute(_find_unclaimed(dialect), {"among": dialect.listed(groups)}):
-        found[group].append(_waiting_of(place))
-    return found
+def _taken(connection: Connection, groups: Iterable[str]) -> tuple[dict[str, list[Waiting]], Counter[str]]:
+    """Read who has a place of each group and has not claimed it, and count those that run, at one instant."""
+    dialect, unclaimed, running = dialect_of(connection), defaultdict[str, list[Waiting]](list), Counter[str]()
+    for group, count, *place in connection.execute(_find_taken(dialect), {"among": dialect.listed(groups)}):
+        if count is None:
+            unclaimed[group].append(_waiting_of(place))
+        else:
+            running[group] += count
+    return unclaimed, running
 
 
 @lru_cache(maxsize=2)
-def _find_unclaimed(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    return sa.union_all(
-        *(
-            dialect.of_each(
-                sa.select(kind.table.c.limit_group, *kind.place).where(kind.is_unclaimed), kind.table.c.limit_group
-            )
-            for kind in _KINDS
-        )
-    )
-
-
-def _running(connection: Connection, groups: Iterable[str]) -> Counter[str]:
-    dialect = dialect_of(connection)
-    return _by_group(connection, _count(dialect, _IS_RUNNING), dialect.listed(groups))
+def _find_taken(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    found = list[sa.Select[Any]]()
+    for kind in _KINDS:
+        group = kind.table.c.limit_group
+        nobody = [sa.cast(sa.null(), column.type).label(column.name) for column in kind.place]
+        no_count = sa.cast(sa.null(), sa.Integer).label("count")
+        unclaimed = sa.select(group, no_count, *kind.place).where(kind.is_unclaimed)
+        running = sa.select(group, sa.func.count().label("count"), *nobody).where(kind.is_running).group_by(group)
+        found += [dialect.of_each(one, group) for one in (unclaimed, running)]
+    return sa.union_all(*found)
 
 
 def _by_group(connection: Connection, statement: sa.CompoundSelect[Any], groups: Any) -> Counter[str]:
@@ -449,35 +450,39 @@ _FIRST_IN_LINE = _in_order(_RUNS.first(runs.c.blocked_at.is_(None) | (runs.c.que
 _LINE = _in_order(_RUNS.first())
 
 
-def _lock_free(
+def _are_free(
     connection: Connection, table: sa.Table, uids: Sequence[str], condition: sa.ColumnElement[bool]
-) -> list[str]:
-    """Lock those of these that meet a condition and that no other transaction holds."""
-    if not uids:
-        return []
-    free = sa.select(table.c.uid).where(dialect_of(connection).one_of(table.c.uid, uids), condition)
-    return list(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
+) -> sa.ColumnElement[bool]:
+    """Say which of these meet a condition and are held by no other transaction, and lock them."""
+    dialect = dialect_of(connection)
+    free = sa.select(table.c.uid).where(dialect.one_of(table.c.uid, uids), condition)
+    return dialect.found_by(table.c.uid, free.with_for_update(key_share=True, skip_locked=True))
 
 
 def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
     """Take back grants that nobody has claimed; returns how many: not that of one that is claimed just now."""
-    if locked := _lock_free(connection, kind.table, uids, kind.is_unclaimed):
-        taken = sa.update(kind.table).where(dialect_of(connection).one_of(kind.table.c.uid, locked))
-        connection.execute(taken.values(granted_at=None, passed_at=now))
-    return len(locked)
+    if not uids:
+        return 0
+    taken = sa.update(kind.table).where(_are_free(connection, kind.table, uids, kind.is_unclaimed))
+    return connection.execute(taken.values(granted_at=None, passed_at=now)).rowcount
 
 
-def _give_runs(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Run]:
+def _give_runs(
+    connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]
+) -> tuple[list[Run], dict[str, tuple[str, str]]]:
     """Grant these runs their places, but for those that another transaction holds; returns them in line.
 
-    The starts of those of groups that are `rated` will count.
+    And the namespaces and ids of their schedules by uid. The starts of those of groups that are `rated` will count.
     """
-    if not (locked := _lock_free(connection, runs, uids, _RUNS.needs_grant)):
-        return []
-    grants = sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked))
+    if not uids:
+        return [], {}
+    grants = sa.update(runs).where(_are_free(connection, runs, uids, _RUNS.needs_grant))
     grants = grants.values(granted_at=now, passed_at=None, is_rated=_is_of(connection, runs, rated))
-    granted = connection.execute(grants.returning(*RUN_COLUMNS))
-    return sorted((to_run(row) for row in granted), key=lambda run: (run.limit_at or now, run.number, run.uid))
+    names = (of_schedule(column, runs) for column in (schedules.c.namespace, schedules.c.schedule_id))
+    granted = connection.execute(grants.returning(*RUN_COLUMNS, *names)).all()
+    found = [to_run(row[:-2]) for row in granted]
+    named = {run.schedule_uid: tuple(row[-2:]) for run, row in zip(found, granted, strict=True)}
+    return sorted(found, key=lambda run: (run.limit_at or now, run.number, run.uid)), named
 
 
 def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa.ColumnElement[bool]:
@@ -486,9 +491,9 @@ def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa
 
 def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Target]:
     """Grant these targets their places, as `_give_runs` does; they are to be on their queue from now on."""
-    if not (locked := _lock_free(connection, targets, uids, _TARGETS.needs_grant)):
+    if not uids:
         return []
-    grants = sa.update(targets).where(dialect_of(connection).one_of(targets.c.uid, locked))
+    grants = sa.update(targets).where(_are_free(connection, targets, uids, _TARGETS.needs_grant))
     queued_at = sa.func.coalesce(targets.c.queued_at, now, type_=targets.c.queued_at.type)
     is_rated = _is_of(connection, targets, rated)
     given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at, is_rated=is_rated)

@@ -397,7 +397,7 @@ def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) 
     def claim_between(word: str) -> None:
         nonlocal looks
         looks += word == "SELECT"
-        if looks == 3:  # the row, who is granted, who runs: the starts are next
+        if looks == 3:  # the row, what is taken: the starts are next
             looks += 100
             with other.begin() as connection:
                 connection.execute(sa.update(runs).where(runs.c.uid == made[0].uid).values(status="running"))

@@ -1164,13 +1164,6 @@ NOTIFICATIONS = (
         _LIMITS + "test_external_worker_gets_only_so_many[sqlite]",
     ),
     _edit(
-        "a grant reads who runs before who is granted",
-        "store/limits.py",
-        "    unclaimed = _unclaimed(connection, locked)\n    running = _running(connection, locked)\n",
-        "    running = _running(connection, locked)\n    unclaimed = _unclaimed(connection, locked)\n",
-        _LIMITS + "test_what_is_claimed_between_two_looks_of_a_grant_is_counted",
-    ),
-    _edit(
         "a grant does not lock its group",
         "store/limits.py",
         "    locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)\n",
@@ -1208,10 +1201,8 @@ NOTIFICATIONS = (
     _edit(
         "a grant reads what has started before who is granted",
         "store/limits.py",
-        "    unclaimed = _unclaimed(connection, locked)\n    running = _running(connection, locked)\n"
-        "    starts = _starts(connection, locked, now)\n",
-        "    starts = _starts(connection, locked, now)\n    unclaimed = _unclaimed(connection, locked)\n"
-        "    running = _running(connection, locked)\n",
+        "    unclaimed, running = _taken(connection, locked)\n    starts = _starts(connection, locked, now)\n",
+        "    starts = _starts(connection, locked, now)\n    unclaimed, running = _taken(connection, locked)\n",
         _RATES + "test_what_starts_between_two_looks_of_a_grant_is_counted",
     ),
     _edit(
