@@ -498,7 +498,7 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
 
 
 def test_what_is_claimed_while_a_grant_counts_is_counted_once(postgres_env: Env) -> None:
-    """Who is granted and who runs is read by one statement: by two, one that is claimed meanwhile could be in neither."""
+    """One statement reads who is granted and who runs: of two, one that is claimed meanwhile could be in neither."""
     env = postgres_env
     first, second = env.fire_all(create(env, "a"), create(env, "b"))
 
