@@ -458,8 +458,8 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
         if write_whole(connection, changes[0]):
             return
     new = [change.after for change in changes if change.before is None]
-    insert_rows(connection, schedules, schedule_columns(new))
     if new:
+        insert_rows(connection, schedules, schedule_columns(new))
         is_new = dialect_of(connection).one_of(schedules.c.uid, [one.uid for one in new])
         made = sa.update(schedules).where(is_new, schedules.c.followed_at.is_(None), is_followed())
         connection.execute(made.values(followed_at=schedules.c.created_at))
@@ -483,14 +483,15 @@ def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
 
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run for change in changes for run in change.new_runs]
-    # A duplicate key must never stop a chain; a decision under the lock meets none.
-    columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
-    insert_rows(connection, runs, columns, or_ignore=True)
+    if new:
+        # A duplicate key must never stop a chain; a decision under the lock meets none.
+        columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
+        insert_rows(connection, runs, columns, or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
-    names = sorted({name for before, after in pairs for name in run_differences(before, after)})
+    touched = [run_differences(before, after) for before, after in pairs]
     # In order of uid, as they are locked; two Changes of one run keep their order.
-    moved = sorted((after for before, after in pairs if before != after), key=attrgetter("uid"))
-    update_rows(connection, runs, run_columns(moved, ["uid", *names]))
+    moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
+    update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
     take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
     had_ended = [before for before, after in pairs if before.ended_at is not None and before != after]
     if had_ended:

@@ -18,7 +18,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
-from rqsched.store.limit_starts import count_starts, not_before_grant
+from rqsched.store.limit_starts import count_starts
 from rqsched.store.metadata import is_held
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -67,7 +67,8 @@ def start_run(
 ) -> StartedRun | None:
     """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
 
-    It starts after the attempt before it, whatever the clocks say: `started_at` is the attempt's fence.
+    It starts after the attempt before it, whatever the clocks say: `started_at` is the attempt's fence. Nor does it
+    before its grant, where the clock of who gave that is ahead: rates rely on it.
     One conditional update without a lock of the schedule; beside it, one insert where the start counts in the rate of
     its group. Repeated with the same token after a lost answer, it returns the same again. With `is_untold`
     (PostgreSQL) a schedule with notifications of its own is left out, and so is a start that counts: it is one
@@ -97,7 +98,7 @@ def _start(dialect: Dialect) -> sa.Update:
     given: dict[str, sa.ColumnElement[Any]] = {
         name: sa.bindparam(f"b_{name}", type_=runs.c[name].type) for name in _START_GIVES
     }
-    began = dialect.after(runs.c.started_at, not_before_grant(runs, given["started_at"]))
+    began = dialect.after(runs.c.started_at, given["started_at"], runs.c.granted_at)
     given["started_at"] = sa.case((is_held_by(runs, _TOKEN), runs.c.started_at), else_=began)
     seen = {"sightings": 0, "seen_beat": None, "seen_at": None}
     is_asked = (
@@ -105,13 +106,11 @@ def _start(dialect: Dialect) -> sa.Update:
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN))
     # It looks itself, in its own statement, whether everything is held, or the namespace is frozen.
     namespace = schedules.c.namespace if dialect.joins_writes else of_schedule(schedules.c.namespace, runs)
-    start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))
     now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
-    start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))
-    start = start.where(is_held_by(runs, _TOKEN) | MAY_START)
+    may_start = (~is_held(namespace), ~is_late(now), MAY_START)
+    start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN, *may_start))
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
@@ -227,7 +226,7 @@ def start_external(
     if not uids:
         return []
     dialect, given = dialect_of(connection), sa.literal(values["started_at"], runs.c.started_at.type)
-    started_at = dialect.after(runs.c.started_at, not_before_grant(runs, given))
+    started_at = dialect.after(runs.c.started_at, given, runs.c.granted_at)
     update = sa.update(runs).where(dialect.one_of(runs.c.uid, uids)).values(**{**values, "started_at": started_at})
     update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}

@@ -118,8 +118,10 @@ class Dialect(ABC):
         """Return how many bytes a text has."""
 
     @abstractmethod
-    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """Return an instant, or the first one after the column's where that is later."""
+    def after(
+        self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
+    ) -> sa.ColumnElement[Any]:
+        """Return the latest of an instant, of those that `others` have, and of the first one after the column's."""
 
     @abstractmethod
     def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
@@ -192,13 +194,17 @@ class _Sqlite(Dialect):
     def byte_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.length(sa.cast(column, sa.LargeBinary))
 
-    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        # In text, as `seconds`: SQLite computes with three decimals.
+    def after(
+        self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
+    ) -> sa.ColumnElement[Any]:
+        # In text, as `seconds`: SQLite computes with three decimals. Its max() of values is NULL where one of them is.
         kept = f"{column.table.name}.{column.name}"
         second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
         carried = f"datetime({second}, '+1 second') || '.000000'"
         following = f"CASE {decimals} WHEN '999999' THEN {carried} ELSE {second} || printf('.%06d', {decimals} + 1) END"
-        return sa.case((column >= instant, sa.literal_column(following, column.type)), else_=instant)
+        none = sa.literal_column("''", column.type)
+        known = [sa.func.coalesce(one, none) for one in (sa.literal_column(following, column.type), *others)]
+        return sa.func.max(instant, *known, type_=column.type)
 
     def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
         return sa.func.json_extract(column, f"$.{'.'.join(path)}", type_=sa.Text())
@@ -285,8 +291,10 @@ class _Postgres(Dialect):
 
     byte_size = text_size
 
-    def after(self, column: sa.Column[Any], instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        return sa.func.greatest(instant, column + sa.text("interval '1 microsecond'"))
+    def after(
+        self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
+    ) -> sa.ColumnElement[Any]:
+        return sa.func.greatest(instant, column + sa.text("interval '1 microsecond'"), *others)
 
     def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
         keys = [sa.cast(key, sa.Text) for key in path]

@@ -23,7 +23,7 @@ from rqsched.core.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetSta
 from rqsched.core.target_decision import TargetEnd
 from rqsched.core.target_progress import TargetDescription
 from rqsched.store.dialect import POSTGRES, dialect_of
-from rqsched.store.limit_starts import count_starts, not_before_grant, take_back
+from rqsched.store.limit_starts import count_starts, take_back
 from rqsched.store.pages import newest_since, page_by_uid
 from rqsched.store.rows import columns_of, insert_rows
 from rqsched.store.tables import (
@@ -528,7 +528,7 @@ _OF_RUN = [
     for name in ("status", "attempt")
 ]
 _BEGAN = POSTGRES.after(
-    targets.c.started_at, not_before_grant(targets, sa.bindparam("begun", type_=targets.c.started_at.type))
+    targets.c.started_at, sa.bindparam("begun", type_=targets.c.started_at.type), targets.c.granted_at
 )
 _CLAIM_RETURNING = _CLAIM.values(
     started_at=sa.case((is_held_by(targets, _TOKEN), targets.c.started_at), else_=_BEGAN),

@@ -35,11 +35,6 @@ class Started(Protocol):
         ...
 
 
-def not_before_grant(table: sa.Table, instant: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Return an instant, or that of the row's grant where the clock of who gave it was ahead: rates rely on it."""
-    return sa.case((table.c.granted_at > instant, table.c.granted_at), else_=instant)
-
-
 def count_starts(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
     """Write when these have started, where that counts in the rates of their groups. Idempotent."""
     if rows := _rows(started):

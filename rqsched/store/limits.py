@@ -14,7 +14,7 @@ for want of its code has not started, and its start is removed.
 Proof. Take N + 1 starts, and of them the one that was granted last, at `now`. By then each of the others was granted:
 it was counted, as unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were
 counted, so one of them had. The last one starts at `now` or later, for a claim writes no instant before its grant
-(`not_before_grant`): these two are T or more apart, and no window holds both.
+(`Dialect.after`): these two are T or more apart, and no window holds both.
 
 This is about instants as they are recorded, and so needs no clock to be right. The rows of starts need that no process
 grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes those that left their window

@@ -14,7 +14,8 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -150,20 +151,21 @@ def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) ->
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
     """Return the columns of a schedule, or the named ones."""
-    definition = schedule.definition
-    values = {name: getattr(definition if name in _DECLARED else schedule, name) for name in names}
-    return {name: value.value if name in _WORDS else value for name, value in values.items()}
+    return _values_of(schedule, names)
 
 
 def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> Columns:
     """Return the columns of schedules, or the named ones, each with its values."""
-    declared, own = ([name for name in names if (name in _DECLARED) is of] for of in (True, False))
-    return state_columns([one.definition for one in found], declared) | state_columns(found, own)
+    return state_columns(found, names)
 
 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
     """Return the columns of a run, or the named ones."""
-    values = zip(names, _reader(tuple(names))(run), strict=True)
+    return _values_of(run, names)
+
+
+def _values_of(state: Schedule | Run, names: Sequence[str]) -> dict[str, Any]:
+    values = zip(names, _reader(tuple(names), isinstance(state, Schedule))(state), strict=True)
     return {name: _stored(value) if name in _WORDS else value for name, value in values}
 
 
@@ -177,27 +179,29 @@ def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
 
 
 def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return what objects have under these names, as columns hold it."""
+    """Return what objects of one class have under these names, as columns hold it."""
     if not found:
         return dict.fromkeys(names, ())
-    columns = zip(names, zip(*map(_reader(tuple(names)), found), strict=True), strict=True)
+    read = _reader(tuple(names), isinstance(found[0], Schedule))
+    columns = zip(names, zip(*map(read, found), strict=True), strict=True)
     return {name: [_stored(word) for word in values] if name in _WORDS else values for name, values in columns}
 
 
 @lru_cache(maxsize=1024)
-def _reader(names: tuple[str, ...]) -> Callable[[object], tuple[Any, ...]]:
-    """Return what reads these fields of an object, all in one step: there may be fifty."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda one: tuple(getattr(one, name) for name in names)
+def _reader(names: tuple[str, ...], is_of_schedule: bool) -> Callable[[object], tuple[Any, ...]]:
+    """Return what reads these fields of an object, all in one step: there may be fifty.
+
+    Those of a schedule's definition are columns of the schedule.
+    """
+    paths = [f"definition.{name}" if is_of_schedule and name in _DECLARED else name for name in names]
+    if len(paths) > 1:
+        return attrgetter(*paths)
+    return lambda one: tuple(attrgetter(path)(one) for path in paths)
 
 
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
     """Return the columns in which two states of a schedule differ."""
-    found = _differences(_SCHEDULE, before, after)
-    if before.definition is not after.definition:
-        found |= _differences(DEFINITION, before.definition, after.definition)
-    return found
+    return _differences(_SCHEDULE if before.definition is after.definition else _ALL, before, after)
 
 
 def run_differences(before: Run, after: Run) -> set[str]:
@@ -205,14 +209,9 @@ def run_differences(before: Run, after: Run) -> set[str]:
     return _differences(_RUN, before, after)
 
 
-def _differences(names: Sequence[str], before: object, after: object) -> set[str]:
-    values = _reader(tuple(names))
-    # Most fields are the very same object in both.
-    return {
-        name
-        for name, old, new in zip(names, values(before), values(after), strict=True)
-        if old is not new and old != new
-    }
+def _differences(names: tuple[str, ...], before: Schedule | Run, after: Schedule | Run) -> set[str]:
+    values = _reader(names, isinstance(before, Schedule))
+    return {*compress(names, map(ne, values(before), values(after)))}
 
 
 def event_columns(changes: Sequence[Change]) -> Columns:

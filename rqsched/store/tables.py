@@ -136,12 +136,14 @@ def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa
     return (table.c.status == constant(RunStatus.RUNNING)) & (table.c.token == token)
 
 
-def is_free_for(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
-    """Say that an attempt may be claimed under a token: it is pending, or the token holds it already.
+def is_free_for(
+    table: sa.Table, token: str | sa.BindParameter[str] | None, *may_start: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
+    """Say that an attempt may be claimed under a token: it is pending and `may_start`, or the token holds it already.
 
-    That is so when a claim is repeated because the answer to its commit was lost.
+    The latter when a claim is repeated because the answer to its commit was lost.
     """
-    return (table.c.status == constant(RunStatus.PENDING)) | is_held_by(table, token)
+    return sa.and_(table.c.status == constant(RunStatus.PENDING), *may_start) | is_held_by(table, token)
 
 
 def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:

@@ -123,8 +123,8 @@ FENCES = (
     _edit(
         "a fence may be below that of the attempt before",
         "store/claims.py",
-        '    began = dialect.after(runs.c.started_at, not_before_grant(runs, given["started_at"]))\n',
-        '    began = not_before_grant(runs, given["started_at"])\n',
+        '    began = dialect.after(runs.c.started_at, given["started_at"], runs.c.granted_at)\n',
+        '    began = dialect.after(runs.c.granted_at, given["started_at"])\n',
         _CHAIN
         + "retries.py::test_the_fence_of_an_attempt_is_larger_than_the_one_before_whatever_the_clock_says[sqlite]",
         _CHAIN
@@ -133,8 +133,8 @@ FENCES = (
     _edit(
         "a claim does not compare the status",
         "store/claims.py",
-        ".where(*is_asked, is_free_for(runs, _TOKEN))",
-        ".where(*is_asked)",
+        ".where(*is_asked, is_free_for(runs, _TOKEN, *may_start))",
+        ".where(*is_asked, *may_start)",
         _CHAIN + "runs.py::test_only_one_of_two_deliveries_gets_the_run[sqlite]",
         _CHAIN + "drain.py::test_a_replaced_pending_run_never_starts[sqlite-cancel]",
         _WORLDS.format(0),
@@ -142,8 +142,8 @@ FENCES = (
     _edit(
         "a claim does not look whether everything is held",
         "store/claims.py",
-        "    start = start.where(is_held_by(runs, _TOKEN) | ~is_held(namespace))\n",
-        "",
+        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_late(now), MAY_START)\n",
         _CHAIN + "hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[sqlite]",
         _CHAIN + "hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[postgres]",
     ),
@@ -1129,8 +1129,8 @@ NOTIFICATIONS = (
     _edit(
         "a claim does not look whether the run is late",
         "store/claims.py",
-        "    start = start.where(is_held_by(runs, _TOKEN) | ~is_late(now))\n",
-        "",
+        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_held(namespace), MAY_START)\n",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[sqlite]",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[postgres]",
     ),
@@ -1151,8 +1151,8 @@ NOTIFICATIONS = (
     _edit(
         "a claim does not look whether the run has a place in its group",
         "store/claims.py",
-        "    start = start.where(is_held_by(runs, _TOKEN) | MAY_START)\n",
-        "",
+        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_held(namespace), ~is_late(now))\n",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[sqlite]",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
     ),
@@ -1221,9 +1221,9 @@ NOTIFICATIONS = (
     ),
     _edit(
         "a run starts before it was granted",
-        "store/limit_starts.py",
-        "    return sa.case((table.c.granted_at > instant, table.c.granted_at), else_=instant)\n",
-        "    return instant\n",
+        "store/claims.py",
+        '    began = dialect.after(runs.c.started_at, given["started_at"], runs.c.granted_at)\n',
+        '    began = dialect.after(runs.c.started_at, given["started_at"])\n',
         _RATES + "test_claim_of_a_process_whose_clock_is_behind_starts_no_earlier_than_its_place[sqlite]",
     ),
     _edit(
