@@ -325,12 +325,12 @@ def _change_timing(
     time is set anew.
     """
     before = builder.schedule
+    at = planned_from(before, at)
     _close_timing(builder, at, tzdata, keep_next=keep_next)
     builder.set(**timing)
     if builder.schedule.contents or builder.schedule.calendars is not None:
         builder.note_calendars()
-    since = builder.schedule.timing_changed_at
-    due = carry_over(builder, before, at=since, keep_next=keep_next, ran_of=ran_of)
+    due = carry_over(builder, before, at=at, keep_next=keep_next, ran_of=ran_of)
     drop_skips(builder, at, why)
     _move(builder, at, keep_next=keep_next, due=due)
 
@@ -355,7 +355,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
     builder.set(
-        timing_changed_at=planned_from(builder.schedule, at),
+        timing_changed_at=at,
         tzdata=tzdata or schedule.tzdata,
         paused_next_run_at=missed if missed is not None and (missed <= at or keep_next) else None,
     )
@@ -364,7 +364,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
 def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
     """Set the next time anew, to what is due now if something is, unless the stored one was due then or is kept."""
     schedule = builder.schedule
-    stored = schedule.next_run_at
+    at, stored = planned_from(schedule, at), schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
         return
     if stored is not None and stored <= at:
@@ -372,7 +372,7 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurre
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
-    builder.plan(due or next_occurrence(schedule, planned_from(schedule, at)))
+    builder.plan(due or next_occurrence(schedule, at))
 
 
 def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:

@@ -46,13 +46,13 @@ def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
 
 
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
-    """Return the instant after which an owner's operation plans: now, or the last evaluated one if that is later.
+    """Return the instant after which an owner's operation plans: now, or the last one that is settled if that is later.
 
-    A process whose clock is ahead may have evaluated the schedule further than now, and what has an outcome does not
-    fire again; a schedule that a wrong clock evaluated is planned from now again.
+    A process whose clock is ahead may have evaluated the schedule further than now, or changed its timing, and what has
+    an outcome does not fire again; a schedule that a wrong clock evaluated is planned from now again.
     """
-    is_ahead = timedelta(0) < schedule.evaluated_to - now <= LONGEST_SKEW
-    return schedule.evaluated_to if is_ahead else now
+    settled = schedule.evaluated_to, schedule.timing_changed_at
+    return max([now, *(one for one in settled if one - now <= LONGEST_SKEW)])
 
 
 def due_of(schedule: Schedule, nominal: datetime) -> datetime:

@@ -264,6 +264,15 @@ def test_a_clock_that_jumps_back_fires_nothing_twice() -> None:
     assert retimed_by(schedule, NOON).next_run_at == NOON + 2 * MINUTE, "12:01 has its outcome"
 
 
+def test_clock_that_is_behind_gives_no_second_outcome_to_what_a_change_of_timing_by_one_ahead_counted() -> None:
+    schedule = retimed_by(down({}), NOON + 4 * MINUTE)
+    assert (schedule.next_run_at, schedule.missed_count) == (NOON + MINUTE, 3), "12:01 keeps its fire"
+    policies = schedule.policies
+    again = lifecycle.decide_update(schedule, definition("* * * * *", policies=policies), now=NOON + 30 * SECOND).after
+    assert (again.next_run_at, again.missed_count) == (NOON + MINUTE, 3)
+    assert fire(again, now=NOON + MINUTE).after.next_run_at == NOON + 5 * MINUTE
+
+
 def test_an_owner_takes_a_schedule_back_from_a_clock_that_was_plainly_wrong() -> None:
     schedule = fire(down({}), now=NOON + 600 * MINUTE).after
     resumed = retimed_by(schedule, NOON)

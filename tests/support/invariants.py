@@ -31,7 +31,7 @@ from rqsched.store import deliveries, limits, metadata, tables
 from rqsched.store.tables import limit_starts, upstream_ends
 from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
-from tests.support.stories import CLOSING, Story, live_outcomes, read_stories, required_occurrences
+from tests.support.stories import CLOSING, Story, expected_occurrences, live_outcomes, read_stories
 
 SOON = timedelta(seconds=30)
 """Links due within this long must be in Redis after a reconcile pass."""
@@ -108,7 +108,9 @@ def _unrecorded(story: Story, stories: Sequence[Story], owed: Mapping[tuple[str,
         return
     for upstream in stories:
         named = upstream.schedule.namespace, upstream.schedule.schedule_id
-        if named != (story.schedule.namespace, after.schedule_id):
+        gone_at = upstream.schedule.deleted_at
+        is_gone = gone_at is not None and gone_at <= story.schedule.created_at
+        if named != (story.schedule.namespace, after.schedule_id) or is_gone:
             continue
         for run in upstream.runs:
             counts = run.kind is not RunKind.BACKFILL and run.trigger_number is not None and run.ended_at is not None
@@ -132,11 +134,11 @@ def _read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
 
 def i1_one_outcome(story: Story) -> Iterator[str]:
     """Each occurrence of the active time ends in exactly one recorded live outcome."""
-    required = required_occurrences(story)
-    outcomes, wrong = live_outcomes(story, required)
+    expected = expected_occurrences(story)
+    outcomes, wrong = live_outcomes(story, expected)
     yield from wrong
     backfilled = {run.occurrence_at for run in story.runs if run.kind is RunKind.BACKFILL}
-    for at in sorted(required):
+    for at in sorted(expected.surely):
         if not outcomes.get(at) and at not in backfilled:
             yield f"I1: the occurrence {at} has no outcome"
     for at, found in sorted(outcomes.items()):

@@ -7,11 +7,13 @@ occurrences cannot hide itself.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -111,37 +113,63 @@ class Story:
         return self.events[starts[-1] + 1 :] if starts else self.events
 
     def spec_of(self, event: AuditRecord) -> Spec:
-        """The timing that an event tells, with calendars as they are now; one that is deleted holds nothing."""
-        spec = Spec.from_json(event.payload["spec"])
-        now = {name: since[-1][1] for name, since in self.calendars.items()}
-        return spec.with_calendars(now.get(name, Calendar(name, ())) for name in spec.calendars)
+        """The timing that an event tells, with its calendars as they were then."""
+        return self.as_of(Spec.from_json(event.payload["spec"]), event.recorded_at)
 
-    def allowed(self, spec: Spec, start: datetime, end: datetime) -> set[datetime]:
-        """The instants in [start, end) that no calendar excludes, as it was then or at any time later.
+    def as_of(self, spec: Spec, instant: datetime) -> Spec:
+        """A timing with its calendars as they were at an instant; one that is deleted held nothing."""
+        return spec.with_calendars(
+            next((one for since, one in reversed(self.calendars.get(name, [])) if since <= instant), Calendar(name, ()))
+            for name in spec.calendars
+        )
 
-        A change that was noticed late, after the next one, holds for what came between them, too.
+    def knows(self, spec: Spec, since: datetime) -> bool:
+        """Whether all is known that its calendars held since an instant: one that was deleted takes that with it."""
+        held = [self.calendars.get(name) for name in spec.calendars]
+        return all(one is not None and one[0][0] <= since + self.skew for one in held)
+
+    def changes_of(self, spec: Spec) -> set[datetime]:
+        """When its calendars were created and changed."""
+        return {since for name in spec.calendars for since, _ in self.calendars.get(name, [])}
+
+    @cached_property
+    def settled(self) -> list[tuple[datetime, datetime]]:
+        """Up to which instants every occurrence has its outcome, and when that was recorded."""
+        return [(upto, event.recorded_at) for event in self.events if (upto := _settles(event)) is not None]
+
+    def allowed(self, spec: Spec, start: datetime, end: datetime) -> tuple[set[datetime], set[datetime]]:
+        """The instants in [start, end) that no calendar excludes; and those with them of which that cannot be told.
+
+        A change that is noticed late, after the next one, holds for what came between them, too; and for what was due
+        before it, and had no outcome yet, where nobody knows any more what the calendar held before.
         """
         if not spec.calendars:
-            return set(spec.between(start, end))
-        if not {*spec.calendars} <= self.calendars.keys():
-            return set()
+            found = set(spec.between(start, end))
+            return found, found
+        if not self.knows(spec, start):
+            return set(), set()
         bare = replace(spec, exclude=spec.exclude).with_calendars(Calendar(name, ()) for name in spec.calendars)
-        return {at for at in bare.between(start, end) if not any(self._excluded_since(spec, at))}
+        excluded = {at: [*self._may_exclude(spec, at)] for at in bare.between(start, end)}
+        surely = {at for at, found in excluded.items() if not any(True in one for one in found)}
+        return surely, {at for at, found in excluded.items() if all(False in one for one in found)}
 
     def was_excluded(self, spec: Spec, at: datetime) -> bool:
-        """Whether the calendars excluded an instant as they were then, since before it."""
-        return next(self._excluded_since(spec, at), False)
+        """Whether the calendars excluded an instant as they were then."""
+        return self.as_of(spec, at).excluded_by(at) is not None
 
-    def _excluded_since(self, spec: Spec, at: datetime) -> Iterator[bool]:
-        """Yield whether an instant is excluded by the calendars as they were then, and after each later change."""
-        named = {name: self.calendars[name] for name in spec.calendars if name in self.calendars}
-        changed = sorted(since for held in named.values() for since, _ in held)
-        for instant in [at, *(since for since in changed if since > at)]:
-            then = (
-                next((one for since, one in reversed(held) if since <= instant), Calendar(name, ()))
-                for name, held in named.items()
-            )
-            yield spec.with_calendars(then).excluded_by(at) is not None
+    def _may_exclude(self, spec: Spec, at: datetime) -> Iterator[set[bool]]:
+        """Yield of each calendar whether it excludes an instant: as it was then, and after each later change.
+
+        Until the instant has its outcome: what is changed afterwards changes nothing of that.
+        """
+        until = min((recorded_at for upto, recorded_at in self.settled if upto >= at), default=None)
+        for name in spec.calendars:
+            held = self.calendars[name]
+            before = [index for index, (since, _) in enumerate(held) if since <= at - self.skew]
+            then, *later = held[before[-1] if before else 0 :]
+            possible = [then, *(one for one in later if until is None or one[0] <= until + self.skew)]
+            others = [Calendar(other, ()) for other in spec.calendars if other != name]
+            yield {spec.with_calendars([one, *others]).excluded_by(at) is not None for _, one in possible}
 
     def lines(self) -> str:
         """Everything there is to know, for a failure's message."""
@@ -154,6 +182,21 @@ class Story:
         schedule = self.schedule
         state = f"{schedule.status.value} n={schedule.n} next={schedule.next_run_at} due={schedule.due_at}"
         return "\n".join([f"{self.name} {state} evaluated_to={schedule.evaluated_to}", *rows])
+
+
+def _settles(event: AuditRecord) -> datetime | None:
+    """Return up to which instant every occurrence has its outcome with an event; None for one that settles none."""
+    if event.event_type in CLOSING or "spec" in event.payload.get("changed_fields", ()):
+        return event.recorded_at
+    if event.event_type in {audit.MISSED, audit.EXCLUDED}:
+        at = event.payload["last"]
+    elif event.event_type in {audit.TRIGGERED, audit.BUFFERED, audit.SKIPPED}:
+        is_other = {":manual:", ":after:", ":backfill:"} & {*re.findall(":[a-z]+:", event.workflow_instance_id or "")}
+        at = None if is_other or event.payload.get("upstream_run_id") else event.payload.get("occurrence_time")
+    else:
+        return None
+    instant = None if at is None else datetime.fromisoformat(at)
+    return None if instant == event.recorded_at and event.event_type == audit.SKIPPED else instant
 
 
 def read_stories(runtime: Runtime, skew: timedelta = timedelta(0)) -> list[Story]:
@@ -257,7 +300,7 @@ def active_windows(story: Story) -> tuple[list[Window], set[datetime]]:
         elif event.event_type == audit.UPDATED and "spec" in event.payload["changed_fields"]:
             _respecify(walk, story, event)
         elif event.event_type == audit.RESUMED:
-            _reopen(walk, event)
+            _reopen(walk, story, event)
         elif event.event_type in CLOSING:
             walk.close(at)
             if story.skew:
@@ -282,7 +325,8 @@ def _begin(walk: _Walk, story: Story) -> None:
 
 
 def _respecify(walk: _Walk, story: Story, event: AuditRecord) -> None:
-    old, new = walk.spec, story.spec_of(event)
+    old = None if walk.spec is None else story.as_of(walk.spec, event.recorded_at)
+    new = story.spec_of(event)
     walk.spec, walk.timed_at = new, max(walk.timed_at, event.recorded_at)
     if walk.current is None:
         walk.is_other_timing = True
@@ -295,18 +339,20 @@ def _respecify(walk: _Walk, story: Story, event: AuditRecord) -> None:
     walk.open(edge)
 
 
-def _reopen(walk: _Walk, event: AuditRecord) -> None:
+def _reopen(walk: _Walk, story: Story, event: AuditRecord) -> None:
     next_fire, until = event.payload.get("next_fire_at"), event.payload.get("until")
     at = event.recorded_at if until is None else datetime.fromisoformat(until)
-    spec = walk.spec
-    if spec is None:  # pruned, and the timing changes later
+    if walk.spec is None:  # pruned, and the timing changes later
         return
+    spec = story.as_of(walk.spec, event.recorded_at)
     if event.payload.get("reason") == "from_now":
         walk.spec, walk.timed_at = _reanchored(spec, at), max(walk.timed_at, at)
     is_at_once = next_fire is not None and datetime.fromisoformat(next_fire) == event.recorded_at
-    if is_at_once and walk.windows and not spec.is_from_completion and not walk.is_other_timing:
-        since = walk.windows[-1].closed_at or at
-        walk.extra |= set(spec.last_between(since, at, 1)) or set(walk.windows[-1].spec.last_between(since, at, 1))
+    since = (walk.windows[-1].closed_at if walk.windows else None) or at
+    is_other_timing = walk.is_other_timing or any(since < one <= at for one in story.changes_of(spec))
+    if is_at_once and walk.windows and not spec.is_from_completion and not is_other_timing:
+        before = story.as_of(walk.windows[-1].spec, event.recorded_at)
+        walk.extra |= set(spec.last_between(since, at, 1)) or set(before.last_between(since, at, 1))
     walk.open(at)
 
 
@@ -315,26 +361,43 @@ def _reanchored(spec: Spec, at: datetime) -> Spec:
     return replace(spec, members=tuple(members)).with_calendars(spec.contents)
 
 
-def required_occurrences(story: Story) -> set[datetime]:
-    """Enumerate the occurrences of the active time that must have an outcome by now."""
+class Expected(NamedTuple):
+    """The occurrences of the active time until now."""
+
+    surely: set[datetime]
+    """Those that must have an outcome."""
+    perhaps: set[datetime]
+    """These, and those of which calendars that changed meanwhile leave open whether they were excluded."""
+    is_exact: bool
+    """Whether these are all: it is not known what was moved, by a clock ahead, or what a calendar held that is gone."""
+
+
+def expected_occurrences(story: Story) -> Expected:
+    """Enumerate the occurrences of the active time that must have an outcome by now, and those that may have one."""
     if story.has_moved:
-        return set()
+        return Expected(set(), set(), is_exact=False)
     windows, extra = active_windows(story)
     evaluated_to = story.schedule.evaluated_to
     ahead = {story.schedule.next_run_at, *(at for at in story.schedule.skipped_at if at > evaluated_to)}
-    required = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
+    surely = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
+    perhaps = {*surely}
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
     if story.schedule.has_old_plan:  # its next fire, or a pass, finds what a change of a calendar allowed before
         until = min(until, evaluated_to)
+    # What was due when a calendar changed had its outcome then, also where the oldest of it is still to fire.
+    until = max(until, story.schedule.timing_changed_at)
     for window in windows:
         end = window.closed_at or until
         if end > window.opened_at and not window.spec.is_from_completion:
-            required |= story.allowed(window.spec, window.opened_at + TICK, end + TICK)
-    return required - ahead
+            allowed, found = story.allowed(window.spec, window.opened_at + TICK, end + TICK)
+            surely |= allowed
+            perhaps |= found
+    is_known = all(story.knows(window.spec, window.opened_at) for window in windows)
+    return Expected(surely - ahead, perhaps - ahead, is_exact=is_known and not story.skew)
 
 
-def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime, list[str]], list[str]]:
+def live_outcomes(story: Story, expected: Expected) -> tuple[dict[datetime, list[str]], list[str]]:
     """Read each occurrence's live outcomes from runs and events; also what is wrong with the counts of the missed."""
     outcomes: dict[datetime, list[str]] = defaultdict(list)
     wrong: list[str] = []
@@ -345,31 +408,34 @@ def live_outcomes(story: Story, required: Set[datetime]) -> tuple[dict[datetime,
         if event.event_type in {audit.TRIGGERED, audit.BUFFERED} and is_first:
             if run is not None and run.kind is RunKind.SCHEDULED:
                 outcomes[run.occurrence_at].append(f"run {run.number} (event {event.sequence})")
-            elif run is None and at is not None and datetime.fromisoformat(at) in required:
+            elif run is None and at is not None and datetime.fromisoformat(at) in expected.surely:
                 outcomes[datetime.fromisoformat(at)].append(f"a pruned run (event {event.sequence})")
         elif event.payload.get("upstream_run_id") is not None:
             continue  # the end of another schedule's run, see `each_end_once`
         elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
             instant = datetime.fromisoformat(at)
-            if instant != event.recorded_at or instant in required:  # else a trigger was refused, maybe several at once
+            # Else a trigger was refused, maybe several at once.
+            if instant != event.recorded_at or instant in expected.surely:
                 outcomes[instant].append(f"skipped {event.payload['reason']} (event {event.sequence})")
         elif event.event_type == audit.MISSED:
-            wrong += _miss(story, event, required, outcomes)
+            wrong += _miss(story, event, expected, outcomes)
     return outcomes, wrong
 
 
-def _miss(
-    story: Story, event: AuditRecord, required: Iterable[datetime], outcomes: dict[datetime, list[str]]
-) -> Iterator[str]:
+def _miss(story: Story, event: AuditRecord, expected: Expected, outcomes: dict[datetime, list[str]]) -> Iterator[str]:
     first, last = (datetime.fromisoformat(event.payload[name]) for name in ("first", "last"))
     fired = {datetime.fromisoformat(text) for text in event.payload.get("fired") or []}
-    in_range = {at for at in required if first <= at <= last} | {first}
-    covered = {at for at in in_range if at not in fired and not outcomes.get(at)}
+
+    def without_outcome(found: set[datetime]) -> set[datetime]:
+        in_range = {at for at in found if first <= at <= last} | {first}
+        return {at for at in in_range if at not in fired and not outcomes.get(at)}
+
+    covered = without_outcome(expected.surely)
     backfilled = {run.occurrence_at for run in story.runs if run.kind is RunKind.BACKFILL}
-    count, least, most = event.payload["count"], len(covered - backfilled), len(covered)
+    count, least, most = event.payload["count"], len(covered - backfilled), len(without_outcome(expected.perhaps))
     is_capped = bool(event.payload.get("count_capped"))
     # A clock that was ahead counts beyond the window of one that is behind; what was pruned is not there to compare.
-    is_exact = not (story.skew or story.has_moved) and (story.kept_from is None or first > story.kept_from)
+    is_exact = expected.is_exact and (story.kept_from is None or first > story.kept_from)
     if is_exact and not (least <= count <= most or (is_capped and count <= most)):
         yield f"I1: event {event.sequence} counts {count} missed in [{first}, {last}], there are {least}..{most}"
     for at in covered:

@@ -1798,6 +1798,14 @@ CALENDARS = (
         "at = max(schedule.evaluated_to, schedule.timing_changed_at)",
         _CALENDARS + "what_was_due_before_the_change_keeps_its_fire[sqlite]",
     ),
+    _edit(
+        "a clock that is behind plans what a change of timing by one ahead counted",
+        "core/occurrences.py",
+        "    settled = schedule.evaluated_to, schedule.timing_changed_at\n",
+        "    settled = (schedule.evaluated_to,)\n",
+        "tests/core/test_missed.py::"
+        "test_clock_that_is_behind_gives_no_second_outcome_to_what_a_change_of_timing_by_one_ahead_counted",
+    ),
 )
 """Nothing fires on what a calendar excludes, and a change of one reaches all that name it."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit
 from rqsched.core.model import RunKind
-from tests.support.stories import Story, live_outcomes, read_stories, required_occurrences
+from tests.support.stories import Story, expected_occurrences, live_outcomes, read_stories
 from tests.system.soak.workflows import OURS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -169,11 +169,11 @@ def make_report(runtime: Runtime, log_path: Path, turns: Iterable[Turn] = ()) ->
 
 
 def _add(report: Report, story: Story) -> None:
-    required = required_occurrences(story)
-    outcomes, wrong = live_outcomes(story, required)
-    lost = sorted(at for at in required if not outcomes.get(at))
+    expected = expected_occurrences(story)
+    outcomes, wrong = live_outcomes(story, expected)
+    lost = sorted(at for at in expected.surely if not outcomes.get(at))
     doubled = {at: found for at, found in outcomes.items() if len(found) > 1}
-    report.due += len(required)
+    report.due += len(expected.surely)
     report.lost += len(lost)
     for at in lost:
         if (turn := report.turn_at(at)) is not None:

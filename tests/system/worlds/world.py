@@ -93,6 +93,9 @@ class World:
         self.log: list[str] = []
         self.skew = timedelta(0)
         self._idle = list(stage.crew)
+        self._acting: list[Act] = []
+        """What is being done: one act, and those that interrupt it."""
+        self._seen_begun, self._seen_places = Begun(), (0, 0)
         self._patience = 8
         spread = self.random.choice((0, 0, 0.3, 4, 100))
         self._spread = timedelta(seconds=100 if is_skewed else spread)
@@ -119,7 +122,8 @@ class World:
                 self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
-            count = (steps or self.random.randint(20, 45)) * (3 if self._moves or self._has_targets else 1)
+            is_longer = self._moves or self._has_targets or self._has_calendars
+            count = (steps or self.random.randint(20, 45)) * (3 if is_longer else 1)
             for number in range(1, 1 + count):
                 self.step()
                 if number % CHECK_EVERY == 0:
@@ -135,7 +139,9 @@ class World:
         self.stage.clock.advance(timedelta(microseconds=self.random.randint(1, 20_000)))
         self._idle.remove(actor)
         self.log.append(f"{self.stage.clock.now():%H:%M:%S.%f} {actor.name} {actor.clock.offset} {act.__name__}")
-        at, before, places = len(self.log) - 1, self._begun(), self._places()
+        at = len(self.log) - 1
+        self._look()
+        self._acting.append(act)
         try:
             answer = act(self, actor)
             self.log[at] += f" {answer}" if answer is not None else ""
@@ -146,9 +152,16 @@ class World:
             self.log[at] += f" -> {type(error).__name__}: {error}"
         finally:
             self._idle.append(actor)
-        self._require_frozen(before, self._begun(), act)
-        self._require_places(places, self._places())
+        self._look()
+        self._acting.pop()
         self.links = [*dict.fromkeys([*self.links, *self.network.scheduled, *self.network.control])][-60:]
+
+    def _look(self) -> None:
+        """See that nothing began since the last look that must not; an act in the midst of another is seen alone."""
+        begun, places = self._begun(), self._places()
+        self._require_frozen(self._seen_begun, begun)
+        self._require_places(self._seen_places, places)
+        self._seen_begun, self._seen_places = begun, places
 
     def _begun(self) -> Begun:
         """What is frozen, and what has begun so far, where a world freezes at all."""
@@ -166,13 +179,13 @@ class World:
         self.faults.is_on = was_on
         return begun
 
-    def _require_frozen(self, before: Begun, after: Begun, act: Act) -> None:
+    def _require_frozen(self, before: Begun, after: Begun) -> None:
         """While a freeze lasts no attempt begins and nothing starts a live run."""
-        if before.frozen and before.frozen == after.frozen and act is not World.thaw:
+        if before.frozen and before.frozen == after.frozen and World.thaw not in self._acting:
             assert after.running <= before.running, "an attempt has begun in a frozen namespace"
             # For a second a process may not have heard of the freeze; what it was asked for then waits for the thaw.
             since = [Hold.from_text(one).since or datetime.max.replace(tzinfo=UTC) for one in before.frozen]
-            is_new = act is World.trigger and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
+            is_new = World.trigger in self._acting and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
             assert after.live <= before.live + is_new, "a run was made in a frozen namespace"
 
     def _places(self) -> tuple[int, int]:
