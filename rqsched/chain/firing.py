@@ -145,7 +145,8 @@ def _look_at_line(runtime: Runtime, fired: Fired, run: Run) -> Fired:
     """Look at the line of a limit where that was not done for a Change; due again where its rate is in the way."""
     if fired.change is None and run.limit_group is not None:
         runtime.limits.give([run.limit_group])
-    ahead = fired.again_at, runtime.limits.look_of(fired.id, run)
+    look_at = runtime.limits.look_of(fired.id, run)
+    ahead = fired.again_at, look_at and max(look_at, runtime.now() + LOCKED_AGAIN)
     return fired._replace(again_at=min((at for at in ahead if at is not None), default=None))
 
 

@@ -311,7 +311,7 @@ def told_of_line(connection: Connection, run: Run, now: datetime) -> str | None:
 def _told_of_group(connection: Connection, group: LimitDescription, run: Run, now: datetime) -> list[str]:
     """Say how much of its bounds a group uses, and when its rate has the next place for who waits with this run."""
     told = told_of_use(group)
-    if (at := store.next_look(connection, run.uid, now)) is not None:
+    if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
         told.append(f"the next place at {iso_utc((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
     return told
 

@@ -270,7 +270,7 @@ def grant(
         use = running[group], taken, starts[group]
         at = _frees_at(connection, group, locked[group], use, now) if left else None
         link = None if at is None else _link_of(connection, min(left, key=by_place))
-        looks += [] if at is None or link is None else [Look(link, at)]
+        looks += [] if at is None or at <= now or link is None else [Look(link, at)]
     if waiting is not None and waiting.uid not in uids:
         again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
         again = again.values({"queued_at": None} if is_target else {})
@@ -311,7 +311,7 @@ _START_IN_THE_WAY = (
 def _frees_at(
     connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
-    """Return when a group's rate, and nothing else, lets the next one begin; None where something else is in the way.
+    """Return when a group's rate lets the next one begin, `now` where it does; None where something else is in the way.
 
     `use` is how many run, have a place and did not start, and started in the last window. What did not start leaves the
     window no earlier than a whole one from now.
@@ -321,7 +321,7 @@ def _frees_at(
         return None
     later = starts + unclaimed - rate.number
     if later < 0:
-        return None
+        return now
     given = {"group": group, "since": now - rate.period, "later": later}
     first = connection.execute(_START_IN_THE_WAY, given).scalar()
     return (first or now) + rate.period
@@ -341,7 +341,8 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
 def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
     """Return when a link of a run is due again to look at its line; None where that is for another one, or for nobody.
 
-    Else each link that ever brought somebody in line would look at each start that leaves the window.
+    Else each link that ever brought somebody in line would look at each start that leaves the window. It is due at once
+    where a start has left that since the grant which has just found the rate in the way: nobody else would come.
     """
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
@@ -354,7 +355,7 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_he
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
     """Return when somebody is to look again at the line in which a run, or a target of it, waits.
 
-    None where it waits for no rate.
+    `now` where the rate lets it begin already; None where it waits for no rate.
     """
     has_targets = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_TARGET_IN_LINE)
     found = sa.select(limits.c.limit_group, *_BOUNDS).join_from(

@@ -335,6 +335,30 @@ def test_one_link_looks_for_all_who_wait_in_line(any_env: Env) -> None:
 
 
 @pytest.mark.every_database
+def test_start_that_leaves_the_window_between_a_links_grant_and_its_look_ahead_is_not_forgotten(any_env: Env) -> None:
+    """The link was armed before the run in the way had started, so it comes a moment too early."""
+    env = any_env
+    made = make(create(env, rate="1/min"), 2)
+    env.advance(MICROSECOND)
+    env.claim(made[0])
+    env.advance(MINUTE - MICROSECOND)
+
+    def leave(_c: object, _u: object, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT count(*)") and limit_starts.name in statement:
+            env.clock.set(starts_at + MINUTE)
+
+    (starts_at,) = starts(env)
+    sa.event.listen(env.runtime.database.engine, "after_cursor_execute", leave)
+    env.dispatch()
+    assert granted(made[1]) == [False]
+    sa.event.remove(env.runtime.database.engine, "after_cursor_execute", leave)
+
+    env.advance(SECOND)
+    env.dispatch()
+    assert granted(made[1]) == [True]
+
+
+@pytest.mark.every_database
 def test_start_within_goes_on_counting(any_env: Env) -> None:
     env = any_env
     made = make(create(env, start_within="30s"), 3)

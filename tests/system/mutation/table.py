@@ -1248,6 +1248,13 @@ NOTIFICATIONS = (
         _RATES + "test_one_link_looks_for_all_who_wait_in_line[sqlite]",
     ),
     _edit(
+        "a link forgets a line whose rate became free after its grant",
+        "store/limits.py",
+        "    if later < 0:\n        return now\n",
+        "    if later < 0:\n        return None\n",
+        _RATES + "test_start_that_leaves_the_window_between_a_links_grant_and_its_look_ahead_is_not_forgotten[sqlite]",
+    ),
+    _edit(
         "a run that is given back keeps its start",
         "store/changes.py",
         "    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING\n",
