@@ -36,6 +36,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.limit import (
+    MAX_NUMBER,
     Bounds,
     Rate,
     Waiting,
@@ -555,7 +556,9 @@ def _is_line() -> sa.ColumnElement[bool]:
 _IS_GROUP = limits.c.limit_group == _OF_GROUP
 _TAKEN = _count_of(_IS_RUNNING), _count_of(_IS_UNCLAIMED)
 _STATE = sa.select(*_BOUNDS, *_TAKEN).where(_IS_GROUP, _is_line())
-STATE = sa.select(limits.c.number).where(_IS_GROUP).scalar_subquery(), *_TAKEN, _is_line()
+_NOTHING_FREED = limits.c.number.is_(None) & (limits.c.rate_number <= MAX_NUMBER)
+_NUMBER = sa.case((_NOTHING_FREED, 0), else_=limits.c.number)
+STATE = sa.select(_NUMBER).where(_IS_GROUP).scalar_subquery(), *_TAKEN, _is_line()
 """What the end of a run sees of its group, in its own statement: how it was before."""
 Seen: TypeAlias = Mapping[str, int | None]
 """Of groups what `wants` would return, as far as that needs no look."""
@@ -565,11 +568,13 @@ def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
     """Return what the end of a run, which was counted as running, says of its group by the STATE that it saw.
 
     A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will.
+    An end frees nothing of a rate: a link looks when its start leaves the window. Of a rate alone that is all who wait
+    for, unless it is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
     number, running, unclaimed, is_line = state
     if number is None:
         return {}
-    if others_look(number, running - 1, unclaimed):
+    if not number or others_look(number, running - 1, unclaimed):
         return {group: None}
     return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else {}
 

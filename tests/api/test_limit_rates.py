@@ -412,6 +412,21 @@ def test_claim_of_a_process_whose_clock_is_behind_starts_no_earlier_than_its_pla
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize(("rate", "is_looked"), [("2/min", False), ("10001/min", True)])
+def test_end_frees_nothing_of_a_rate_and_looks_at_no_line(postgres_env: Env, rate: str, is_looked: bool) -> None:
+    """Above 10 000 it may: no more have a place at once, and who is claimed leaves that to the next."""
+    env = postgres_env
+    first, *_ = make(create(env, rate=rate), 3)
+
+    with statements(env.runtime) as found:
+        env.execute(first)
+
+    assert first.refresh().status == "succeeded"
+    after_the_end = found[found.index("WITH") + 1 :]
+    assert ("SELECT" in after_the_end) is is_looked
+
+
+@pytest.mark.postgres
 def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) -> None:
     """Those that are granted are read before the starts: else one that is claimed meanwhile would be in neither."""
     env = postgres_env

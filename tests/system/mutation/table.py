@@ -1206,6 +1206,20 @@ NOTIFICATIONS = (
         _RATES + "test_what_starts_between_two_looks_of_a_grant_is_counted",
     ),
     _edit(
+        "each end looks at the line of a rate, of which it frees nothing",
+        "store/limits.py",
+        "sa.case((_NOTHING_FREED, 0), else_=limits.c.number)",
+        "limits.c.number",
+        _RATES + "test_end_frees_nothing_of_a_rate_and_looks_at_no_line[2/min-False]",
+    ),
+    _edit(
+        "no end looks at the line of a rate that gives fewer places at once",
+        "store/limits.py",
+        "limits.c.number.is_(None) & (limits.c.rate_number <= MAX_NUMBER)",
+        "limits.c.number.is_(None)",
+        _RATES + "test_end_frees_nothing_of_a_rate_and_looks_at_no_line[10001/min-True]",
+    ),
+    _edit(
         "a claim that is one statement takes what counts its start",
         "store/claims.py",
         "sa.Text), ~runs.c.is_rated)",
