@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Literal, NamedTuple
 
@@ -19,13 +21,14 @@ from rqsched.chain.claim import Claim
 from rqsched.chain.runtime import using
 from rqsched.core.hold import Hold
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
+from rqsched.core.limit import MAX_NUMBER, Rate
 from rqsched.core.model import TargetStatus
 from rqsched.core.policy import NO_TYPES
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd
-from rqsched.errors import BackendUnavailableError, RqschedError
+from rqsched.errors import BackendUnavailableError, LimitNotFoundError, RqschedError
 from rqsched.spec.members import ENDS
-from rqsched.store import metadata, tables
+from rqsched.store import limits, metadata, tables
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
 from tests.support.invariants import check_invariants, i8_executions, nothing_owed
@@ -39,6 +42,7 @@ from tests.system.worlds.stage import NAMES_TARGETS, TARGETS, WORKFLOW, Actor, S
 SCHEDULES = ("s0", "s1", "s2")
 CALENDARS = ("breaks", "closed")
 LIMIT = "default/shop"
+RATES = ("1/min", "2/min", "2/90s", "5/3min")
 CHECK_EVERY = 25
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OF_TIMES = {"spec", "jitter", "spread", "exclude", "on_excluded"}
@@ -60,6 +64,16 @@ class TargetHorse(NamedTuple):
 
     target: Target
     token: str
+
+
+class Start(NamedTuple):
+    """A start that counts in the rate of its group."""
+
+    started_at: datetime
+    place: int
+    """How many places were given before its own."""
+    rate: Rate | None
+    """The rate by which it got that; None when there was none yet."""
 
 
 class Begun(NamedTuple):
@@ -106,6 +120,10 @@ class World:
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
         self._has_limits = self._is_later and seed % 2 == 1
+        # A start is kept for a minute more than its window: clocks are not further apart.
+        self._has_rates = self._has_limits and seed % 3 == 0 and self._spread < timedelta(seconds=30)
+        self._given: dict[tuple[str, datetime], tuple[int, Rate | None]] = {}
+        self._starts: dict[tuple[str, datetime], Start] = {}
         usual = _EXCLUDING if self._has_calendars else _SKIPPING if self._is_later else _WEIGHTS
         usual = _MOVING if self._moves else usual
         usual = _MOVING_BY_CALENDARS if self._moves and self._has_calendars else usual
@@ -162,6 +180,9 @@ class World:
         self._require_frozen(self._seen_begun, begun)
         self._require_places(self._seen_places, places)
         self._seen_begun, self._seen_places = begun, places
+        if self._has_rates:
+            self._note_starts()
+            self._require_rate()
 
     def _begun(self) -> Begun:
         """What is frozen, and what has begun so far, where a world freezes at all."""
@@ -199,7 +220,7 @@ class World:
         handled = targets.c.limit_group == LIMIT, targets.c.status == "running"
         running_targets = sa.select(sa.func.count()).where(*handled)
         running = sa.select(running_runs.scalar_subquery() + running_targets.scalar_subquery())
-        number = sa.select(groups.c.number).where(groups.c.limit_group == LIMIT)
+        number = sa.select(sa.func.coalesce(groups.c.number, MAX_NUMBER)).where(groups.c.limit_group == LIMIT)
         found = self.stage.database.read(lambda c: (c.scalar(number) or 0, c.scalar(running) or 0))
         self.faults.is_on = was_on
         return found
@@ -209,7 +230,43 @@ class World:
         (_, ran), (number, running) = before, after
         assert running <= max(number, ran), f"{running} run of a group of {number}, and {ran} did before"
 
+    def _note_starts(self) -> None:
+        """Keep by which rate each place of the group was given, and which attempts started in it."""
+        was_on, self.faults.is_on = self.faults.is_on, False
+        runs, targets, groups = tables.runs, tables.targets, tables.limits
+        both = [
+            sa.select(one.c.uid, one.c.granted_at, one.c.started_at, one.c.status).where(
+                one.c.limit_group == LIMIT, one.c.is_rated, one.c.granted_at.is_not(None)
+            )
+            for one in (runs, targets)
+        ]
+        bounds = sa.select(groups.c.rate_number, groups.c.rate_seconds).where(groups.c.limit_group == LIMIT)
+        found, has = self.stage.database.read(
+            lambda c: (c.execute(sa.union_all(*both)).all(), c.execute(bounds).first())
+        )
+        self.faults.is_on = was_on
+        rate = None if has is None or has.rate_number is None else Rate(*has)
+        if rate is None:
+            self._starts.clear()
+        for uid, granted_at, started_at, status in found:
+            place = self._given.setdefault((uid, granted_at), (len(self._given), rate))
+            if status == "running" and rate is not None:
+                self._starts[uid, started_at] = Start(started_at, *place)
+
+    def _require_rate(self) -> None:
+        """In no window more started than the rate by which the last of them got its place says."""
+        starts = sorted(self._starts.values())
+        for last in starts:
+            if last.rate is None:
+                continue
+            at = [one.started_at for one in starts if one.place <= last.place]
+            for first, end in zip(at, at[last.rate.number :], strict=False):
+                is_within = end - first < last.rate.period and first <= last.started_at <= end
+                assert not is_within, f"more than {last.rate} started from {first} to {end}"
+
     def set_limit(self, actor: Actor) -> str:
+        if self._has_rates and self.random.random() < 0.5:
+            return str(actor.scheduler.set_limit("shop", rate=self.random.choice(RATES)))
         return str(actor.scheduler.set_limit("shop", self.random.choice((1, 1, 2, 3))))
 
     def freeze(self, actor: Actor) -> str:
@@ -246,6 +303,9 @@ class World:
                 options["spec"] = replace(spec, exclude=(*spec.exclude, *named))
         if self._has_limits and self.random.random() < 0.6:
             options |= {"limit": "shop", "limit_running": self.random.choice((1, 2, 2))}
+            if self._has_rates:
+                only = self.random.choice(({}, {"limit_rate": self.random.choice(RATES)}))
+                options |= {"limit_running": None, **only} if self.random.random() < 0.7 else only
         if self._has_targets and self.random.random() < 0.7:
             again = RetryPolicy(self.random.choice((0, 2)), base=timedelta(seconds=1))
             most = self.random.choice((None, None, 1, 2))
@@ -363,6 +423,7 @@ class World:
             claim = execution._leave(actor.scheduler.runtime, job, None)
         if claim is None:
             return f"{job} is stale"
+        self._look()
         assert (claim.run.attempt, claim.run.delivery) == (job.attempt, job.delivery), f"{job} is stale and was started"
         self.executed[claim.run.uid, claim.run.attempt] += 1
         self.horses.append(Horse(claim, is_frozen=self.random.random() < 0.1))
@@ -376,6 +437,7 @@ class World:
         claimed = target_execution.claim_target(runtime, present(job), token, actor.name)
         if claimed is None:
             return f"{job} is stale"
+        self._look()
         self.target_horses.append(TargetHorse(claimed.target, token))
         return f"{job} of target {claimed.target.target_id}"
 
@@ -508,6 +570,28 @@ class World:
         self._repair()
         while self._has_lost_runs():
             self._repair()
+        if self._has_rates:
+            self._wait_for_rate()
+
+    def _wait_for_rate(self) -> None:
+        """While the clock goes on some start in each window, by their links alone; a higher rate lets all begin."""
+        for _ in range(3):
+            waiting, began = self._in_line(), {*self._starts}
+            self.stage.clock.advance(timedelta(minutes=3))
+            self._work_off()
+            assert not waiting or began != {*self._starts} or self._in_line() < waiting, (
+                f"{waiting} wait for ever in line of a rate"
+            )
+        with suppress(LimitNotFoundError):
+            self._first.scheduler.set_limit("shop", rate="100000/s")
+        self._work_off()
+        assert not self._in_line(), "some wait in line of a rate that was raised"
+        self._repair()
+
+    def _in_line(self) -> int:
+        """How many of the group wait for a place, and are not too late to start."""
+        runtime = self._first.scheduler.runtime
+        return len(runtime.database.read(partial(limits.first_in_line, group=LIMIT, most=99, now=runtime.now())))
 
     def _lose_targets(self) -> None:
         """Lose targets whose process died with its worker: nobody waits for their deadlines here."""
@@ -527,7 +611,8 @@ class World:
         """Whether a run is with a process that is no more, and reconcile has not seen enough of that yet."""
         self._patience -= 1
         assert self._patience > 0, "a run without a sign of life is never lost"
-        running = sa.select(sa.exists().where(tables.runs.c.status == "running"))
+        # A run that has named its targets ends with them.
+        running = sa.select(sa.exists().where(tables.runs.c.status == "running", tables.runs.c.dispatched_at.is_(None)))
         return bool(self.stage.database.read(lambda connection: connection.execute(running).scalar_one()))
 
     def _work_off(self) -> None:
