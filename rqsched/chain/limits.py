@@ -57,7 +57,7 @@ class Limits:
         """
         joined, left, stopped = set[str](), set[str](), set[str]()
         for change in changes:
-            for before, after in (*((run, run) for run in change.new_runs), *change.changed_runs):
+            for before, after in (*zip(change.new_runs, change.new_runs, strict=True), *change.changed_runs):
                 if after.limit_group is None:
                     continue
                 if after.is_in_line:

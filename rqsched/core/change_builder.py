@@ -28,6 +28,11 @@ _NAMING = {
     "attempt": "attempt",
 }
 """The keys by which an event names a run, and the run's fields."""
+_NAMED = {
+    event_type: {key: name for key, name in _NAMING.items() if key in contract}
+    for event_type, contract in CONTRACT.items()
+}
+"""Those of each type of event that are in its contract."""
 
 
 class ChangeBuilder:
@@ -154,10 +159,10 @@ class ChangeBuilder:
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
         """Add an audit event; keys without a value are left out, `next_fire_at` apart.
 
-        One about a run names it by those of `_NAMING` that its contract has.
+        One about a run names it by the keys of `_NAMED`.
         """
         if run is not None:
-            payload |= {key: getattr(run, name) for key, name in _NAMING.items() if key in CONTRACT[event_type]}
+            payload |= {key: getattr(run, name) for key, name in _NAMED[event_type].items()}
         stored = {
             key: iso_utc(value) if isinstance(value, datetime) else value
             for key, value in payload.items()

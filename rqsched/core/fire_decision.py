@@ -115,6 +115,7 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     ones were due before that and are skipped. A `from_completion` schedule then waits for the run that blocks the next.
     """
     schedule = builder.schedule
+    spec = schedule.spec
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
@@ -122,7 +123,7 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
     nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)
-    if schedule.moves is not None or schedule.spec.is_moving:
+    if schedule.moves is not None or spec.is_moving:
         note_early(builder)
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)
@@ -135,11 +136,11 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
             skip(builder, nominal, "environment")
             continue
         due_at = stored_due_of(builder.schedule, nominal)
-        moved = nominals if nominal == schedule.next_run_at else schedule.spec.nominals_of(nominal)
+        moved = nominals if nominal == schedule.next_run_at else spec.nominals_of(nominal)
         result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at, nominals=moved))
         blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
         awaited = blocking[0].uid if blocking else None
-    if not schedule.spec.is_from_completion:
+    if not spec.is_from_completion:
         builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
     elif awaited is not None:
         builder.wait_for(awaited)
