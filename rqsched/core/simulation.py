@@ -556,10 +556,11 @@ class _Course:
 
     def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
         """Give places in groups whose line somebody has joined, or in which somebody has left one."""
-        # An end gives places after all that is wanted, as it is put off where others claim theirs.
-        ended = {group: self._groups[group].unclaimed for group in left - joined if self._groups[group].wants(now)}
-        self._grant(now, joined.union(group for group, unclaimed in ended.items() if not unclaimed))
-        self._grant(now, [group for group, unclaimed in ended.items() if unclaimed])
+        unclaimed = {group: self._groups[group].wants(now) for group in left - joined}
+        first = joined | {group for group, count in unclaimed.items() if count == 0}
+        for names in (first, {group for group, count in unclaimed.items() if count}):
+            if names:
+                self._grant(now, names)
 
     def _grant(self, now: datetime, names: Iterable[str], asked: Run | Target | None = None) -> None:
         """Give the free places of groups to the first of their lines (`store.limits.grant`)."""
@@ -577,11 +578,10 @@ class _Course:
             if asked is not None and asked.uid not in grants.given:
                 again = {"passed_count": (asked.passed_count or 0) + 1, "delivery": asked.delivery + 1}
                 self._change(now, group, asked.uid, passed_at=None, **again)
-            self._plan_look(now, name, group)
-        granted.sort(
-            key=lambda one: (isinstance(one[1], Target), () if isinstance(one[1], Target) else place_of(one[1]))
-        )
-        for state, one in granted:
+            self._plan_look(now, name, group, grants.given)
+        runs = [pair for pair in granted if isinstance(pair[1], Run)]
+        targets = [pair for pair in granted if isinstance(pair[1], Target)]
+        for state, one in (*sorted(runs, key=lambda pair: place_of(pair[1])), *targets):
             if asked is None or one.uid != asked.uid:
                 self._enqueue(now, state, one)
         for state, one, at in looks:
@@ -606,10 +606,9 @@ class _Course:
         group.move(one, state, now)
         return state, one
 
-    def _plan_look(self, now: datetime, name: str, group: GroupLine) -> None:
+    def _plan_look(self, now: datetime, name: str, group: GroupLine, given: Iterable[str] = ()) -> None:
         """Let grants that nobody claims be looked at when the next of them is old, as passes of reconcile do."""
-        at = group.next_look(now)
-        if at is not None and (group.look_at is None or at < group.look_at):
+        if (at := group.next_look(now, given)) is not None:
             group.look_at = at
             self._push(at, _LOOK, "", (name,))
 

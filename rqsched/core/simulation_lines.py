@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -152,17 +153,12 @@ class GroupLine(_Waits):
             self._starts.popleft()
         return len(self._starts)
 
-    @property
-    def unclaimed(self) -> int:
-        """How many have a place and did not start."""
-        return len(self._unclaimed)
-
-    def wants(self, now: datetime) -> bool:
-        """Return whether somebody waits, and it is time to look at the line after an end (`store.limits.wants`)."""
-        most, taken = self.bounds.number, len(self._running)
+    def wants(self, now: datetime) -> int | None:
+        """Return what `store.limits.wants` does: who has a place and did not start; None where nobody is to look."""
+        most, taken, unclaimed = self.bounds.number, len(self._running), len(self._unclaimed)
         if most is None:
             most, taken = self.bounds.most_unclaimed(0, self._started(now)), 0
-        return bool(self._line) and wants_grants(most, taken, len(self._unclaimed))
+        return unclaimed if self._line and wants_grants(most, taken, unclaimed) else None
 
     def decide(self, now: datetime, asked: Run | Target | None) -> tuple[Grants, list[Waiting]]:
         """Decide who gets a place; returns that, and who of the line did not, as far as it was read.
@@ -199,10 +195,15 @@ class GroupLine(_Waits):
         taken = len(self._running) + len(self._unclaimed)
         return self.bounds.number is not None and taken >= self.bounds.number
 
-    def next_look(self, now: datetime) -> datetime | None:
-        """Return when the next grant is old that nobody has claimed; None where there is none ahead."""
-        ahead = (at for one in self._unclaimed.values() if (at := old_at(one)) is not None and at > now)
-        return min(ahead, default=None)
+    def next_look(self, now: datetime, given: Iterable[str]) -> datetime | None:
+        """Return when the next grant is old that nobody has claimed; None where it is planned, or there is none ahead.
+
+        `given` are those that have a place since now.
+        """
+        some = self._unclaimed if self.look_at is None else given
+        ahead = (at for uid in some if (at := old_at(self._unclaimed[uid])) is not None and at > now)
+        at = min(ahead, default=None)
+        return None if at is None or (self.look_at is not None and self.look_at <= at) else at
 
     def has_old(self, now: datetime) -> bool:
         """Return whether a grant that nobody has claimed becomes old now."""
