@@ -708,25 +708,23 @@ class _Course:
             return
         chunk = of.take(of.chunk, now)
         if of.group is None:
-            for target in chunk:
-                self._enqueue(now, state, target)
+            self._enqueue_soon(now, state, chunk)
         if of.first_waiting is not None:
             self._queues[state.given.queue].line.append((state, of, of.first_waiting, now))
             self._touched.add(state.given.queue)
         if of.group is not None:
-            self._join(now, state, chunk)
+            self._enqueue_soon(now, state, chunk)
 
-    def _enqueue_soon(self, now: datetime, state: _State, pending: Iterable[Target]) -> None:
-        """Put targets that have become pending on their queue, or in the line of their group."""
+    def _enqueue_soon(self, now: datetime, state: _State, pending: Sequence[Target]) -> None:
+        """Put targets of a run that have become pending on their queue, or in the line of their group."""
+        group = pending[0].of.group
         for target in pending:
-            if target.of.group is None:
+            if group is None:
                 self._enqueue(now, state, target)
-        self._join(now, state, [target for target in pending if target.of.group is not None])
-
-    def _join(self, now: datetime, state: _State, pending: Sequence[Target]) -> None:
-        for target in pending:
-            self._groups[target.of.group or ""].move(target, state, now)
-        self._grant(now, {target.of.group for target in pending if target.of.group is not None})
+            else:
+                self._groups[group].move(target, state, now)
+        if group is not None:
+            self._grant(now, [group])
 
     def _fill(self, now: datetime, state: _State, of: Targets) -> None:
         """Put targets in the places of `max_parallel` that are free."""
