@@ -325,6 +325,7 @@ def limited(group: str, bounds: dict[str, Bounds]) -> dict[str, Any]:
 def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: bool = False) -> World:
     """More runs than there are places and workers, on a grid of ten seconds, so that much happens at one instant."""
     expected = World()
+    spec: Every | After
     for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")[: random.randint(4, 8)]:
         options: dict[str, Any] = {
             "overlap": random.choice(("allow_all", "allow_all", "allow_all", "skip", "buffer_all", "cancel_other")),
@@ -333,7 +334,7 @@ def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: 
         if random.random() < 0.4:
             options["start_within"] = timedelta(seconds=random.choice((10, 20, 30, 60)))
         if random.random() < 0.8:
-            options |= limited(random.choice(("narrow", "wide", "wide", "rated", "both")), bounds)
+            options |= limited(random.choice(("narrow", "wide", "wide", "wide", "rated", "both")), bounds)
         spec, targets = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s"), None
         if is_swept and random.random() < 0.6:
             targets = FanOut(random.choice((0, 1, 3, 5, 8)), CHUNK)
@@ -345,6 +346,9 @@ def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: 
                 "fan_out": random.choice(("any_failed", "all_failed", "never")),
                 "overlap_until": random.choice(("finished", "dispatched")),
             }
+        if is_swept and expected and random.random() < 0.3:
+            spec = After(random.choice([*expected]), random.choice(("success", "end")))
+            options.pop("start_within", None)
         stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         given = timedelta(seconds=random.choice((0, 0, 10, 20, 30, 50, 100)))
         expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3))), targets
