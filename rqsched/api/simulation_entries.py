@@ -193,11 +193,11 @@ def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | 
                 continue
             attempts = there.error_count + there.success_count
             rate = there.error_count / attempts if attempts else 0.0
-            known_one = one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate)
+            entry = one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate)
             if (lately := of_targets.get(there.uid)) is not None:
                 spans = Spans.of(Counter(map(bucket_of, lately.spans)))
-                known_one = known_one._replace(
+                entry = entry._replace(
                     targets=lately.number, target_span=spans, target_failure_rate=lately.failure_rate
                 )
-            found.append(known_one)
+            found.append(entry)
     return found

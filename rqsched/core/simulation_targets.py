@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rqsched.core.ids import derived_uid
 from rqsched.core.model import OPEN_TARGETS, Run, TargetStatus
@@ -124,9 +124,7 @@ class Targets:
 
     def promote(self, now: datetime, most: int) -> list[Target]:
         """Let those whose time has come be handled again, which wait where `max_parallel` says when; return them."""
-        due = sorted(
-            (one for one in self.retrying.values() if one.retry_at is not None and one.retry_at <= now), key=_uid
-        )
+        due = [one for _, one in sorted(self.retrying.items()) if one.retry_at is not None and one.retry_at <= now]
         for target in due[:most]:
             del self.retrying[target.uid]
             target.attempt, target.delivery = target.attempt + 1, target.delivery + 1
@@ -151,7 +149,3 @@ class Targets:
         """Return the error of the first that failed; None when none did."""
         failed = (one.error for one in self.all if one.status in {TargetStatus.FAILED, TargetStatus.LOST})
         return next(failed, None)
-
-
-def _uid(target: Target) -> Any:
-    return target.uid

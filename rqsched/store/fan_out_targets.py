@@ -442,6 +442,10 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
     return {row[0]: row[1] for row in rows}, sum(int(row[2]) for row in rows)
 
 
+_MOST_MEASURED = 1_000
+"""So many targets of a run are read to say what they were like."""
+
+
 class MeasuredTargets(NamedTuple):
     """What the targets of a schedule's newest run were like whose targets have ended."""
 
@@ -474,9 +478,6 @@ def measure(connection: Connection, schedule_uids: Collection[str]) -> dict[str,
         number = sum(json.loads(run.target_counts).values())
         found[uid] = MeasuredTargets(number, spans, failures / attempts if attempts else 0.0)
     return found
-
-
-_MOST_MEASURED = 1_000
 
 
 def describe_page(

@@ -371,7 +371,8 @@ def test_targets_of_max_parallel_fail_and_are_tried_again_as_their_policy_says(e
     assert stretch.queues[0].attempts == 1 + 8
 
 
-def test_how_many_targets_there_are_and_how_long_they_take_is_measured(env: Env) -> None:
+def test_how_many_targets_there_are_and_how_long_they_take_is_measured(any_env: Env) -> None:
+    env = any_env
     env.register("each", lambda one: env.clock.advance(MINUTE))
     env.register("names", lambda: ["a", "b", "c"])
     fans = env.scheduler.create("fans", "each", Every("1h"), targets="names")
