@@ -460,9 +460,8 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     new = [change.after for change in changes if change.before is None]
     if new:
         insert_rows(connection, schedules, schedule_columns(new))
-        is_new = dialect_of(connection).one_of(schedules.c.uid, [one.uid for one in new])
-        made = sa.update(schedules).where(is_new, schedules.c.followed_at.is_(None), is_followed())
-        connection.execute(made.values(followed_at=schedules.c.created_at))
+        dialect = dialect_of(connection)
+        connection.execute(_note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     for change in changes:
@@ -643,6 +642,13 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     if any(values[name] != default for name, default in _LATER.items()):
         return {name: value for name, value in values.items() if name != "followed_at" or value is not None}
     return {name: value for name, value in values.items() if name not in _LATER}
+
+
+@lru_cache(maxsize=2)
+def _note_followed(dialect: Dialect) -> sa.Update:
+    """Note with new schedules (bound as `among`) that others come after theirs."""
+    is_new = dialect.among(schedules.c.uid), schedules.c.followed_at.is_(None)
+    return sa.update(schedules).where(*is_new, is_followed()).values(followed_at=schedules.c.created_at)
 
 
 def is_followed(
