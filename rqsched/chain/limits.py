@@ -276,21 +276,21 @@ def changes_group(change: Change) -> bool:
     return is_declared and _bounds_of(before.policies) != _bounds_of(after.policies)
 
 
-def told_of_targets(connection: Connection, run: Run, now: datetime) -> str | None:
-    """Say how many targets of a run wait for a place of its group; None when none does."""
+def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
+    """Say how many targets of a run wait for a place of its group; None when none does. `say` writes an instant."""
     if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
         return None
     count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
     if not count or not found:
         return None
     (group,) = found
-    taken = _told_of_group(connection, group, run, now)
+    taken = _told_of_group(connection, group, run, now, say)
     waiting = f"{count} of its targets wait{'s' if count == 1 else ''} for a place"
     return f"{waiting} of limit {group.name}: {', '.join(taken)}"
 
 
-def told_of_line(connection: Connection, run: Run, now: datetime) -> str | None:
-    """Say where a run waits for a place of its group; None when it needs none."""
+def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
+    """Say where a run waits for a place of its group; None when it needs none. `say` writes an instant."""
     if not run.needs_grant or run.limit_group is None:
         return None
     found = store.describe(connection, [run.limit_group], now)
@@ -301,18 +301,20 @@ def told_of_line(connection: Connection, run: Run, now: datetime) -> str | None:
         queue = "the default queue" if run.queue is None else f"queue {run.queue}"
         return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
     (group,) = found
-    taken = _told_of_group(connection, group, run, now)
+    taken = _told_of_group(connection, group, run, now, say)
     place = store.with_places(connection, [run])[0].place_in_line or 0
     is_far = place > store.MOST_AHEAD
     where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
     return f"in line of limit {name}: {', '.join([*taken, where])}"
 
 
-def _told_of_group(connection: Connection, group: LimitDescription, run: Run, now: datetime) -> list[str]:
+def _told_of_group(
+    connection: Connection, group: LimitDescription, run: Run, now: datetime, say: Callable[[datetime], str]
+) -> list[str]:
     """Say how much of its bounds a group uses, and when its rate has the next place for who waits with this run."""
     told = told_of_use(group)
     if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
-        told.append(f"the next place at {iso_utc((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
+        told.append(f"the next place on {say((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
     return told
 
 

@@ -379,7 +379,7 @@ class _Question:
         hold = self.hold_at(self.now)
         if hold is not None:
             return "for a release" if hold.namespace is None else "for a thaw"
-        line = told_of_line(self.connection, run, self.now) or "a worker of its queue"
+        line = told_of_line(self.connection, run, self.now, self.clock) or "a worker of its queue"
         return line if run.is_in_line else f"for {line}"
 
     def about_run(self, run: Run) -> Why:
@@ -411,7 +411,7 @@ class _Question:
             text, answer = f"{name} was {run.status.value} before it started", Answer.NOT_STARTED
         elif run.status is RunStatus.RUNNING:
             text = f"It runs: {number}, started on {started}"
-            if waiting := told_of_targets(self.connection, run, self.now):
+            if waiting := told_of_targets(self.connection, run, self.now, self.clock):
                 text += f"; {waiting}"
         elif run.ended_at is not None:
             text += f", started on {started}, ended on {self.clock(run.ended_at)}"

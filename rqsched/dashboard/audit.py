@@ -73,9 +73,9 @@ def _at_large(visit: Visit, filters: AskedFilters) -> Sequence[Altered]:
     told = visit.read(lambda connection: metadata.find_altered(connection, None, visit.namespace))
     for one in (*visit.scheduler.holds(), *visit.scheduler.freezes(namespace=visit.namespace)):
         began, ended = ("frozen", "thawed") if one.namespace else ("held", "released")
-        told += [] if one.since is None else [Altered(one.since, began, one.by, None, one.reason)]
         if one.released_at is not None:
             told.append(Altered(one.released_at, ended, one.released_by, None, one.release_reason))
+        told += [] if one.since is None else [Altered(one.since, began, one.by, None, one.reason)]
     since, until, who = filters.since or _FIRST, filters.until or _LAST, (filters.principal or "").lower()
     meant = (one for one in told if since <= one.at < until and who in (one.by or "").lower())
     return sorted(meant, key=attrgetter("at"), reverse=True)[:AT_LARGE]

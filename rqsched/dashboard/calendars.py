@@ -50,10 +50,12 @@ def show(visit: Visit) -> Response:
 def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> Response:
     year = _year(visit)
     users = _users(visit, found)
+    told = visit.scheduler.calendars.history(found)
+    history = [one | {"at": datetime.fromisoformat(one["at"])} for one in told]
     return visit.page(
         "calendar.html", 422 if problem else 200, calendar=found, year=year, months=_months(found, year),
         users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
-        history=visit.scheduler.calendars.history(found), may_change=_may_change(visit, found), problem=problem,
+        history=history, may_change=_may_change(visit, found), problem=problem,
         values=visit.form, text="\n".join(found.exclude), month_names=months.month_abbr,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from math import ceil
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from rqsched.core.results import Answer, Page
 from rqsched.core.run_hours import A_DAY, HourKey, day_of, hour_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
-from rqsched.dashboard.rendering import Omission, gap_of, under_holds
+from rqsched.dashboard.rendering import Omission, exact, gap_of, under_holds
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline, upstream_ends
@@ -247,14 +247,17 @@ def show_run(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = visit.run()
 
+    def say(at: datetime) -> str:
+        return exact(at, visit.zone).striptags()
+
     def read(connection: Connection) -> dict[str, Any]:
         earlier, later = run_queries.neighbours(connection, schedule.uid, run.number)
         return {
             "events": event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS),
             "earlier": earlier,
             "later": later,
-            "line": told_of_line(connection, run, visit.now),
-            "targets_in_line": told_of_targets(connection, run, visit.now),
+            "line": told_of_line(connection, run, visit.now, say),
+            "targets_in_line": told_of_targets(connection, run, visit.now, say),
             "came_after": upstream_ends.before(connection, run),
             "come_after": upstream_ends.after(connection, run),
         }

@@ -26,10 +26,12 @@ from rqsched.chain import health
 from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.core.limit import Bounds
 from rqsched.core.model import FAILURES, OPEN
+from rqsched.core.results import LimitDescription
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
 from rqsched.store import fan_out_targets, limits, run_queries
 from rqsched.store.database import Connection
+from rqsched.store.metadata import Altered
 from rqsched.store.run_queries import Outcome
 from rqsched.transport import telemetry
 from rqsched.transport.telemetry import LiveDispatcher
@@ -158,6 +160,15 @@ class _Alive:
         return [(words, count) for words, count in (*done, ("rows pruned", int(pruned))) if count]
 
 
+def _last_change(group: LimitDescription) -> Altered | None:
+    """Return the newest change of a group's bounds; None where they are the first."""
+    if not group.changes:
+        return None
+    told = group.changes[0]
+    bounds, was = Bounds.read(told["number"], told.get("rate")), Bounds.read(told["was"], told.get("was_rate"))
+    return Altered(datetime.fromisoformat(told["at"]), bounds.after(was), told["by"], None, told["reason"])
+
+
 def show(visit: Visit) -> Response:
     """Show workers, queues and the last hour."""
     hour = _read_last_hour(visit)
@@ -167,7 +178,7 @@ def show(visit: Visit) -> Response:
         _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
         alive = _Alive(problem="Redis does not answer, so workers and queues cannot be shown.")
     groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
-    allowed = [(group, Bounds.read(group.number, group.rate)) for group in groups]
+    allowed = [(group, Bounds.read(group.number, group.rate), _last_change(group)) for group in groups]
     return visit.page("system.html", hour=hour, alive=alive, groups=allowed)
 
 

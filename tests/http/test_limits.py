@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -77,7 +78,12 @@ def test_group_remembers_who_changed_its_number_and_what_it_was(make_web: MakeWe
     assert [one["by"] is None for one in told] == [True, False, False, False, False]
     assert told[0]["at"] == "2026-01-15T13:00:03Z"
     assert client_of(web).limits().items[0].changes == told
-    assert "set by a program, it was 5" in pages.get("/system")
+    pages.do("/limits", name="shop:eu/1", number="3", rate="8/min", reason="the <sale> is over")
+    told = re.sub(r"<(?!/?bdi)[^>]*>", "", pages.get("/system"))
+    assert "1 → 3 at once by <bdi>" in told
+    assert "now: <bdi>the &lt;sale&gt; is over</bdi>" in told
+    scheduler.set_limit("shop:eu/1", 1)
+    assert "3 → 1 at once by <bdi>a program</bdi> now" in re.sub(r"<(?!/?bdi)[^>]*>", "", pages.get("/system"))
 
     for number in range(100, 130):
         scheduler.set_limit("shop:eu/1", number)
@@ -146,8 +152,8 @@ def test_pages_show_rates_and_one_form_changes_them(make_web: MakeWeb) -> None:
     shown = pages.get("/system")
     assert ('value="1/min"' in shown, "in the last minute" in shown) == (True, True)
     run = newest(pages.env.scheduler.get("c"))
-    told = "in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last minute, the next place at "
-    assert f"{told}2026-01-15T13:01:03Z, it is number 2 in line" in pages.get(f"/runs/{run.uid}")
+    told = "in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last minute, the next place on "
+    assert f"{told}Thu 15 Jan 2026 13:01:03 UTC, it is number 2 in line" in pages.get(f"/runs/{run.uid}")
 
     changed = pages.do("/limits", name="shop:eu/1", number="4", rate="2/min")
     assert "Of shop:eu/1 4 may run at once and 2 may start in any minute." in changed
@@ -177,8 +183,8 @@ def test_why_and_doctor_tell_of_the_rate(env: Env) -> None:
     schedule = env.scheduler.get("b")
     told = schedule.why(newest(schedule).occurrence_at).text
     assert told.startswith(
-        "Its run #1 waits in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last hour, the next place at "
-        "2026-01-15T14:00:03Z, it is number 1 in line, since "
+        "Its run #1 waits in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last hour, the next place on "
+        "Thu 15 Jan 2026 at 14:00:03 UTC, it is number 1 in line, since "
     )
     env.advance(timedelta(minutes=59))
     level, told = findings(env)["limits"]
