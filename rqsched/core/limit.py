@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
@@ -224,6 +224,8 @@ class Waiting(NamedTuple):
     """How often a worker came to it after it was passed over, and the group was full; None is never."""
     is_target: bool = False
     """Whether it is a target of a run."""
+    queue: str = ""
+    """Which workers it is for: one text for each executor, connection and queue."""
 
 
 by_place = attrgetter("limit_at", "number", "uid")
@@ -270,6 +272,14 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
     return at is not None and now >= at
 
 
+def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
+    """Return the queues to which no worker may come: of each one was `passed` over for which none has asked since.
+
+    Or is about to be. A queue is taken in order, so a worker that comes to it asks for that one first.
+    """
+    return {*passed, *(one.queue for one in unclaimed if _is_old(one, now))}
+
+
 def old_at(granted: Waiting) -> datetime | None:
     """Return from when on a grant goes to the next in line; None where there is no grant.
 
@@ -288,13 +298,15 @@ def decide_grants(
     line: Iterable[Waiting],
     now: datetime,
     asked: Waiting | None = None,
+    quiet: Collection[str] = (),
 ) -> Grants:
     """Decide which runs of a group get a place; no grant takes the group beyond `number`.
 
     `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: one more than
     `most_given`. The first in line come first. Grants that are too old go to others where somebody waits. `asked` is a
     run that a worker holds: it has its place in the line, and goes before grants of later runs that nobody has claimed.
-    Where the number was lowered, the latest grants that nobody has claimed are taken back.
+    Where the number was lowered, the latest grants that nobody has claimed are taken back. Who is for a `quiet` queue
+    goes behind all others, and of each such queue one has a place at a time: it keeps one from others, not all.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
@@ -314,10 +326,24 @@ def decide_grants(
     for one in sorted(old, key=by_place):
         if len(candidates) > free():
             pass_over(one.uid)
-    given = candidates[: max(free(), 0)]
+    given = _first(candidates, max(free(), 0), asked, {one.queue for one in held.values()}, quiet)
     if asked is not None and asked in candidates and asked not in given:
         later = [one for one in held.values() if by_place(one) > by_place(asked)]
         if later and free() >= len(given):
             pass_over(max(later, key=by_place).uid)
             given.append(asked)
     return Grants(tuple(one.uid for one in given), tuple(passed))
+
+
+def _first(
+    candidates: list[Waiting], most: int, asked: Waiting | None, probed: set[str], quiet: Collection[str]
+) -> list[Waiting]:
+    """Return the first of a line; of quiet queues, the last ones, each but once, and none that is `probed`."""
+    if not quiet:
+        return candidates[:most]
+    first = [one for one in candidates if one.queue not in quiet or one is asked][:most]
+    for one in candidates:
+        if len(first) < most and one not in first and one.queue not in probed:
+            first.append(one)
+            probed.add(one.queue)
+    return first

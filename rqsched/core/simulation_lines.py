@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from rqsched.core.limit import Bounds, Grants, Waiting, decide_grants, most_given, old_at, wants_grants
+from rqsched.core.limit import Bounds, Grants, Waiting, decide_grants, most_given, old_at, quiet_queues, wants_grants
 from rqsched.core.model import Run, RunStatus, TargetStatus
 from rqsched.core.simulation_targets import Target
 
@@ -109,6 +109,7 @@ class GroupLine(_Waits):
         """When grants that nobody claims are looked at next."""
         self._running = set[str]()
         self._unclaimed = dict[str, Waiting]()
+        self._passed = dict[str, str]()
         self._line = list[tuple[datetime, int, str]]()
         self._joined = dict[str, tuple[datetime, tuple[datetime, int, str]]]()
         self._starts = deque[datetime]()
@@ -120,6 +121,7 @@ class GroupLine(_Waits):
         uid = one.uid
         self._running.discard(uid)
         self._unclaimed.pop(uid, None)
+        self._passed.pop(uid, None)
         if (joined := self._joined.pop(uid, None)) is not None:
             del self._line[bisect_left(self._line, joined[1])]
             self.waiting -= 1
@@ -133,8 +135,10 @@ class GroupLine(_Waits):
         if is_running:
             self._running.add(uid)
         elif one.granted_at is not None:
-            self._unclaimed[uid] = _waiting(one)
-        elif one.passed_at is None:
+            self._unclaimed[uid] = _waiting(one, state)
+        elif one.passed_at is not None:
+            self._passed[uid] = state.given.queue
+        else:
             insort(self._line, place_of(one))
             self._joined[uid] = now, place_of(one)
             self.waiting += 1
@@ -168,14 +172,17 @@ class GroupLine(_Waits):
         free = self.bounds.most_unclaimed(len(self._running), self._started(now))
         unclaimed = [*self._unclaimed.values()]
         most = most_given(free, 0, unclaimed, now) + 1
-        line = list[Waiting]()
+        quiet = quiet_queues(self._passed.values(), unclaimed, now)
+        line, behind = list[Waiting](), list[Waiting]()
         for _, _, uid in self._line:
             if len(line) == most:
                 break
-            if not (one := self.takers[uid][1]).is_late(now):
-                line.append(_waiting(one))
-        asks = None if asked is None else _waiting(asked)
-        grants = decide_grants(free, running=0, unclaimed=unclaimed, line=line, asked=asks, now=now)
+            state, one = self.takers[uid]
+            if not one.is_late(now):
+                (behind if state.given.queue in quiet else line).append(_waiting(one, state))
+        line += behind[: most - len(line)]
+        asks = None if asked is None else _waiting(asked, self.takers[asked.uid][0])
+        grants = decide_grants(free, running=0, unclaimed=unclaimed, line=line, asked=asks, quiet=quiet, now=now)
         if self.bounds.rate is None:
             return grants, []
         return grants, [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in grants.given]
@@ -242,6 +249,6 @@ def place_of(one: Run | Target) -> tuple[datetime, int, str]:
     return (one.limit_at, one.number, one.uid)
 
 
-def _waiting(one: Run | Target) -> Waiting:
+def _waiting(one: Run | Target, state: Any) -> Waiting:
     at, number, uid = place_of(one)
-    return Waiting(uid, at, number, one.granted_at, one.passed_count)
+    return Waiting(uid, at, number, one.granted_at, one.passed_count, queue=state.given.queue)

@@ -45,6 +45,7 @@ from rqsched.core.limit import (
     key_of,
     most_given,
     others_look,
+    quiet_queues,
     split_key,
     wants_grants,
 )
@@ -54,14 +55,14 @@ from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.fan_out_targets import TARGET_COLUMNS, Target
 from rqsched.store.rows import RUN_COLUMNS, to_run
 from rqsched.store.tables import (
+    HAD_PLACE,
     IS_IN_LINE,
     IS_LIMITED,
     IS_LIMITED_TARGET,
     IS_LIVE,
     IS_OF_GROUP,
     IS_TARGET_IN_LINE,
-    TAKES_PLACE,
-    TARGET_TAKES_PLACE,
+    TARGET_HAD_PLACE,
     constant,
     is_late,
     limit_starts,
@@ -89,17 +90,19 @@ class _Kind:
         table: sa.Table,
         is_open: sa.ColumnElement[bool],
         is_in_line: sa.ColumnElement[bool],
-        takes_place: sa.ColumnElement[bool],
+        had_place: sa.ColumnElement[bool],
+        executor: sa.ColumnElement[str],
     ) -> None:
         self.table = table
         self.is_open = is_open
         """Of a group, and not ended."""
         self.is_in_line = is_in_line
         is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
-        self.takes_place = takes_place
-        """Of a group, and runs or is granted; what waits for its targets has given its place back."""
-        self.is_running = takes_place & is_running
-        self.is_unclaimed = takes_place & is_pending
+        self.had_place = had_place
+        """Of a group, and runs, is granted or was passed over; what waits for its targets has given its place back."""
+        self.is_running = had_place & is_running
+        self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
+        self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
         self.needs_grant = is_open & is_pending & table.c.granted_at.is_(None)
         self.order = table.c.limit_at, table.c.number, table.c.uid
         is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
@@ -107,6 +110,8 @@ class _Kind:
         self.since = sa.func.coalesce(
             table.c.limit_at, table.c.queued_at, table.c.created_at, type_=table.c.limit_at.type
         )
+        connection, queue = (sa.func.coalesce(column, "") for column in (table.c.connection, table.c.queue))
+        self.queue = (executor + ":" + connection + ":" + queue).label("queue")
         self.place = (
             table.c.uid,
             self.since.label("limit_at"),
@@ -114,6 +119,7 @@ class _Kind:
             table.c.granted_at,
             table.c.passed_count,
             is_target,
+            self.queue,
         )
         """The columns of a Waiting."""
 
@@ -123,8 +129,8 @@ class _Kind:
         return found.order_by(*self.order).limit(_MOST)
 
 
-_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, TAKES_PLACE)
-_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, TARGET_TAKES_PLACE)
+_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, HAD_PLACE, runs.c.executor)
+_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, TARGET_HAD_PLACE, sa.literal_column("'rq'", sa.Text))
 _KINDS = _RUNS, _TARGETS
 _Condition: TypeAlias = Callable[[_Kind], sa.ColumnElement[bool]]
 _IS_RUNNING: _Condition = attrgetter("is_running")
@@ -240,16 +246,17 @@ def grant(
         return Granted([], {}, [], [])
     kind = _TARGETS if is_target else _RUNS
     group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
-    unclaimed, running = _taken(connection, locked)
+    unclaimed, running, silent = _taken(connection, locked)
     starts = _starts(connection, locked, now)
     given, targets_of_line = list[str](), set[str]()
     lines, places = dict[str, dict[str, Waiting]](), Counter[str]()
     for group, bounds in locked.items():
         free = bounds.most_unclaimed(running[group], starts[group])
         most = most_given(free, 0, unclaimed[group], now)
-        line = first_in_line(connection, group, most + 1, now, is_held=group in held)
+        quiet = quiet_queues(silent[group], unclaimed[group], now)
+        line = first_in_line(connection, group, most + 1, now, is_held=group in held, quiet=quiet)
         asks = waiting if group == group_of_asked else None
-        grants = decide_grants(free, running=0, unclaimed=unclaimed[group], line=line, asked=asks, now=now)
+        grants = decide_grants(free, running=0, unclaimed=unclaimed[group], line=line, asked=asks, quiet=quiet, now=now)
         targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
         taken = sum(
             _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
@@ -366,7 +373,7 @@ def next_look(connection: Connection, uid: str, now: datetime) -> datetime | Non
     if (row := connection.execute(found).first()) is None:
         return None
     group, bounds = row[0], _bounds(*row[1:])
-    unclaimed, running = _taken(connection, [group])
+    unclaimed, running, _ = _taken(connection, [group])
     starts = 0 if bounds.rate is None else _started(connection, group, bounds.rate, now)
     return _frees_at(connection, group, bounds, (running[group], len(unclaimed[group]), starts), now)
 
@@ -385,19 +392,27 @@ def _lock_asked(connection: Connection, kind: _Kind, uid: str) -> tuple[str | No
 
 
 def _waiting_of(row: Sequence[Any]) -> Waiting:
-    uid, limit_at, number, granted_at, passed_count, is_target = row
-    return Waiting(uid, limit_at, number, granted_at, passed_count, is_target=bool(is_target))
+    uid, limit_at, number, granted_at, passed_count, is_target, queue = row
+    return Waiting(uid, limit_at, number, granted_at, passed_count, is_target=bool(is_target), queue=queue)
 
 
-def _taken(connection: Connection, groups: Iterable[str]) -> tuple[dict[str, list[Waiting]], Counter[str]]:
-    """Read who has a place of each group and has not claimed it, and count those that run, at one instant."""
-    dialect, unclaimed, running = dialect_of(connection), defaultdict[str, list[Waiting]](list), Counter[str]()
+def _taken(
+    connection: Connection, groups: Iterable[str]
+) -> tuple[dict[str, list[Waiting]], Counter[str], dict[str, list[str]]]:
+    """Read who has a place of each group and has not claimed it, and count those that run, at one instant.
+
+    And the queues of those that were passed over.
+    """
+    dialect, running = dialect_of(connection), Counter[str]()
+    unclaimed, passed = defaultdict[str, list[Waiting]](list), defaultdict[str, list[str]](list)
     for group, count, *place in connection.execute(_find_taken(dialect), {"among": dialect.listed(groups)}):
-        if count is None:
-            unclaimed[group].append(_waiting_of(place))
-        else:
+        if count is not None:
             running[group] += count
-    return unclaimed, running
+        elif place[0] is None:
+            passed[group].append(place[-1])
+        else:
+            unclaimed[group].append(_waiting_of(place))
+    return unclaimed, running, passed
 
 
 @lru_cache(maxsize=2)
@@ -409,7 +424,8 @@ def _find_taken(dialect: Dialect) -> sa.CompoundSelect[Any]:
         no_count = sa.cast(sa.null(), sa.Integer).label("count")
         unclaimed = sa.select(group, no_count, *kind.place).where(kind.is_unclaimed)
         running = sa.select(group, sa.func.count().label("count"), *nobody).where(kind.is_running).group_by(group)
-        found += [dialect.of_each(one, group) for one in (unclaimed, running)]
+        passed = sa.select(group, no_count, *nobody[:-1], kind.queue).where(kind.is_passed).distinct()
+        found += [dialect.of_each(one, group) for one in (unclaimed, running, passed)]
     return sa.union_all(*found)
 
 
@@ -431,24 +447,38 @@ def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
 
 
 def first_in_line(
-    connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False
+    connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False, quiet: Iterable[str] = ()
 ) -> list[Waiting]:
-    """Read the first of a line who could start now; where nothing may begin (`is_held`), these are targets."""
-    statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE
+    """Read the first of a line who could start now; where nothing may begin (`is_held`), these are targets.
+
+    Those of `quiet` queues (`core.limit.quiet_queues`) come behind all others.
+    """
     given = {"group": group, "most": most, "now": now}
-    return [_waiting_of(row) for row in connection.execute(statement, given)]
+    if not (among := sorted(quiet)):
+        statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE
+        return [_waiting_of(row) for row in connection.execute(statement, given)]
+    dialect, found = dialect_of(connection), list[Waiting]()
+    for is_quiet in (False, True):
+        of_queue = (one if is_quiet else ~one for one in (dialect.one_of(kind.queue.element, among) for kind in _KINDS))
+        of_runs, of_targets = of_queue
+        first_targets = _TARGETS.first(of_targets)
+        statement = first_targets if is_held else _in_order(_RUNS.first(*_COULD_START, of_runs), first_targets)
+        rows = connection.execute(statement, given | {"most": most - len(found)})
+        found += [_waiting_of(row) for row in rows]
+    return found
 
 
 _FIRST_TARGETS = _TARGETS.first()
 
 
-def _in_order(first_runs: sa.Select[Any]) -> sa.Select[Any]:
-    both = sa.union_all(*(sa.select(one.subquery()) for one in (first_runs, _FIRST_TARGETS))).subquery()
+def _in_order(first_runs: sa.Select[Any], first_targets: sa.Select[Any] = _FIRST_TARGETS) -> sa.Select[Any]:
+    both = sa.union_all(*(sa.select(one.subquery()) for one in (first_runs, first_targets))).subquery()
     return sa.select(both).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(_MOST)
 
 
 # A blocked run is offered again later.
-_FIRST_IN_LINE = _in_order(_RUNS.first(runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW)))
+_COULD_START = (runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
+_FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
 _LINE = _in_order(_RUNS.first())
 
 
@@ -733,7 +763,7 @@ def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue
-        is_meant = *_of_namespace(kind, namespace), kind.needs_grant, kind.table.c.passed_at.is_not(None)
+        is_meant = *_of_namespace(kind, namespace), kind.is_passed
         for name, count in connection.execute(sa.select(queue, sa.func.count()).where(*is_meant).group_by(queue)):
             found[name] += count
     return list(found.items())

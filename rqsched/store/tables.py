@@ -384,18 +384,20 @@ IS_IN_LINE = (
     & runs.c.passed_at.is_(None)
 )
 """As `Run.is_in_line`."""
-_MAY_RUN = (runs.c.status == constant(RunStatus.PENDING)) & runs.c.granted_at.is_not(None)
-TAKES_PLACE = runs.c.limit_group.is_not(None) & (
-    ((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _MAY_RUN
+_HAD_PLACE = (runs.c.status == constant(RunStatus.PENDING)) & (
+    runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 )
-"""As `Run.takes_place`. It has an index of its own: a plan without fresh statistics would look for the few that do
-among all that are unfinished."""
+HAD_PLACE = runs.c.limit_group.is_not(None) & (
+    ((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _HAD_PLACE
+)
+"""As `Run.takes_place`, or passed over. These few have an index of their own: a plan without fresh statistics would
+look for them among all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Of a pending run: it is not in line, so it has a job."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
 """Of a pending run: it needs no grant, or has one."""
 PartialIndex("ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, where=IS_LIMITED)
-PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, where=TAKES_PLACE)
+PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, runs.c.passed_at, where=HAD_PLACE)
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
 IS_AFTER = runs.c.upstream_run_uid.is_not(None)
 PartialIndex("uq_rqsched_runs_upstream", runs.c.upstream_run_uid, runs.c.schedule_uid, unique=True, where=IS_AFTER)
@@ -561,9 +563,11 @@ sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, target
 PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
 IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & targets.c.ended_at.is_(None)
-_TARGET_MAY_RUN = (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.granted_at.is_not(None)
-TARGET_TAKES_PLACE = targets.c.limit_group.is_not(None) & (
-    (targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_MAY_RUN
+_TARGET_HAD_PLACE = (targets.c.status == constant(TargetStatus.PENDING)) & (
+    targets.c.granted_at.is_not(None) | targets.c.passed_at.is_not(None)
+)
+TARGET_HAD_PLACE = targets.c.limit_group.is_not(None) & (
+    (targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_HAD_PLACE
 )
 IS_TARGET_IN_LINE = (
     targets.c.limit_group.is_not(None)
@@ -572,7 +576,9 @@ IS_TARGET_IN_LINE = (
     & targets.c.passed_at.is_(None)
 )
 PartialIndex("ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status, where=IS_LIMITED_TARGET)
-PartialIndex("ix_rqsched_targets_place", targets.c.limit_group, targets.c.status, where=TARGET_TAKES_PLACE)
+PartialIndex(
+    "ix_rqsched_targets_place", targets.c.limit_group, targets.c.status, targets.c.passed_at, where=TARGET_HAD_PLACE
+)
 PartialIndex(
     "ix_rqsched_targets_line", targets.c.limit_group, targets.c.limit_at, targets.c.number, targets.c.uid,
     where=IS_TARGET_IN_LINE,

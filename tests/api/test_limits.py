@@ -99,6 +99,29 @@ def test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place(a
 
 
 @pytest.mark.every_database
+def test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it(any_env: Env) -> None:
+    env = any_env
+    unserved = [create(env, f"u{at}", queue="nobody", limit_running=2) for at in range(6)]
+    served = [create(env, f"s{at}", limit_running=2) for at in range(4)]
+    first, others = (made := env.fire_all(*unserved, *served))[:6], made[6:]
+    assert granted(*made) == [True, True] + [False] * 8
+
+    env.advance(GRANT_LIFE)
+    env.recover()
+    assert granted(*made) == [False] * 6 + [True, True, False, False], "later ones go before the rest of that queue"
+    env.work()
+    assert [run.refresh().status for run in others] == ["succeeded"] * 4
+    assert granted(*first) == [False, False, True, False, False, False], "nobody else waits; one place is tried"
+    assert granted(env.fire_next(create(env, "more", limit_running=2), HOUR)) == [True], "the other one is free"
+
+    env.work("nobody")  # its worker has come
+    env.work()
+    env.work("nobody")
+    assert [run.refresh().status for run in first] == ["succeeded"] * 6
+    check_invariants(env.runtime)
+
+
+@pytest.mark.every_database
 def test_run_of_a_busy_queue_is_not_passed_over_for_ever_by_a_group_that_is_always_full(any_env: Env) -> None:
     env = any_env
     slow, quick = create(env, "slow", queue="busy"), [create(env, f"q{at}") for at in range(4)]

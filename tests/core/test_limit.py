@@ -16,6 +16,7 @@ from rqsched.core.limit import (
     key_of,
     most_given,
     name_of,
+    quiet_queues,
     split_key,
     wants_grants,
 )
@@ -70,6 +71,32 @@ def test_never_more_than_the_number_and_the_first_in_line_come_first(
             assert not [other for other in left if other is not asked], "an old grant keeps somebody waiting"
         if one.uid in grants.passed and not is_old and running + len(unclaimed) <= number:
             assert asked is not None, "a young grant was taken back, and nobody asked"
+
+
+@given(st.integers(1, 6), st.lists(st.sampled_from("abxy"), max_size=8), st.lists(st.sampled_from("abxy"), max_size=6))
+def test_quiet_queues_go_behind_all_others_and_have_one_place_at_a_time(
+    number: int, line: list[str], granted: list[str]
+) -> None:
+    quiet = {"x", "y"}
+    unclaimed = [waiting(f"g{at}", 60 - at, 1)._replace(queue=queue) for at, queue in enumerate(granted[:number])]
+    ordered = [waiting(f"w{at}", 50 - at)._replace(queue=queue) for at, queue in enumerate(line)]
+
+    grants = decide_grants(number, running=0, unclaimed=unclaimed, line=ordered, quiet=quiet, now=NOW)
+
+    given = [one for one in ordered if one.uid in grants.given]
+    others = [one for one in ordered if one.queue not in quiet]
+    free = number - len(unclaimed)
+    assert [one for one in given if one in others] == others[:free]
+    probes = [one.queue for one in given if one.queue in quiet]
+    assert len(probes) == len({*probes}) <= max(free - len(others), 0)
+    assert not {*probes} & {one.queue for one in unclaimed}
+    may_be = {one.queue for one in ordered if one.queue in quiet} - {one.queue for one in unclaimed}
+    assert len(given) == min(free, len(others) + len(may_be)), "a place is free, and somebody may have it"
+
+
+def test_queue_is_quiet_where_one_was_passed_over_or_is_about_to_be() -> None:
+    young, old = (waiting(queue, 60, age)._replace(queue=queue) for queue, age in (("young", 29), ("old", 30)))
+    assert quiet_queues(["passed"], [young, old], NOW) == {"passed", "old"}
 
 
 @given(st.integers(1, 6), st.integers(0, 8), UNCLAIMED, LINES, ASKED)

@@ -40,7 +40,7 @@ SCANS: dict[str, tuple[Ask, str]] = {
         lambda c: queries.silent(c, NOW, timedelta(seconds=1), "0", 500),
         "ix_rqsched_runs_unfinished",
     ),
-    "places that no worker came to claim": (lambda c: limits.passed_over(c, "default"), "ix_rqsched_runs_limit"),
+    "places that no worker came to claim": (lambda c: limits.passed_over(c, "default"), "ix_rqsched_runs_place"),
     "runs that take places of a group": (lambda c: limits.wants(c, "default/shop", NOW), "ix_rqsched_runs_place"),
     "targets that take places of a group": (
         lambda c: limits.wants(c, "default/shop", NOW),

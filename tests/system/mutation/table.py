@@ -1201,8 +1201,8 @@ NOTIFICATIONS = (
     _edit(
         "a grant reads what has started before who is granted",
         "store/limits.py",
-        "    unclaimed, running = _taken(connection, locked)\n    starts = _starts(connection, locked, now)\n",
-        "    starts = _starts(connection, locked, now)\n    unclaimed, running = _taken(connection, locked)\n",
+        "    unclaimed, running, silent = _taken(connection, locked)\n    starts = _starts(connection, locked, now)\n",
+        "    starts = _starts(connection, locked, now)\n    unclaimed, running, silent = _taken(connection, locked)\n",
         _RATES + "test_what_starts_between_two_looks_of_a_grant_is_counted",
     ),
     _edit(
@@ -1374,6 +1374,22 @@ NOTIFICATIONS = (
         _LIMITS + "test_run_of_a_busy_queue_is_not_passed_over_for_ever_by_a_group_that_is_always_full[sqlite]",
     ),
     _edit(
+        "who waits for a queue without workers goes before others",
+        "store/limits.py",
+        "        quiet = quiet_queues(silent[group], unclaimed[group], now)\n",
+        "        quiet = set[str]()\n",
+        _LIMITS + "test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it[sqlite]",
+        _LIMITS + "test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it[postgres]",
+    ),
+    _edit(
+        "a queue without workers takes all places that are free",
+        "core/limit.py",
+        "            probed.add(one.queue)\n",
+        "",
+        "tests/core/test_limit.py::test_quiet_queues_go_behind_all_others_and_have_one_place_at_a_time",
+        _LIMITS + "test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it[sqlite]",
+    ),
+    _edit(
         "no pass gives places",
         "chain/reconcile/passes.py",
         "        attempts.give_places(runtime),\n",
@@ -1383,16 +1399,16 @@ NOTIFICATIONS = (
     _edit(
         "the place of a target that runs is not counted",
         "store/tables.py",
-        "(targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_MAY_RUN",
-        "_TARGET_MAY_RUN",
+        "(targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_HAD_PLACE",
+        "_TARGET_HAD_PLACE",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[postgres]",
     ),
     _edit(
         "a run that waits for its targets keeps its place",
         "store/tables.py",
-        "((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _MAY_RUN",
-        "(runs.c.status == constant(RunStatus.RUNNING)) | _MAY_RUN",
+        "((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _HAD_PLACE",
+        "(runs.c.status == constant(RunStatus.RUNNING)) | _HAD_PLACE",
         _TARGETS + "test_all_targets_run_one_after_the_other_with_a_worker[sqlite]",
     ),
     _edit(
@@ -1427,8 +1443,8 @@ NOTIFICATIONS = (
     _edit(
         "in a freeze runs get places beside targets",
         "store/limits.py",
-        "statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE",
-        "statement = _FIRST_IN_LINE",
+        "        statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE\n",
+        "        statement = _FIRST_IN_LINE\n",
         _TARGETS + "test_targets_go_on_where_nothing_may_begin[sqlite-freeze]",
     ),
     _edit(

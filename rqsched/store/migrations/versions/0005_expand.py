@@ -186,11 +186,12 @@ def _create_limits() -> None:
     op.add_column("rqsched_runs", sa.Column("passed_count", sa.Integer))
     is_open = _where("limit_group IS NOT NULL AND ended_at IS NULL")
     is_in_line = _where("limit_group IS NOT NULL AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL")
-    takes_place = "limit_group IS NOT NULL AND ({} OR status = 'pending' AND granted_at IS NOT NULL)"
+    pending = "status = 'pending' AND (granted_at IS NOT NULL OR passed_at IS NOT NULL)"
+    had_place = f"limit_group IS NOT NULL AND ({{}} OR {pending})"
     key = ["limit_group", "status"]
-    runs = _where(takes_place.format("status = 'running' AND dispatched_at IS NULL"))
+    runs = _where(had_place.format("status = 'running' AND dispatched_at IS NULL"))
     op.create_index("ix_rqsched_runs_limit", "rqsched_runs", key, **is_open)
-    op.create_index("ix_rqsched_runs_place", "rqsched_runs", key, **runs)
+    op.create_index("ix_rqsched_runs_place", "rqsched_runs", [*key, "passed_at"], **runs)
     place = ["limit_group", "limit_at", "number", "uid"]
     op.create_index("ix_rqsched_runs_line", "rqsched_runs", place, **is_in_line)
     # Targets need places of their run's group.
@@ -199,8 +200,8 @@ def _create_limits() -> None:
         op.add_column("rqsched_targets", sa.Column(name, INSTANT))
     op.add_column("rqsched_targets", sa.Column("passed_count", sa.Integer))
     op.create_index("ix_rqsched_targets_limit", "rqsched_targets", key, **is_open)
-    targets = _where(takes_place.format("status = 'running'"))
-    op.create_index("ix_rqsched_targets_place", "rqsched_targets", key, **targets)
+    targets = _where(had_place.format("status = 'running'"))
+    op.create_index("ix_rqsched_targets_place", "rqsched_targets", [*key, "passed_at"], **targets)
     op.create_index("ix_rqsched_targets_line", "rqsched_targets", place, **is_in_line)
     _create_limit_starts()
 
