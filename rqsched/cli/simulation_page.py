@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from html import escape
 from math import ceil
 
@@ -48,7 +49,7 @@ dt { color: var(--muted); font-size: .8125rem; } dd { margin: 0; font-size: 1.25
   tabular-nums; }
 .wide { overflow-x: auto; } .wide:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } caption { text-align: left;
-  color: var(--muted); padding-bottom: 4px; }
+  color: var(--muted); padding: 8px 0 4px; }
 th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--border); vertical-align: top; }
 th { font-size: .8125rem; color: var(--muted); font-weight: 600; } th, td { white-space: nowrap; }
 td:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 22ch; }
@@ -73,7 +74,7 @@ def page(found: Simulation, name: str) -> str:
         "Fires": f"{found.fires:,}",
         "Schedules": f"{len(found.schedules):,}",
         "Highest minute": f"{most:,}",
-        "Fires a day": f"{found.fires / max(len(found.days), 1):,.1f}",
+        "Fires a day": f"{found.fires / ((found.end - found.start) / timedelta(days=1)):,.1f}",
     }
     behind = sorted({queue.queue for one in found.stretches for queue in one.queues if not queue.keeps_up})
     full = sorted({limit.limit for one in found.stretches for limit in one.limits if not limit.keeps_up})

@@ -257,6 +257,13 @@ def test_a_rate_that_is_lowered_is_shown_with_what_it_moves(cli: Cli, tmp_path: 
     assert "<td>1/2min</td>" in page.read_text()
 
 
+def test_fires_a_day_are_those_of_whole_days_wherever_the_span_begins(cli: Cli, file: str, tmp_path: Path) -> None:
+    page = tmp_path / "day.html"
+    words = ("--from", "2027-03-26T12:00:00Z", "--until", "1d", "--html", str(page))
+    assert cli("simulate", file, *words).out.startswith("288 fires of 2 schedules")
+    assert "Fires a day</dt><dd>288.0</dd>" in page.read_text()
+
+
 def test_what_is_stored_is_compared_with_a_file(cli: Cli, file: str) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
     found = cli("simulate", "--compare", file, *SPAN, "-o", "json").json
