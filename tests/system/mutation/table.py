@@ -630,7 +630,7 @@ FOLLOWING = (
         "    if attempt > retry.max_retries:\n",
         "    if False:\n",
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
-        _WORLDS.format(0),
+        _WORLDS.format(150),
     ),
 )
 """What keeps a chain going when nothing goes wrong."""
