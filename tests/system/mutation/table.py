@@ -1387,7 +1387,6 @@ NOTIFICATIONS = (
         "            probed.add(one.queue)\n",
         "",
         "tests/core/test_limit.py::test_quiet_queues_go_behind_all_others_and_have_one_place_at_a_time",
-        _LIMITS + "test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it[sqlite]",
     ),
     _edit(
         "no pass gives places",
