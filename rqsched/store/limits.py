@@ -357,7 +357,16 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_he
         return None
     first = first_in_line(connection, run.limit_group, 1, now, is_held=is_held)
     is_its = any(str(_link_of(connection, one)) == link for one in first)
+    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):
+        return None
     return at if is_its else None
+
+
+def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held: bool) -> bool:
+    """Return whether only those of quiet queues wait, which a free place is not given to at once: a pass does."""
+    unclaimed, _, silent = _taken(connection, [group])
+    quiet = quiet_queues(silent[group], unclaimed[group], now)
+    return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_held=is_held, quiet=quiet))
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:

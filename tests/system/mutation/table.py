@@ -1382,6 +1382,15 @@ NOTIFICATIONS = (
         _LIMITS + "test_queue_without_workers_keeps_its_group_waiting_once_however_many_wait_for_it[postgres]",
     ),
     _edit(
+        "a link looks without end at a line of which a place is tried already",
+        "store/limits.py",
+        "    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):\n"
+        "        return None\n",
+        "",
+        "tests/system/worlds/test_simulated.py"
+        "::test_a_simulation_of_targets_says_what_the_real_store_has_afterwards[21]",
+    ),
+    _edit(
         "a queue without workers takes all places that are free",
         "core/limit.py",
         "            probed.add(one.queue)\n",
