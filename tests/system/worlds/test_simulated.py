@@ -49,6 +49,7 @@ from tests.system.worlds.stage import NAMES_TARGETS, START, WORKFLOW, Stage, see
 
 WORLDS = sized(60, 400)
 CROWDED = SWEPT = sized(40, 400)
+BUSY = sized(12, 100)
 CHUNK = 3
 """Targets that are put on their queue at a time."""
 SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
@@ -360,6 +361,24 @@ def sweep(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
     return crowd(stage, random, bounds, is_swept=True)
 
 
+def passed_over(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
+    """Runs whose worker is busy when they get a place, and comes when the group is full; the next is kept longer."""
+    of_group = limited(random.choice(("narrow", "narrow", "wide", "both")), bounds)
+    drawn: tuple[tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]], ...] = (
+        ("slow", {}, (60, 90), (40, 50, 70)),
+        ("slow", of_group, (40, 60), (0, 10)),
+        ("default", of_group, (10, 20), (10, 20, 30)),
+        ("default", of_group, (20, 30), (0, 10, 50)),
+    )
+    expected = World()
+    for number, (queue, options, every, took) in enumerate(drawn):
+        spec = Every(timedelta(seconds=random.choice(every)), offset="0s")
+        more = {"overlap": "allow_all", "queue": queue, **options}
+        stage.crew[0].scheduler.create(f"s{number}", WORKFLOW, spec, **more)
+        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice(took))), None
+    return expected
+
+
 def told(run: Run) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
 
@@ -387,6 +406,11 @@ def test_a_simulation_says_what_the_real_store_has_afterwards(stage: Stage, seed
 @pytest.mark.parametrize("seed", range(CROWDED))
 def test_a_simulation_of_a_crowd_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
     compare(stage, seed, crowd, SHORT)
+
+
+@pytest.mark.parametrize("seed", range(BUSY))
+def test_a_simulation_of_who_is_passed_over_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    compare(stage, seed, passed_over, SHORT)
 
 
 @pytest.mark.parametrize("seed", range(SWEPT))
