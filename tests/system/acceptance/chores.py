@@ -11,6 +11,8 @@ from typing import Any
 
 from rq import Worker
 from rq.job import Job
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from rqsched import current_run, workflow
 from tests.support.processes import wait_until
@@ -23,6 +25,7 @@ FAIL = "acceptance.fail"
 OVERRUN = "acceptance.overrun"
 OVERRUN_TARGET = "acceptance.overrun-target"
 TELL = "acceptance.tell"
+CONNECTIONS = "acceptance.connections"
 INVOICE_SYNC = "invoice-sync"
 """The name of docs/runbooks.md."""
 TOLD = "ACCEPTANCE_TOLD"
@@ -103,6 +106,22 @@ def fail(log: str) -> None:
 @workflow(INVOICE_SYNC)
 def invoice_sync() -> None:
     """Do nothing."""
+
+
+_taken: list[object] = []
+
+
+@workflow(CONNECTIONS)
+def connections(log: str) -> int:
+    """Leave a line, and tell how often this process took a connection out of a pool since its first run of this."""
+    note(log)
+    if not event.contains(Pool, "checkout", _take):
+        event.listen(Pool, "checkout", _take)
+    return len(_taken)
+
+
+def _take(*of_connection: object) -> None:
+    _taken.append(None)
 
 
 @workflow(TELL)

@@ -19,9 +19,10 @@ from rq.registry import StartedJobRegistry
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from tests.support.env import ONCE, job_id
+from tests.support.narrow import present
 from tests.support.processes import SOON, is_gone, process_tree, rqsched_command, wait_until
 from tests.support.sizes import sized
-from tests.system.acceptance.chores import DEAFEN, HOLD, HOLD_INTERPRETER
+from tests.system.acceptance.chores import CONNECTIONS, DEAFEN, HOLD, HOLD_INTERPRETER
 from tests.system.acceptance.live import LATER, LiveEnv
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
@@ -44,6 +45,20 @@ def test_runs_are_executed_one_after_the_other_in_as_many_processes_as_asked_for
     assert len({execution.pid for execution in live.executions()}) <= 2
     assert worker.terminate(timeout=SOON) == 0
     live.check()
+
+
+@pytest.mark.postgres
+def test_runner_keeps_its_connection_from_the_end_of_a_run_to_the_claim_of_the_next(
+    make_live: Callable[..., LiveEnv], postgres_url: str
+) -> None:
+    live = make_live(postgres_url)
+    live.start_runners(1)
+
+    runs = [live.run_now(f"one-{number}", CONNECTIONS) for number in range(6)]
+
+    taken = sorted(present(live.wait_for_status(run, "succeeded").result) for run in runs)
+    assert len({execution.pid for execution in live.executions()}) == 1
+    assert taken[-1] < len(runs) - 1
 
 
 @each_model

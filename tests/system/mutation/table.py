@@ -178,6 +178,21 @@ FENCES = (
         _FREEZE + "no_external_worker_is_handed_a_run_of_a_frozen_namespace[postgres]",
     ),
     _edit(
+        "a runner takes its connection out of the pool for each claim and end",
+        "processes/worker.py",
+        "    runtime = open_runtime()\n    runtime.database.keep_connection()\n",
+        "    runtime = open_runtime()\n",
+        _ACCEPTANCE + "runners.py::test_runner_keeps_its_connection_from_the_end_of_a_run_to_the_claim_of_the_next",
+    ),
+    _edit(
+        "on SQLite a claim looks whether any namespace is frozen, not its own",
+        "store/tables.py",
+        ".correlate(table).scalar_subquery()",
+        ".scalar_subquery()",
+        _FREEZE + "a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other[sqlite-default]",
+        _FREEZE + "a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other[sqlite-tenant]",
+    ),
+    _edit(
         "a fire does not look whether its namespace is frozen",
         "chain/firing.py",
         "        elif link.uid in frozen:\n",

@@ -116,6 +116,8 @@ class World:
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
         self._has_targets = 200 <= seed % 300 < 250 and seed % 4 == 1 and not is_skewed
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed and not self._has_targets
+        self._owes_in_freezes = self._freezes and seed % 4 == 3
+        """Whether its schedules come after one another, so that ends are owed while nothing may begin."""
         self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
@@ -129,6 +131,11 @@ class World:
         usual = _MOVING_BY_CALENDARS if self._moves and self._has_calendars else usual
         usual = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         own: dict[Act, int] = {World.come_after: 20} if self._has_calendars else {}
+        own |= (
+            {World.come_after: 8, World.trigger: 20, World.start_run: 50, World.end_run: 40}
+            if self._owes_in_freezes
+            else {}
+        )
         own |= {World.set_limit: 8} if self._has_limits else {}
         own |= {World.trigger: 12, World.start_run: 50, World.end_run: 40} if self._has_targets else {}
         self._weights = [own.get(act, one) for act, one in zip(_ACTS, usual, strict=True)]
@@ -140,7 +147,9 @@ class World:
                 self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
-            is_longer = self._moves or self._has_targets or self._has_calendars
+            for act in (World.create, World.come_after) * 4 if self._owes_in_freezes else ():
+                self.step(act)
+            is_longer = self._moves or self._has_targets or self._has_calendars or self._owes_in_freezes
             count = (steps or self.random.randint(20, 45)) * (3 if is_longer else 1)
             for number in range(1, 1 + count):
                 self.step()
@@ -616,7 +625,7 @@ class World:
         return bool(self.stage.database.read(lambda connection: connection.execute(running).scalar_one()))
 
     def _work_off(self) -> None:
-        for _ in range(400 if self._has_targets else 40):
+        for _ in range(400):
             fired = self._first.dispatcher.run_once()
             while self.network.jobs:
                 self.start_run(self._first)
