@@ -522,7 +522,7 @@ def decide_resume(
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
-    _activate(builder, note, at)
+    since = _activate(builder, note, at)
     mode = catch_up or schedule.policies.catch_up
     if (end := missed_end(schedule)) is not None:
         settle_missed(builder, end, mode)
@@ -535,7 +535,7 @@ def decide_resume(
     if keep_next and upcoming is not None and upcoming > now:
         builder.plan(occurrence_at(schedule, upcoming))
     else:
-        _plan_anew(builder, at, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
+        _plan_anew(builder, since, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
     reason = mode.value if mode is CatchUp.FROM_NOW else None
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason, until=until)
     drain(builder)
@@ -555,7 +555,9 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
     return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)
 
 
-def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
+def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetime:
+    """Let a schedule fire again; returns the instant after which it is planned."""
+    since = planned_from(builder.schedule, at)
     builder.set(
         status=ScheduleStatus.ACTIVE,
         status_reason=None,
@@ -564,11 +566,12 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> None:
         missed_run_uid=None,
         resume_at=None,
         resume_catch_up=None,
-        skips=dump_skips(asked.after(planned_from(builder.schedule, at)) for asked in builder.schedule.parsed_skips),
+        skips=dump_skips(asked.after(since) for asked in builder.schedule.parsed_skips),
         note=builder.schedule.note if note is None else note,
         version=builder.schedule.version + 1,
     )
-    evaluate_to(builder, planned_from(builder.schedule, at))
+    evaluate_to(builder, since)
+    return since
 
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
@@ -579,8 +582,8 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
 
-def _plan_anew(builder: ChangeBuilder, at: datetime, missed: datetime | None = None) -> None:
-    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one after `at`."""
+def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:
+    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one after that."""
     spec = builder.schedule.spec
     if missed is not None:
         builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))
@@ -588,7 +591,7 @@ def _plan_anew(builder: ChangeBuilder, at: datetime, missed: datetime | None = N
     elif spec.is_from_completion and (unfinished := builder.unfinished()):
         builder.wait_for(unfinished[-1].uid)
     else:
-        builder.plan(next_occurrence(builder.schedule, planned_from(builder.schedule, at)))
+        builder.plan(next_occurrence(builder.schedule, since))
 
 
 def reanchored(spec: Spec, now: datetime) -> Spec:
@@ -616,7 +619,7 @@ def decide_restart(
             schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
         )
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
-    _activate(builder, note, now)
+    since = _activate(builder, note, now)
     builder.set(
         remaining=schedule.definition.max_runs,
         run_count=0,
@@ -628,7 +631,7 @@ def decide_restart(
         missed_count=0,
         last_error=None,
     )
-    _plan_anew(builder, now)
+    _plan_anew(builder, since)
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="restart")
     return builder.build(operation)
 
@@ -693,8 +696,8 @@ def decide_continue(
     """Make a done schedule active that `can_continue`: its owner declared an end that lies ahead; counters continue."""
     _require(schedule, "continue", ScheduleStatus.DONE)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
-    _activate(builder, None, now)
-    _plan_anew(builder, now)
+    since = _activate(builder, None, now)
+    _plan_anew(builder, since)
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="declared_again")
     return builder.build(operation)
 

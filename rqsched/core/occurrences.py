@@ -48,10 +48,11 @@ def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
     """Return the instant after which an owner's operation plans: now, or the last one that is settled if that is later.
 
-    A process whose clock is ahead may have evaluated the schedule further than now, or changed its timing, and what has
-    an outcome does not fire again; a schedule that a wrong clock evaluated is planned from now again.
+    A process whose clock is ahead may have evaluated the schedule further than now, or changed its timing while it was
+    active, and what has an outcome does not fire again; a schedule that a wrong clock evaluated is planned from now
+    again.
     """
-    settled = schedule.evaluated_to, schedule.timing_changed_at
+    settled = (schedule.evaluated_to, *([schedule.timing_changed_at] if schedule.is_active else []))
     return max([now, *(one for one in settled if one - now <= LONGEST_SKEW)])
 
 

@@ -1861,10 +1861,18 @@ CALENDARS = (
     _edit(
         "a clock that is behind plans what a change of timing by one ahead counted",
         "core/occurrences.py",
-        "    settled = schedule.evaluated_to, schedule.timing_changed_at\n",
-        "    settled = (schedule.evaluated_to,)\n",
+        "*([schedule.timing_changed_at] if schedule.is_active else [])",
+        "",
         "tests/core/test_missed.py::"
         "test_clock_that_is_behind_gives_no_second_outcome_to_what_a_change_of_timing_by_one_ahead_counted",
+    ),
+    _edit(
+        "a resume by a clock that is behind leaves out what is before a change of timing in the pause",
+        "core/occurrences.py",
+        "[schedule.timing_changed_at] if schedule.is_active else []",
+        "[schedule.timing_changed_at]",
+        "tests/core/test_missed.py::"
+        "test_what_a_clock_ahead_changed_in_a_pause_hides_nothing_from_a_resume_by_one_behind",
     ),
 )
 """Nothing fires on what a calendar excludes, and a change of one reaches all that name it."""
