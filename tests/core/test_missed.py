@@ -274,7 +274,7 @@ def test_clock_that_is_behind_gives_no_second_outcome_to_what_a_change_of_timing
 
 
 def test_what_a_clock_ahead_changed_in_a_pause_hides_nothing_from_a_resume_by_one_behind() -> None:
-    paused = lifecycle.decide_pause(down({}), (), now=NOON + SECOND).after
+    paused = lifecycle.decide_pause(down({}), now=NOON + SECOND).after
     timed = lifecycle.decide_update(paused, definition("*/2 * * * *"), now=NOON + 3 * MINUTE).after
     resumed = lifecycle.decide_resume(timed, (), now=NOON + 30 * SECOND).after
     assert resumed.next_run_at == NOON + 2 * MINUTE
