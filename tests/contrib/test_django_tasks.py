@@ -217,7 +217,7 @@ def test_task_whose_worker_is_killed_is_executed_again_if_it_is_retried(
     first = worker(any_tasks)
     print_id = f"print(json.dumps(tasks.hang.enqueue({str(path)!r}).id))"
     id_ = answer(any_tasks, print_id)
-    wait_until(path.exists, timeout=SOON, what=f"the task begins\n{first.log()}")
+    wait_until(lambda: path.exists() and path.read_text(), timeout=SOON, what=f"the task begins\n{first.log()}")
 
     os.kill(int(path.read_text()), signal.SIGKILL)
     first.popen.kill()
