@@ -146,6 +146,25 @@ def is_free_for(
     return sa.and_(table.c.status == constant(RunStatus.PENDING), *may_start) | is_held_by(table, token)
 
 
+def _is_in_line(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Say of a run, or of a target, that it waits in the line of its group."""
+    return (
+        table.c.limit_group.is_not(None)
+        & (table.c.status == constant(RunStatus.PENDING))
+        & table.c.granted_at.is_(None)
+        & table.c.passed_at.is_(None)
+    )
+
+
+def _had_place(table: sa.Table, *keeps: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Say of a run, or of a target, that it runs and `keeps` its place, or waits and has or had one."""
+    is_running = sa.and_(table.c.status == constant(RunStatus.RUNNING), *keeps)
+    is_waiting = (table.c.status == constant(RunStatus.PENDING)) & (
+        table.c.granted_at.is_not(None) | table.c.passed_at.is_not(None)
+    )
+    return table.c.limit_group.is_not(None) & (is_running | is_waiting)
+
+
 def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:
     """Read a column of the schedule of each row of a table. Not by a join: it could begin with all schedules."""
     # Also where it stands inside of another subquery, SQLAlchemy must not read all rows of the table beside it.
@@ -377,19 +396,9 @@ PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~
 IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
 """Of a group, and not ended. It names no status, which an index of fewer rows has: no plan takes this one instead."""
 
-IS_IN_LINE = (
-    runs.c.limit_group.is_not(None)
-    & (runs.c.status == constant(RunStatus.PENDING))
-    & runs.c.granted_at.is_(None)
-    & runs.c.passed_at.is_(None)
-)
+IS_IN_LINE = _is_in_line(runs)
 """As `Run.is_in_line`."""
-_HAD_PLACE = (runs.c.status == constant(RunStatus.PENDING)) & (
-    runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
-)
-HAD_PLACE = runs.c.limit_group.is_not(None) & (
-    ((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _HAD_PLACE
-)
+HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
 """As `Run.takes_place`, or passed over. These few have an index of their own: a plan without fresh statistics would
 look for them among all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
@@ -563,18 +572,8 @@ sa.Index("ix_rqsched_targets_batch", targets.c.run_uid, targets.c.status, target
 PartialIndex("ix_rqsched_targets_open", targets.c.status, targets.c.uid, where=IS_OPEN_TARGET)
 sa.Index("ix_rqsched_targets_schedule_uid", targets.c.schedule_uid)
 IS_LIMITED_TARGET = targets.c.limit_group.is_not(None) & targets.c.ended_at.is_(None)
-_TARGET_HAD_PLACE = (targets.c.status == constant(TargetStatus.PENDING)) & (
-    targets.c.granted_at.is_not(None) | targets.c.passed_at.is_not(None)
-)
-TARGET_HAD_PLACE = targets.c.limit_group.is_not(None) & (
-    (targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_HAD_PLACE
-)
-IS_TARGET_IN_LINE = (
-    targets.c.limit_group.is_not(None)
-    & (targets.c.status == constant(TargetStatus.PENDING))
-    & targets.c.granted_at.is_(None)
-    & targets.c.passed_at.is_(None)
-)
+TARGET_HAD_PLACE = _had_place(targets)
+IS_TARGET_IN_LINE = _is_in_line(targets)
 PartialIndex("ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status, where=IS_LIMITED_TARGET)
 PartialIndex(
     "ix_rqsched_targets_place", targets.c.limit_group, targets.c.status, targets.c.passed_at, where=TARGET_HAD_PLACE

@@ -1422,16 +1422,16 @@ NOTIFICATIONS = (
     _edit(
         "the place of a target that runs is not counted",
         "store/tables.py",
-        "(targets.c.status == constant(TargetStatus.RUNNING)) | _TARGET_HAD_PLACE",
-        "_TARGET_HAD_PLACE",
+        "_had_place(targets)",
+        "_had_place(targets, sa.false())",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[postgres]",
     ),
     _edit(
         "a run that waits for its targets keeps its place",
         "store/tables.py",
-        "((runs.c.status == constant(RunStatus.RUNNING)) & runs.c.dispatched_at.is_(None)) | _HAD_PLACE",
-        "(runs.c.status == constant(RunStatus.RUNNING)) | _HAD_PLACE",
+        "_had_place(runs, runs.c.dispatched_at.is_(None))",
+        "_had_place(runs)",
         _TARGETS + "test_all_targets_run_one_after_the_other_with_a_worker[sqlite]",
     ),
     _edit(
