@@ -43,15 +43,17 @@ def trigger_runs(live: LiveEnv, *, retries: int, **bounds: Any) -> None:
         schedules[at % 3].trigger()
 
 
-def kill_and_empty(live: LiveEnv, kind: str, ended: Callable[[], int]) -> None:
-    """Kill the workers and empty Redis after the first runs, and wait for the last one with new workers."""
+def kill_and_empty(
+    live: LiveEnv, kind: str, has_begun: Callable[[], bool], are_over: Callable[[], bool], patience: int
+) -> None:
+    """Kill the workers and empty Redis after the first runs or targets; new workers end the last run."""
     first = STARTS[kind](live)
-    wait_until(lambda: ended() >= 2, timeout=120, what="the first runs")
+    wait_until(has_begun, timeout=120, what="the first runs or targets")
     first.kill_tree()
     live.redis.flushall()
     STARTS[kind](live)
     live.scheduler.recover()
-    wait_until(lambda: ended() >= RUNS, timeout=300, what="the last run")
+    wait_until(are_over, timeout=patience, what="the last run")
 
 
 @pytest.mark.acceptance
@@ -71,7 +73,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_run_than_the_num
         seen.append(counts.get("running", 0))
         return counts.get("succeeded", 0)
 
-    kill_and_empty(live, kind, ended)
+    kill_and_empty(live, kind, lambda: ended() >= 2, lambda: ended() >= RUNS, 300)
 
     assert max(seen) <= NUMBER
     live.check()
@@ -155,13 +157,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_runs_and_targets
         ended()
         return all(run.refresh().status == "succeeded" for run in (*sweeps, *others))
 
-    first = STARTS[kind](live)
-    wait_until(lambda: ended() >= 3, timeout=120, what="the first targets")
-    first.kill_tree()
-    live.redis.flushall()
-    STARTS[kind](live)
-    live.scheduler.recover()
-    wait_until(are_over, timeout=600, what="the last run")
+    kill_and_empty(live, kind, lambda: ended() >= 3, are_over, 600)
 
     assert max(seen) <= NUMBER
     assert {(one.run_uid, one.target) for one in read_swept(tmp_path)} >= {
@@ -187,7 +183,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_start_in_a_windo
 
         return live.scheduler.runtime.database.read(read).get("succeeded", 0)
 
-    kill_and_empty(live, kind, ended)
+    kill_and_empty(live, kind, lambda: ended() >= 2, lambda: ended() >= RUNS, 300)
 
     started = sorted(seen)
     assert len(started) >= RUNS
