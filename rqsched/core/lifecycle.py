@@ -583,7 +583,7 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:
-    """Set the next time of a schedule that fires again: at once for a missed occurrence, or the next one after that."""
+    """Set the next time of a schedule that fires again: now for a missed occurrence, else the next after `since`."""
     spec = builder.schedule.spec
     if missed is not None:
         builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))

@@ -94,7 +94,11 @@ class QueueLine(_Waits):
         super().__init__(workers)
         self.free = workers
         self.line = deque[tuple[Any, Any, int, datetime]]()
-        """What waits: whose it is, the uid of a run and its attempt, or a target and its delivery, and since when."""
+        """What waits: whose it is, what, and since when.
+
+        The uid of a run and its attempt, a target and its delivery, or the targets of a run, as the job that puts those
+        from a number on on their queue.
+        """
 
 
 class GroupLine(_Waits):

@@ -727,9 +727,9 @@ def end_alone(connection: Connection, change: Change, *, token: str, version: st
     if (group := after.limit_group) is not None:
         given["group"] = group
     ended = connection.execute(_end_alone(of_schedule, of_run, is_limited=group is not None), given).first()
-    if ended is None or group is None:
-        return None if ended is None else {}
-    return limits.seen_by_end(group, ended[1:])
+    if ended is None:
+        return None
+    return {} if group is None else limits.seen_by_end(group, ended[1:])
 
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
