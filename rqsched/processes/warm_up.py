@@ -18,13 +18,13 @@ from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Run, RunKind, Schedule
+from rqsched.core.model import Change, Run, RunKind, Schedule
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
-from rqsched.store import changes, claims, fan_out_targets
+from rqsched.store import changes, claims, fan_out_targets, limits
 from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.dialect import dialect_of
 from rqsched.transport.transport import EXECUTE
@@ -61,14 +61,22 @@ def _rehearse(connection: Connection) -> None:
     changes.find_run(connection, run.uid)
     changes.find(connection, schedule.uid)
     fan_out_targets.rehearse(connection, run.uid, _THEN)
+    limits.rehearse(connection, run.uid, _THEN)
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
         if dialect_of(connection).joins_writes:
-            changes.end_alone(connection, ended, token=run.uid, version="0")
+            for one in (ended, _limited(ended)):
+                changes.end_alone(connection, one, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
+
+
+def _limited(ended: Change) -> Change:
+    """Return the same end of a run that has a limit."""
+    pairs = [(replace(before, limit_group="none"), replace(after, limit_group="none")) for before, after in ended.changed_runs]
+    return replace(ended, changed_runs=tuple(pairs))
 
 
 def _sample(now: datetime) -> tuple[Schedule, Run]:

@@ -543,6 +543,19 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
     return sorted(granted, key=lambda target: place[target.uid])
 
 
+def rehearse(connection: Connection, uid: str, now: datetime) -> None:
+    """Execute what an end and a grant read and write, for a `uid` and a group that nothing has: all of it is compiled.
+
+    Of those to whom a place is given these are runs, of a group without a rate.
+    """
+    wants(connection, uid, now)
+    lock(connection, [uid])
+    lock(connection, [uid], skip_locked=True)
+    _taken(connection, [uid])
+    first_in_line(connection, uid, 1, now)
+    _give_runs(connection, [uid], now, [])
+
+
 def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> bool:
     """Return whether a pending run, or target, has a place in its group."""
     kind = _TARGETS if is_target else _RUNS
