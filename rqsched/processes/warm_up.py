@@ -75,8 +75,8 @@ def _rehearse(connection: Connection) -> None:
 
 def _limited(ended: Change) -> Change:
     """Return the same end of a run that has a limit."""
-    pairs = [(replace(before, limit_group="none"), replace(after, limit_group="none")) for before, after in ended.changed_runs]
-    return replace(ended, changed_runs=tuple(pairs))
+    ((before, after),) = ended.changed_runs
+    return replace(ended, changed_runs=((replace(before, limit_group="none"), replace(after, limit_group="none")),))
 
 
 def _sample(now: datetime) -> tuple[Schedule, Run]:

@@ -7,16 +7,18 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import CacheStats
 
+from rqsched import Every
 from rqsched.chain.execution import execute
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.processes.warm_up import warm_up
 from rqsched.store.tables import metadata
 from tests.support.children import in_children
-from tests.support.env import Env, job_id
+from tests.support.env import SECOND, Env, job_id
 
 
 def rows(env: Env) -> dict[str, list[Any]]:
@@ -37,9 +39,13 @@ def test_warming_up_writes_nothing_and_leaves_no_connection_open(any_env: Env) -
     gc.unfreeze()
 
 
-def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(any_env: Env) -> None:
-    schedule = any_env.create(overlap="allow_all")
-    jobs = [job_id(any_env.fire_next(schedule).state) for _ in range(2)]
+@pytest.mark.parametrize("limit", [{}, {"limit": "one", "limit_running": 1}], ids=["free", "limited"])
+def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(
+    any_env: Env, limit: dict[str, Any]
+) -> None:
+    """Nor of what gives the place of a limited one to the next in line."""
+    schedule = any_env.create(spec=Every(SECOND), overlap="allow_all", **limit)
+    jobs = [job_id(any_env.fire_next(schedule, SECOND).state) for _ in range(2)]
     any_env.runtime.database.engine.clear_compiled_cache()  # of what other tests have compiled, too
     warm_up(any_env.runtime)
     gc.unfreeze()
