@@ -170,7 +170,7 @@ class Syncing:
 
 
 _ARGUMENTS = frozenset({"args", "kwargs"})
-_SPECS = (str, After, Cron, Every, Once, Spec)
+_SPECS = (str, Cron, Every, Once, After, Spec)
 _PLAIN = (str, int, float, timedelta, type(None))
 
 

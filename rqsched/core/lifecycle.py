@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
+from operator import attrgetter, ne
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
@@ -61,6 +62,8 @@ from rqsched.spec.spec import After, Member, Once, Spec
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
 _TIMING = frozenset({"spec", "jitter"})
+_LIVE = [status for status in ScheduleStatus if status is not ScheduleStatus.DELETED]
+_declared_in = attrgetter(*DEFINITION)
 MAX_SKIPS = 100
 """The most occurrences that are skipped on request."""
 
@@ -98,7 +101,7 @@ def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
         gap = spec.dst_gap
     if spec.dst_fold not in {None, fold or "first"}:
         fold = spec.dst_fold
-    return spec if (gap, fold) == (spec.dst_gap, spec.dst_fold) else replace(spec, dst_gap=gap, dst_fold=fold)
+    return spec.with_clocks(gap, fold)
 
 
 def decide_create(
@@ -121,7 +124,7 @@ def decide_create(
     """
     declared = definition.parsed_spec
     if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
-        definition = replace(definition, spec=dump_spec(spec))
+        definition = changed(definition, spec=dump_spec(spec))
     _refuse_all_excluded(spec.with_calendars(calendars), now)
     schedule = Schedule(
         uid=identity.uid,
@@ -231,34 +234,35 @@ def decide_update(
     those that the spec of the definition names. Raises when it is deleted, NewerReleaseError where its timing is not
     known here, and InvalidSpecError for a changed spec all of whose occurrences are excluded.
     """
-    _require(schedule, "update", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    _require(schedule, "update", *_LIVE)
     schedule.spec.require_known()
     named = schedule.namespace, schedule.schedule_id
     spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
-    definition = replace(definition, spec=dump_spec(spec))
-    policies = definition.parsed_policies.kept_from(schedule.policies)
-    same = policies == schedule.policies  # perhaps in the words of another release
-    definition = replace(definition, policies=schedule.definition.policies if same else policies.dumps())
-    changed = [name for name in DEFINITION if getattr(definition, name) != getattr(schedule.definition, name)]
+    stored = schedule.policies
+    policies = definition.parsed_policies.kept_from(stored)
+    same = policies is stored or policies == stored  # perhaps in the words of another release
+    told = schedule.definition.policies if same else policies.dumps()
+    definition = changed(definition, spec=dump_spec(spec), policies=told)
+    fields = [*compress(DEFINITION, map(ne, _declared_in(definition), _declared_in(schedule.definition)))]
     if note is not None and note != schedule.note:
-        changed.append("note")
-    if not changed:
+        fields.append("note")
+    if not fields:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now, context=context)
     note = schedule.note if note is None else note
     declared: dict[str, Any] = {"definition": definition, "version": schedule.version + 1, "note": note}
-    if "spec" in changed:
+    if "spec" in fields:
         _refuse_all_excluded(spec.with_calendars(calendars), now)
         declared |= {"upstream_id": _upstream_of(spec), "contents": calendars}
         _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, ran_of=ran_of, **declared)
     else:
         builder.set(**declared)
-        if _TIMING & set(changed) or policies.spread != schedule.policies.spread:
+        if _TIMING & set(fields) or policies.spread != stored.spread:
             _move(builder, now, keep_next=keep_next)
-    if "max_runs" in changed:
+    if "max_runs" in fields:
         limit = definition.max_runs
         builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
-    builder.record(audit.UPDATED, changed_fields=changed, **_declared_payload(builder.schedule))
+    builder.record(audit.UPDATED, changed_fields=fields, **_declared_payload(builder.schedule))
     complete_if_over(builder)
     end_if_exhausted(builder)
     return builder.build(operation)
@@ -711,7 +715,7 @@ def decide_delete(
     operation: str | None = None,
 ) -> Change:
     """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
-    _require(schedule, "delete", *(set(ScheduleStatus) - {ScheduleStatus.DELETED}))
+    _require(schedule, "delete", *_LIVE)
     builder = ChangeBuilder(schedule, now=now, context=context)
     delete(builder, reason)
     builder.set(version=schedule.version + 1)

@@ -255,6 +255,13 @@ class Spec(Timeline):
     def _own_exclude(self) -> tuple[str, ...]:
         return tuple(text for text in self.exclude if not is_name(text))
 
+    def with_clocks(self, dst_gap: str | None, dst_fold: str | None) -> Spec:
+        """Return the spec that says this of changes of the clocks."""
+        said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
+        if (dst_gap, dst_fold) == (self.dst_gap, self.dst_fold):
+            return self
+        return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
+
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
         """Return the spec that excludes what those of the calendars hold that it names; it is equal to this one.
 
@@ -390,7 +397,7 @@ class Spec(Timeline):
         """Whether each occurrence counts from the end of the run before it."""
         return any(is_from_completion(member) for member in self.members)
 
-    @property
+    @cached_property
     def after(self) -> After | None:
         """Which runs of which other schedule it comes after; None for one with times of its own."""
         first = self.members[0] if self.members else None

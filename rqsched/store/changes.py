@@ -644,11 +644,22 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _LATER}
 
 
+_DELETED = constant(ScheduleStatus.DELETED)
+
+
 @lru_cache(maxsize=2)
 def _note_followed(dialect: Dialect) -> sa.Update:
-    """Note with new schedules (bound as `among`) that others come after theirs."""
-    is_new = dialect.among(schedules.c.uid), schedules.c.followed_at.is_(None)
-    return sa.update(schedules).where(*is_new, is_followed()).values(followed_at=schedules.c.created_at)
+    """Note with new schedules (bound as `among`) that others come after theirs.
+
+    Each is looked up, and none where no schedule comes after another, whatever the planner takes the table for.
+    """
+    other = schedules.alias()
+    # The first of an index, where a planner without statistics would read the table to find that there is none.
+    first = sa.select(sa.func.min(other.c.namespace)).where(other.c.upstream_id.is_not(None), other.c.status != _DELETED)
+    new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
+    found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
+    move = sa.update(schedules).where(first.scalar_subquery().is_not(None), schedules.c.uid.in_(found))
+    return move.values(followed_at=schedules.c.created_at)
 
 
 def is_followed(
@@ -658,7 +669,7 @@ def is_followed(
     """Say that a schedule comes after that of an id, which may have been deleted and be created again."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
-    is_live = other.c.status != constant(ScheduleStatus.DELETED)
+    is_live = other.c.status != _DELETED
     return sa.exists().where(other.c.namespace == namespace, *is_after, is_live)
 
 
