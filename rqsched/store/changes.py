@@ -461,7 +461,7 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     if new:
         insert_rows(connection, schedules, schedule_columns(new))
         dialect = dialect_of(connection)
-        connection.execute(_note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})
+        connection.execute(note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})
     _write_schedules(connection, [change for change in changes if change.before is not None])
     _write_runs(connection, changes)
     for change in changes:
@@ -648,7 +648,7 @@ _DELETED = constant(ScheduleStatus.DELETED)
 
 
 @lru_cache(maxsize=2)
-def _note_followed(dialect: Dialect) -> sa.Update:
+def note_followed(dialect: Dialect) -> sa.Update:
     """Note with new schedules (bound as `among`) that others come after theirs.
 
     Each is looked up, and none where no schedule comes after another, whatever the planner takes the table for.

@@ -193,6 +193,17 @@ def test_a_schedule_that_is_created_again_is_still_come_after(any_env: Env) -> N
     assert len(all_runs(report)) == 2
 
 
+def test_a_sync_that_creates_many_again_notes_which_of_them_is_come_after(any_env: Env) -> None:
+    env = any_env
+    nightly, report = pair(env)
+    nightly.delete()
+    env.scheduler.sync(Declaration(name, "note", MINUTE) for name in ("daily", "nightly", "weekly"))
+    declared = [env.state(env.scheduler.get(name)).followed_at for name in ("daily", "nightly", "weekly")]
+    assert declared == [None, NOON, None]
+    env.run_next(env.scheduler.get("nightly"))
+    assert len(all_runs(report)) == 1
+
+
 def test_a_schedule_that_nobody_comes_after_any_more_forgets_it_at_its_next_end(any_env: Env) -> None:
     env = any_env
     nightly, report = pair(env)

@@ -326,6 +326,20 @@ def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(datab
         assert "ANY" not in found, found
 
 
+def test_new_schedules_are_looked_up_for_those_that_come_after_them(database: Database) -> None:
+    """Many are created in one transaction: without statistics a plan read the whole table for each batch."""
+
+    def ask(connection: sa.Connection) -> object:
+        dialect = dialect_of(connection)
+        return connection.execute(changes.note_followed(dialect), {"among": dialect.listed(["0", "1"])})
+
+    found = plan(database, ask)
+    by_uid = r"SEARCH rqsched_schedules USING INDEX \S* \(uid=\?\)|Index Cond: \(\(uid\)::text = "
+    assert len(re.findall(by_uid, found)) == 2, found
+    assert found.count("ix_rqsched_schedules_upstream") == 2
+    assert database.dialect.name == "sqlite" or "One-Time Filter" in found, "none is, where no schedule has another"
+
+
 def fill(database: Database) -> None:
     """Many schedules with a few unfinished runs each, one of them with a long past, and the planner's statistics."""
     changes = [created(f"s-{number}") for number in range(200)]
