@@ -52,6 +52,7 @@ from rqsched.store.rows import (
     with_upstreams,
 )
 from rqsched.store.tables import (
+    COMES_AFTER,
     HAS_FAILED,
     IS_LIVE,
     IS_OCCURRENCE,
@@ -644,21 +645,17 @@ def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _LATER}
 
 
-_DELETED = constant(ScheduleStatus.DELETED)
-
-
 @lru_cache(maxsize=2)
 def note_followed(dialect: Dialect) -> sa.Update:
     """Note with new schedules (bound as `among`) that others come after theirs.
 
     Each is looked up, and none where no schedule comes after another, whatever the planner takes the table for.
     """
-    other = schedules.alias()
     # The first of an index, where a planner without statistics would read the table to find that there is none.
-    first = sa.select(sa.func.min(other.c.namespace)).where(other.c.upstream_id.is_not(None), other.c.status != _DELETED)
+    first = sa.select(sa.func.min(schedules.c.namespace)).where(COMES_AFTER).correlate(None).scalar_subquery()
     new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
     found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
-    move = sa.update(schedules).where(first.scalar_subquery().is_not(None), schedules.c.uid.in_(found))
+    move = sa.update(schedules).where(first.is_not(None), schedules.c.uid.in_(found))
     return move.values(followed_at=schedules.c.created_at)
 
 
@@ -669,7 +666,7 @@ def is_followed(
     """Say that a schedule comes after that of an id, which may have been deleted and be created again."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
-    is_live = other.c.status != _DELETED
+    is_live = other.c.status != constant(ScheduleStatus.DELETED)
     return sa.exists().where(other.c.namespace == namespace, *is_after, is_live)
 
 
