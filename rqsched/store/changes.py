@@ -357,13 +357,15 @@ def find_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, 
 
 
 _FIND_RUN = SELECT_RUNS.where(runs.c.uid == sa.bindparam("uid"))
+_FIND_RUN_BY_NUMBER = SELECT_RUNS.where(
+    runs.c.schedule_uid == sa.bindparam("of_schedule"), runs.c.number == sa.bindparam("number")
+)
 _FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("uid"))
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
     """Read the `number`-th run of a locked schedule; while that is locked, only a pending or running one changes."""
-    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.number == number)
-    row = connection.execute(statement).first()
+    row = connection.execute(_FIND_RUN_BY_NUMBER, {"of_schedule": schedule_uid, "number": number}).first()
     return None if row is None else to_run(row)
 
 

@@ -34,7 +34,7 @@ from rqsched.core.model import (
     dumps,
 )
 from rqsched.store.calendars import NAMING, with_contents
-from rqsched.store.dialect import POSTGRES, dialect_of
+from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.tables import runs, schedules, upstream_ends
 
 Row = Mapping[str, Any]
@@ -269,8 +269,7 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
         _insert_each(connection, table, columns, or_ignore)
     elif count:
         row = {name: values[0] for name, values in columns.items()}
-        statement = dialect_of(connection).insert(table)
-        connection.execute(statement.on_conflict_do_nothing() if or_ignore else statement, [row])
+        connection.execute(_one_insert(dialect_of(connection), table, or_ignore), [row])
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
@@ -420,6 +419,12 @@ def _set_values(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) 
     given = sa.func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
     values: dict[str, sa.ColumnElement[Any]] = {name: given.c[name] for name in own}
     return values | {name: sa.bindparam(f"s_{name}", type_=table.c[name].type) for name in shared}
+
+
+@lru_cache(maxsize=64)
+def _one_insert(dialect: Dialect, table: sa.Table, or_ignore: bool) -> sa.Insert:
+    statement = dialect.insert(table)
+    return statement.on_conflict_do_nothing() if or_ignore else statement
 
 
 @lru_cache(maxsize=1024)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import CacheStats
 
 from rqsched.chain.runtime import Runtime
 from rqsched.store.database import Database, Patience
@@ -45,12 +46,8 @@ def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: Non
         found.append(word)
 
     runtime.now()  # measures the clock first
-    engine = runtime.database.engine
-    sa.event.listen(engine, "before_cursor_execute", note)
-    try:
+    with _listening(runtime, "before_cursor_execute", note):
         yield found
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def wait_for_a_lock(database: Database) -> None:
@@ -101,3 +98,39 @@ def silent_database(runtime: Runtime) -> SilentDatabase:
     database = SilentDatabase(runtime.database.url)
     runtime.database = database
     return database
+
+
+@contextmanager
+def built_anew(runtime: Runtime, but: Sequence[sa.Executable] = ()) -> Iterator[list[sa.Executable]]:
+    """Note the statements, as values of SQLAlchemy, that are executed inside the block and are none of `but`."""
+    found: list[sa.Executable] = []
+
+    def note(_: object, statement: sa.Executable, *__: object) -> None:
+        if not any(statement is one for one in (*but, *found)):
+            found.append(statement)
+
+    with _listening(runtime, "before_execute", note):
+        yield found
+
+
+@contextmanager
+def compiled_anew(runtime: Runtime) -> Iterator[list[str]]:
+    """Note the statements that SQLAlchemy compiles inside the block, as it has compiled none that is alike."""
+    found: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, _p: object, context: Any, _m: object) -> None:
+        if context.compiled is not None and context.cache_hit is not CacheStats.CACHE_HIT:
+            found.append(statement)
+
+    with _listening(runtime, "before_cursor_execute", note):
+        yield found
+
+
+@contextmanager
+def _listening(runtime: Runtime, event: str, note: Callable[..., object]) -> Iterator[None]:
+    engine = runtime.database.engine
+    sa.event.listen(engine, event, note)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, event, note)
