@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from rqsched import After, Declaration
+from rqsched import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
-from tests.support.env import HOUR, MINUTE, NOON, Env, newest, retry_link_id
+from tests.support.env import HOUR, MINUTE, Env, retry_link_id
 from tests.support.sql import built_anew, compiled_anew
 
 Operation = Callable[[], object]

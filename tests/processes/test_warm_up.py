@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine.interfaces import CacheStats
 
 from rqsched import Every
 from rqsched.chain.execution import execute
@@ -19,6 +18,7 @@ from rqsched.processes.warm_up import warm_up
 from rqsched.store.tables import metadata
 from tests.support.children import in_children
 from tests.support.env import SECOND, Env, job_id
+from tests.support.sql import compiled_anew
 
 
 def rows(env: Env) -> dict[str, list[Any]]:
@@ -51,16 +51,10 @@ def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(
     gc.unfreeze()
 
     def compiled() -> list[str]:
-        found: list[str] = []
-
-        def look(_c: object, _u: object, statement: str, _p: object, context: Any, _m: object) -> None:
-            if context.compiled is not None and context.cache_hit is not CacheStats.CACHE_HIT:
-                found.append(statement)
-
-        sa.event.listen(any_env.runtime.database.engine, "before_cursor_execute", look)
-        for job in jobs:
-            any_env.advance(timedelta(seconds=5))
-            execute(any_env.runtime, job)
+        with compiled_anew(any_env.runtime) as found:
+            for job in jobs:
+                any_env.advance(timedelta(seconds=5))
+                execute(any_env.runtime, job)
         return found
 
     assert in_children(1, compiled) == [[]]
