@@ -54,3 +54,15 @@ def uneven(least: float, most: float, fails: float) -> None:
     time.sleep(random.uniform(least, most))
     if random.random() < fails:
         raise RuntimeError("now and then")
+
+
+def name_three() -> list[str]:
+    """Name three targets."""
+    return ["a", "b", "c"]
+
+
+@workflow("benchmark-uneven-each", targets=name_three, timeout=300)
+def uneven_each(target: str, least: float, most: float, fails: float) -> None:
+    """Take some time for a target, and fail now and then."""
+    del target
+    uneven(least, most, fails)
