@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.processes.vital_signs import RUN_DIR, Answer, ask_all, run_folder
+from rqsched.processes.vital_signs import RUN_DIR, Answer, ask_all, run_folder, too_long
 
 app = typer.Typer(add_completion=False)
 
@@ -46,6 +46,8 @@ def ping(
     for answer in answers:
         print(_json(answer) if as_json else _line(answer, timeout))  # noqa: T201 - the output
     if not answers:
+        if (refused := too_long(folder)) is not None:
+            _end(f"none can be asked here: {refused}.")
         _end(
             f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}. Of RQ's "
             "own workers those with a dispatcher answer, and `rq info` shows the others."

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 RUN_DIR = "RQSCHED_RUN_DIR"
 """The variable that names another folder; read here too, for a ping loads no settings."""
+_LONGEST = 107 if sys.platform == "linux" else 103
+"""How many bytes the path of a socket may have."""
 _MAX_ANSWER = 65_536
 _NOTIFY_SECONDS = 1.0
 _held: set[socket.socket] = set()
@@ -119,6 +122,15 @@ def require_own(folder: Path) -> None:
         raise PermissionError(f"{folder} is not a folder that only this user can write to; set {RUN_DIR} to one")
 
 
+def too_long(folder: Path, name: str = "dispatcher-0000000") -> str | None:
+    """Say that the path of a socket of this name in the folder is too long, and what to do; None where it is not."""
+    beyond = len(os.fsencode(folder / f"{name}.sock")) - _LONGEST
+    if beyond <= 0:
+        return None
+    what = f"the path of a socket in {folder} may be longer than the {_LONGEST} bytes that the system allows"
+    return f"{what}; set {RUN_DIR} to a shorter one, for the processes and for `rqsched ping`"
+
+
 class LivenessSocket:
     """Answers those who ask whether this process lives."""
 
@@ -129,6 +141,8 @@ class LivenessSocket:
             left.unlink(missing_ok=True)
         name = f"{kind}-{os.getpid() if pid is None else pid}"
         self.path = folder / f"{name}.sock"
+        if (refused := too_long(folder, name)) is not None:
+            raise OSError(refused)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hidden = folder / f".{name}"
         hidden.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.processes.vital_signs import Answer, LivenessSocket, ask_all, leave_held_to_parent, run_folder
+from rqsched.processes.vital_signs import Answer, LivenessSocket, ask_all, leave_held_to_parent, run_folder, too_long
 from tests.support.processes import wait_until
 
 KILLED = """
@@ -128,3 +128,11 @@ def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
 def test_the_folder_is_one_of_this_user_among_the_temporary_files() -> None:
     assert run_folder().name == f"rqsched-{os.getuid()}"
     assert run_folder(Path("/run/rqsched")) == Path("/run/rqsched")
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_named_with_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * (120 - len(str(tmp_path))))
+    with pytest.raises(OSError, match=r"the path of a socket in .*aaa may be longer .*; set RQSCHED_RUN_DIR"):
+        LivenessSocket(folder, "worker")
+    assert list(ask_all(folder, 1)) == []
+    assert too_long(Path("/run/rqsched")) is None

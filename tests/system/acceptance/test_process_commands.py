@@ -125,6 +125,13 @@ def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(live: LiveEnv, comma
     assert ping(live)[0] == 1
 
 
+def test_a_ping_says_that_sockets_do_not_fit_into_a_folder_with_a_long_name(live: LiveEnv) -> None:
+    environment = {**live.environment, "RQSCHED_RUN_DIR": f"{live.folder}/{'long' * 25}"}
+    asked = run_to_end(rqsched_command("ping"), environment)
+    assert asked.returncode == 1
+    assert "set RQSCHED_RUN_DIR to a shorter one" in asked.stderr
+
+
 @pytest.mark.parametrize("kind", ["Worker", "SimpleWorker", "SpawnWorker"])
 def test_a_ping_finds_a_worker_of_rq_with_our_class_also_while_it_executes(live: LiveEnv, kind: str) -> None:
     worker = live.start_rq("worker", "-w", f"rqsched.rq.{kind}")
