@@ -101,17 +101,7 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
     with scheduler.runtime.database.engine.connect() as connection:
         rows = connection.execute(told).all()
         attempts = [one for table in (runs, targets) for one in last_attempts(connection, table, start, end)]
-        statuses, of_targets = (
-            dict(
-                connection.execute(
-                    sa.select(table.c.status, sa.func.count())
-                    .where(table.c.ended_at >= start, table.c.ended_at < end)
-                    .group_by(table.c.status)
-                    .order_by(table.c.status)
-                ).tuples()
-            )
-            for table in (runs, targets)
-        )
+        statuses, of_targets = (ended(connection, table, start, end) for table in (runs, targets))
     kinds, minutes, replaced = Counter[str](), Counter[int](), 0
     for kind, payload, at in rows:
         text = json.loads(payload)
@@ -127,6 +117,12 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
         "waits": {queue: waits([one for one in attempts if one.queue == queue], span) for queue in sorted(WORKERS)},
         "limits": {"vendor": places([one for one in attempts if one.granted_at is not None], span)},
     }  # fmt: skip
+
+
+def ended(connection: sa.Connection, table: sa.Table, start: datetime, end: datetime) -> dict[str, int]:
+    """Count how runs, or targets, ended in a span."""
+    found = sa.select(table.c.status, sa.func.count()).where(table.c.ended_at >= start, table.c.ended_at < end)
+    return dict(connection.execute(found.group_by(table.c.status).order_by(table.c.status)).tuples().all())
 
 
 class Attempt(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
@@ -20,7 +21,7 @@ def create(env: Env, name: str) -> Operation:
     return lambda: env.create(name)
 
 
-def upsert(spec: object) -> Callable[[Env, str], Operation]:
+def upsert(spec: timedelta) -> Callable[[Env, str], Operation]:
     def prepare(env: Env, name: str) -> Operation:
         env.create(name, HOUR)
         return lambda: env.scheduler.upsert(name, "note", spec)
@@ -28,11 +29,11 @@ def upsert(spec: object) -> Callable[[Env, str], Operation]:
     return prepare
 
 
-def sync(count: int, *before: object, spec: object = MINUTE) -> Callable[[Env, str], Operation]:
+def sync(count: int, *before: timedelta, spec: timedelta = MINUTE) -> Callable[[Env, str], Operation]:
     """A sync of so many, which were synchronised `before` with another timing, or the same."""
 
     def prepare(env: Env, name: str) -> Operation:
-        def declare(when: object) -> None:
+        def declare(when: timedelta) -> None:
             ids = [f"{name}-{number}" for number in range(count)]
             env.scheduler.sync(Declaration(one, "note", when, {"args": [one]}) for one in ids)
 
