@@ -1960,7 +1960,7 @@ SPREADING = (
     _edit(
         "another spread moves nothing",
         "core/lifecycle.py",
-        " or policies.spread != schedule.policies.spread",
+        " or policies.spread != stored.spread",
         "",
         "tests/core/test_spread.py::test_another_spread_moves_the_due_time_and_not_the_occurrence",
     ),
@@ -2089,6 +2089,14 @@ AFTER = (
         'values["followed_at"] = sa.case((is_followed(**named), values["created_at"]))',
         "pass",
         _AFTER + "a_schedule_that_is_created_again_is_still_come_after[postgres]",
+    ),
+    _edit(
+        "schedules that a sync creates again are come after by nobody",
+        "store/changes.py",
+        'connection.execute(note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})',
+        "pass",
+        _AFTER + "a_sync_that_creates_many_again_notes_which_of_them_is_come_after[sqlite]",
+        _AFTER + "a_sync_that_creates_many_again_notes_which_of_them_is_come_after[postgres]",
     ),
     _edit(
         "what a resume catches up of a pause is owed to nobody",
