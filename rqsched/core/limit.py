@@ -23,6 +23,8 @@ GRANT_LIFE = timedelta(seconds=30)
 """How long the first grant that nobody claims is kept from those who wait."""
 _MOST_DOUBLED = 10
 """How often that is doubled at most, to 8 hours and a half."""
+_MANY = 16
+"""So many granted runs that wait to be claimed keep workers busy while half of the places are free."""
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
 MAX_STARTS = 100_000
@@ -244,21 +246,22 @@ class Grants(NamedTuple):
 def wants_grants(number: int, running: int, unclaimed: int) -> bool:
     """Return whether it is time to look at the line after an end: for one free place at a time, each end would.
 
-    While granted runs wait to be claimed, workers have something to do: then a quarter of the places is given at once.
+    While granted runs wait to be claimed, workers have something to do: then a quarter of the places is given at once,
+    and half of them while `_MANY` wait.
     """
     free = number - running - unclaimed
-    return free > 0 and (not unclaimed or free * 4 >= number)
+    return free > 0 and (not unclaimed or free * (2 if unclaimed >= _MANY else 4) >= number)
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
     """Return whether an end that sees so much as it is written leaves the line to later ends, without a look after it.
 
-    It does while at least half of the places wait for their claim, and few are free: those ends look later. What it
-    sees is from before, so others that end at the same moment are not in it. Where it is time, one end of each
+    It does while at least a quarter of the places wait for their claim, and few are free: those ends look later. What
+    it sees is from before, so others that end at the same moment are not in it. Where it is time, one end of each
     sixteenth of the places looks: between them, that one is giving places.
     """
     is_turn = (number - running - unclaimed) % max(number // 16, 1) == 0
-    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))
+    return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:

@@ -160,9 +160,12 @@ def test_lowered_number_takes_back_what_is_not_claimed_and_leaves_what_runs() ->
 
 @pytest.mark.parametrize(
     ("number", "running", "unclaimed", "wanted"),
-    [(1, 0, 0, True), (1, 1, 0, False), (100, 99, 0, True), (100, 75, 1, False), (100, 74, 1, True), (4, 1, 2, True)],
-)
-def test_an_end_looks_at_the_line_when_a_quarter_is_free_or_nobody_is_about_to_start(
+    [
+        (1, 0, 0, True), (1, 1, 0, False), (100, 99, 0, True), (100, 75, 1, False), (100, 74, 1, True), (4, 1, 2, True),
+        (100, 60, 15, True), (100, 59, 16, False), (100, 35, 16, False), (100, 34, 16, True),
+    ],
+)  # fmt: skip
+def test_an_end_looks_at_the_line_when_a_quarter_is_free_half_while_many_or_at_once_while_none_are_about_to_start(
     number: int, running: int, unclaimed: int, wanted: bool
 ) -> None:
     assert wants_grants(number, running, unclaimed) is wanted

@@ -1314,7 +1314,7 @@ NOTIFICATIONS = (
     _edit(
         "each end looks at its line, also while others will",
         "core/limit.py",
-        "    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
+        "    return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
         "    return False\n",
         _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
     ),
@@ -1328,7 +1328,7 @@ NOTIFICATIONS = (
     _edit(
         "an end leaves its line to others who are not there",
         "core/limit.py",
-        "    return unclaimed * 2 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
+        "    return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))\n",
         "    return True\n",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
     ),
