@@ -1319,6 +1319,15 @@ NOTIFICATIONS = (
         _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
     ),
     _edit(
+        "half of the places are given at once only where half of them wait for a claim",
+        "core/limit.py",
+        "unclaimed >= _MANY else",
+        "unclaimed * 2 >= number else",
+        "tests/core/test_limit.py::"
+        "test_an_end_looks_at_the_line_when_a_quarter_is_free_half_while_many_or_at_once_while_none_are_about_to_start"
+        "[100-59-16-False]",
+    ),
+    _edit(
         "an end takes itself for one that still runs",
         "store/limits.py",
         "    number, running, unclaimed, is_line = state\n",
