@@ -358,10 +358,12 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 nominals = schedule.spec.nominals_of(kept)
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
+    # An end that it has missed is kept, also one by a clock that is ahead.
+    is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
     builder.set(
         timing_changed_at=at,
         tzdata=tzdata or schedule.tzdata,
-        paused_next_run_at=missed if missed is not None and (missed <= at or keep_next) else None,
+        paused_next_run_at=missed if is_kept else None,
     )
 
 

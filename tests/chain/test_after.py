@@ -368,6 +368,16 @@ def test_what_a_pause_missed_after_another_schedule_than_now_names_none(env: Env
     assert (told["upstream_run_id"], told.get("upstream_schedule_id")) == (upstream.uid, None)
 
 
+def test_what_a_pause_missed_is_caught_up_after_a_process_whose_clock_is_behind_changed_the_timing(env: Env) -> None:
+    report = missed_by_a_pause(env)
+    now = env.clock.now()
+    env.clock.set(now - SECOND)
+    report.update(spec=After("nightly", on="end"))
+    env.clock.set(now)
+    report.resume(catch_up="once")
+    assert [run.kind for run in all_runs(report)] == ["after"]
+
+
 @pytest.mark.every_database
 def test_a_run_that_waited_names_the_schedule_before_when_it_starts(any_env: Env) -> None:
     env = any_env

@@ -65,7 +65,7 @@ def check_invariants(
 
 def each_end_once(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
     """Each first end that counts, of a run that is not backfilled, has one outcome for each schedule after its own."""
-    ends = runtime.database.read(_read_ends)
+    ends = runtime.database.read(read_ends)
     owed = {(end.run_uid, end.schedule_uid): end for end in ends}
     by_uid = {run.uid: run for story in stories for run in story.runs}
     started = Counter((run.upstream_run_uid, run.schedule_uid) for run in by_uid.values() if run.kind is RunKind.AFTER)
@@ -82,19 +82,36 @@ def each_end_once(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
             event.event_type == audit.SKIPPED and event.payload.get("upstream_run_id") == end.run_uid
             for event in story.events
         )
-        if started[key] + skips > 1 or (end.followed in {"started", "skipped"} and started[key] + skips != 1):
+        if started[key] + skips != (end.followed in {"started", "skipped"}):
             found = f"{started[key]} runs of {story.name} and {skips} skips"
             yield f"I1: the end of {end.run_uid} has {found}: {end.followed}"
     for story in stories:
+        yield from _missed_of_ends(story, owed)
         if story.schedule.upstream_id is None or story.schedule.status is ScheduleStatus.DELETED or story.skew:
             continue
         yield from _unrecorded(story, stories, owed)
 
 
+def _missed_of_ends(story: Story, owed: Mapping[tuple[str, str], UpstreamEnd]) -> Iterator[str]:
+    """Each end that is missed is counted once; the newest of a pause when that is over."""
+    if not story.has_all_events or not story.has_all_runs:
+        return
+    of_it = [end for end in owed.values() if end.schedule_uid == story.schedule.uid]
+    missed = sum(end.followed == "missed" and end.due_at is None for end in of_it)
+    counted = sum(
+        event.payload["count"]
+        for event in story.events
+        if event.event_type == audit.MISSED and event.payload.get("upstream_run_id") is not None
+    )
+    counted += story.schedule.missed_run_uid is not None
+    if missed != counted:
+        yield f"I1: {missed} ends before {story.name} are missed and {counted} are counted"
+
+
 def nothing_owed(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
     """After a reconcile pass, each end whose time has come has an outcome; not where nothing may begin."""
     by_uid = {story.schedule.uid: story for story in stories}
-    for end in runtime.database.read(_read_ends):
+    for end in runtime.database.read(read_ends):
         story = by_uid.get(end.schedule_uid)
         is_held = story is None or _is_frozen(runtime, story) or runtime.hold.is_on
         if end.due_at is not None and end.due_at <= runtime.now() and not is_held:
@@ -127,7 +144,8 @@ def _was_dropped(run: Run) -> bool:
     return run.status is RunStatus.CANCELLED and run.is_asked and run.queued_at is None
 
 
-def _read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
+def read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
+    """Read what is owed to schedules that come after others, and was."""
     names = [*UpstreamEnd.__dataclass_fields__]
     return [UpstreamEnd(*row) for row in connection.execute(sa.select(*(upstream_ends.c[name] for name in names)))]
 

@@ -29,8 +29,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK), ids=lambda first: f"seeds-{first}")
 def test_every_invariant_holds_in_a_shuffled_world(stage: Stage, first: int) -> None:
-    for seed in range(first, min(first + CHUNK, SEEDS)):
-        play(stage, seed)
+    worlds = [play(stage, seed) for seed in range(first, min(first + CHUNK, SEEDS))]
+    drawn = [bool(world.owed) for world in worlds if world.owes_in_freezes]
+    assert sum(drawn) * 2 >= len(drawn), "ends are owed in the freezes of few worlds"
 
 
 @pytest.mark.parametrize("first", range(0, SKEWED, CHUNK), ids=lambda first: f"seeds-{first}")

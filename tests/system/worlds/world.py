@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from redis.exceptions import RedisError
@@ -19,11 +19,12 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import execution, fan_out, reconcile, settling, target_execution
 from rqsched.chain.claim import Claim
 from rqsched.chain.runtime import using
+from rqsched.core.after import Followed, UpstreamEnd
 from rqsched.core.hold import Hold
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
 from rqsched.core.limit import MAX_NUMBER, Rate
-from rqsched.core.model import TargetStatus
-from rqsched.core.policy import NO_TYPES
+from rqsched.core.model import ScheduleStatus, TargetStatus
+from rqsched.core.policy import KEEPS_ALL, NO_TYPES
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import BackendUnavailableError, LimitNotFoundError, RqschedError
@@ -31,7 +32,8 @@ from rqsched.spec.members import ENDS
 from rqsched.store import limits, metadata, tables
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Target
-from tests.support.invariants import check_invariants, i8_executions, nothing_owed
+from rqsched.store.rows import SELECT_SCHEDULES, to_schedules
+from tests.support.invariants import check_invariants, i8_executions, nothing_owed, read_ends
 from tests.support.narrow import present
 from tests.support.stories import read_stories
 from tests.system.worlds.declarations import declaration, excluded_days, moving_declaration
@@ -44,6 +46,9 @@ CALENDARS = ("breaks", "closed")
 LIMIT = "default/shop"
 RATES = ("1/min", "2/min", "2/90s", "5/3min")
 CHECK_EVERY = 25
+Ends: TypeAlias = dict[tuple[str, str], UpstreamEnd]
+"""What is owed, and was, by the runs that ended and the schedules that come after them."""
+T = TypeVar("T")
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OF_TIMES = {"spec", "jitter", "spread", "exclude", "on_excluded"}
 """What says when a schedule fires, and so nothing of one that comes after another."""
@@ -116,12 +121,14 @@ class World:
         self._is_later = seed % 300 >= 200  # the first seeds stay the worlds that mutations name
         self._has_targets = 200 <= seed % 300 < 250 and seed % 4 == 1 and not is_skewed
         self._freezes = 200 <= seed % 300 < 250 and not is_skewed and not self._has_targets
-        self._owes_in_freezes = self._freezes and seed % 4 == 3
-        """Whether its schedules come after one another, so that ends are owed while nothing may begin."""
+        self.owes_in_freezes = self._freezes and seed % 4 == 3
+        """Whether its schedules come after one another, and their runs end while nothing may begin."""
+        self.owed = set[tuple[str, str]]()
+        """What was owed in a freeze: the runs that ended, and the schedules that come after them."""
         self._moves = seed % 300 >= 280
         """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
-        self._has_limits = self._is_later and seed % 2 == 1
+        self._has_limits = self._is_later and seed % 2 == 1 and not self.owes_in_freezes
         # A start is kept for a minute more than its window: clocks are not further apart.
         self._has_rates = self._has_limits and seed % 3 == 0 and self._spread < timedelta(seconds=30)
         self._given: dict[tuple[str, datetime], tuple[int, Rate | None]] = {}
@@ -132,9 +139,7 @@ class World:
         usual = _FREEZING if self._freezes else _SKEWED if is_skewed else usual
         own: dict[Act, int] = {World.come_after: 20} if self._has_calendars else {}
         own |= (
-            {World.come_after: 8, World.trigger: 20, World.start_run: 50, World.end_run: 40}
-            if self._owes_in_freezes
-            else {}
+            {World.come_after: 8, World.freeze: 2, World.start_run: 30, World.delete: 1} if self.owes_in_freezes else {}
         )
         own |= {World.set_limit: 8} if self._has_limits else {}
         own |= {World.trigger: 12, World.start_run: 50, World.end_run: 40} if self._has_targets else {}
@@ -147,14 +152,14 @@ class World:
                 self.step(World.set_calendar)
             for _ in range(self.random.randint(1, 2)):
                 self.step(World.create)
-            for act in (World.create, World.come_after) * 4 if self._owes_in_freezes else ():
-                self.step(act)
-            is_longer = self._moves or self._has_targets or self._has_calendars or self._owes_in_freezes
+            is_longer = self._moves or self._has_targets or self._has_calendars
             count = (steps or self.random.randint(20, 45)) * (3 if is_longer else 1)
             for number in range(1, 1 + count):
                 self.step()
                 if number % CHECK_EVERY == 0:
                     self._check()
+                if number % 10 == 0:
+                    self._end_in_a_freeze()
             self._come_to_rest()
             self._check_rest()
         assert not swallowed, f"swallowed: {swallowed}"
@@ -183,12 +188,19 @@ class World:
         self._acting.pop()
         self.links = [*dict.fromkeys([*self.links, *self.network.scheduled, *self.network.control])][-60:]
 
+    def _end_in_a_freeze(self) -> None:
+        """Runs that others come after begin, and end in a freeze, one step after another."""
+        for act in _OWING if self.owes_in_freezes else ():
+            self.step(act)
+
     def _look(self) -> None:
         """See that nothing began since the last look that must not; an act in the midst of another is seen alone."""
         begun, places = self._begun(), self._places()
         self._require_frozen(self._seen_begun, begun)
         self._require_places(self._seen_places, places)
         self._seen_begun, self._seen_places = begun, places
+        if begun.frozen:
+            self.owed |= {key for key, end in self._ends().items() if end.due_at is not None}
         if self._has_rates:
             self._note_starts()
             self._require_rate()
@@ -197,7 +209,6 @@ class World:
         """What is frozen, and what has begun so far, where a world freezes at all."""
         if not self._freezes:
             return Begun()
-        was_on, self.faults.is_on = self.faults.is_on, False
         is_running, is_live = tables.runs.c.status == "running", tables.runs.c.kind != "backfill"
         counts = sa.select(sa.func.count().filter(is_running), sa.func.count().filter(is_live))
 
@@ -205,9 +216,14 @@ class World:
             frozen = [one for name, one in metadata.find_lasting(connection).items() if name != "*"]
             return Begun(tuple(frozen), *connection.execute(counts).one())
 
-        begun = self.stage.database.read(read)
+        return self._read(read)
+
+    def _read(self, read: Callable[[Connection], T]) -> T:
+        """Read as nobody in this world does: nothing goes wrong."""
+        was_on, self.faults.is_on = self.faults.is_on, False
+        found = self.stage.database.read(read)
         self.faults.is_on = was_on
-        return begun
+        return found
 
     def _require_frozen(self, before: Begun, after: Begun) -> None:
         """While a freeze lasts no attempt begins and nothing starts a live run."""
@@ -215,14 +231,14 @@ class World:
             assert after.running <= before.running, "an attempt has begun in a frozen namespace"
             # For a second a process may not have heard of the freeze; what it was asked for then waits for the thaw.
             since = [Hold.from_text(one).since or datetime.max.replace(tzinfo=UTC) for one in before.frozen]
-            is_new = World.trigger in self._acting and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
+            is_asked = World.trigger in self._acting or World.trigger_upstream in self._acting
+            is_new = is_asked and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
             assert after.live <= before.live + is_new, "a run was made in a frozen namespace"
 
     def _places(self) -> tuple[int, int]:
         """How many runs of the group may run at once, and how many do; where a world has one."""
         if not self._has_limits:
             return 0, 0
-        was_on, self.faults.is_on = self.faults.is_on, False
         runs, targets, groups = tables.runs, tables.targets, tables.limits
         begun = runs.c.status == "running", runs.c.dispatched_at.is_(None)
         running_runs = sa.select(sa.func.count()).where(runs.c.limit_group == LIMIT, *begun)
@@ -230,9 +246,7 @@ class World:
         running_targets = sa.select(sa.func.count()).where(*handled)
         running = sa.select(running_runs.scalar_subquery() + running_targets.scalar_subquery())
         number = sa.select(sa.func.coalesce(groups.c.number, MAX_NUMBER)).where(groups.c.limit_group == LIMIT)
-        found = self.stage.database.read(lambda c: (c.scalar(number) or 0, c.scalar(running) or 0))
-        self.faults.is_on = was_on
-        return found
+        return self._read(lambda c: (c.scalar(number) or 0, c.scalar(running) or 0))
 
     def _require_places(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """Never more of the group run than its number, but for those that ran when it was lowered."""
@@ -241,7 +255,6 @@ class World:
 
     def _note_starts(self) -> None:
         """Keep by which rate each place of the group was given, and which attempts started in it."""
-        was_on, self.faults.is_on = self.faults.is_on, False
         runs, targets, groups = tables.runs, tables.targets, tables.limits
         both = [
             sa.select(one.c.uid, one.c.granted_at, one.c.started_at, one.c.status).where(
@@ -250,10 +263,7 @@ class World:
             for one in (runs, targets)
         ]
         bounds = sa.select(groups.c.rate_number, groups.c.rate_seconds).where(groups.c.limit_group == LIMIT)
-        found, has = self.stage.database.read(
-            lambda c: (c.execute(sa.union_all(*both)).all(), c.execute(bounds).first())
-        )
-        self.faults.is_on = was_on
+        found, has = self._read(lambda c: (c.execute(sa.union_all(*both)).all(), c.execute(bounds).first()))
         rate = None if has is None or has.rate_number is None else Rate(*has)
         if rate is None:
             self._starts.clear()
@@ -282,8 +292,38 @@ class World:
         return str(actor.scheduler.freeze())
 
     def thaw(self, actor: Actor) -> str:
-        missed = self.random.choice(_THAWS)
-        return f"{missed} {actor.scheduler.thaw(missed=missed, cancel_pending=self.random.random() < 0.2)}"
+        missed, before, at = self.random.choice(_THAWS), self._ends(), len(self.log)
+        ended = actor.scheduler.thaw(missed=missed, cancel_pending=self.random.random() < 0.2)
+        if ended.hold is not None and len(self.log) == at:  # else another one acted meanwhile
+            self._require_thawed(actor, before, missed)
+        return f"{missed} {ended}"
+
+    def _ends(self) -> Ends:
+        """What is owed to schedules that come after others, and was."""
+        if not self.owes_in_freezes:
+            return {}
+        return {(end.run_uid, end.schedule_uid): end for end in self._read(read_ends)}
+
+    def _require_thawed(self, actor: Actor, before: Ends, missed: str | None) -> None:
+        """Each end that was owed has an outcome; those are followed that the thaw says, and the others are missed."""
+        now, after = actor.clock.now(), self._ends()
+        settled = [(before.get(key), end) for key, end in after.items() if end.due_at is None]
+        assert {*before} <= {(end.run_uid, end.schedule_uid) for _, end in settled}, "what was owed has no outcome"
+        for schedule in self._read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all()))):
+            policies, fresh, followed = schedule.policies, list[str](), list[str]()
+            of_it = [pair for pair in settled if pair[1].schedule_uid == schedule.uid and pair[0] != pair[1]]
+            for was, end in sorted(of_it, key=lambda pair: (pair[1].ended_at, pair[1].run_uid)):
+                is_caught_up = was is not None and was.followed is not None
+                if is_caught_up or policies.window is None or now - end.ended_at <= policies.window:
+                    fresh.append(end.run_uid)
+                if end.followed in {Followed.STARTED, Followed.SKIPPED}:
+                    followed.append(end.run_uid)
+            said = {"one": "fire_once", None: policies.missed.value}.get(missed, missed)
+            said = "fire_once" if said == "all" and policies.overlap not in KEEPS_ALL else said
+            said = "none" if schedule.status in {ScheduleStatus.PAUSED, ScheduleStatus.DELETED} else said
+            all_of_them = fresh[-policies.catch_up_limit :]
+            allowed = {"none": [], "fire_once": fresh[:1], "skip": fresh[-1:], "all": all_of_them}[present(said)]
+            assert followed == allowed, f"of {of_it} of {schedule.schedule_id} the thaw {missed} allows {allowed}"
 
     @property
     def _pace(self) -> int:
@@ -324,6 +364,8 @@ class World:
     def come_after(self, actor: Actor) -> str:
         """One schedule comes after another from now on, or would: where that is not there, or makes a circle."""
         name, upstream = self.random.choice(SCHEDULES), self.random.choice(SCHEDULES)
+        if self.owes_in_freezes:
+            name, upstream = self.random.choice((("s1", "s0"), ("s2", "s0"), ("s2", "s1")))
         after = After(upstream, on=self.random.choice(ENDS))
         if self.random.random() < 0.5:
             actor.scheduler.get(name).update(spec=after, jitter=0, spread=0, exclude=[], on_excluded="skip")
@@ -389,6 +431,17 @@ class World:
 
     def delete(self, actor: Actor) -> str:
         return str(self._some_schedule(actor).delete())
+
+    def trigger_upstream(self, actor: Actor) -> str:
+        """A run of the first schedule, whatever runs of it; it is there then, and begins anew where it was over."""
+        name = SCHEDULES[0]
+        if name not in self._names:
+            actor.scheduler.upsert(name, WORKFLOW, **self._declared())
+            self._names.append(name)
+        handle = actor.scheduler.get(name)
+        if handle.status in {"done", "dead"}:
+            handle.restart()
+        return str(handle.trigger("allow_all", force=True).outcome)
 
     def trigger(self, actor: Actor) -> str:
         handle = self._some_schedule(actor)
@@ -572,7 +625,7 @@ class World:
             actor.clock.offset = timedelta(0)
         self.network.in_flight.clear()
         if self._freezes:
-            self._first.scheduler.thaw(missed=self.random.choice(_THAWS))
+            self.thaw(self._first)
         self.stage.clock.advance(self.skew)
         self._lose_targets()
         self._work_off()
@@ -682,6 +735,15 @@ _CHANCES: dict[Act, int] = {
     World.come_after: 0,
     World.set_limit: 0,
 }
+_OWING: tuple[Act, ...] = (
+    World.thaw,
+    World.trigger_upstream,
+    *(World.come_after,) * 3,
+    *(World.trigger_upstream,) * 2,
+    *(World.start_run,) * 5,
+    World.freeze,
+    *(World.end_run,) * 4,
+)
 _ACTS, _WEIGHTS = list(_CHANCES), list(_CHANCES.values())
 _SKIPPING = list({**_CHANCES, World.skip_next: 8}.values())
 _FREEZING = list({**_CHANCES, World.skip_next: 4, World.freeze: 6, World.thaw: 10}.values())
