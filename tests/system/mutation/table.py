@@ -22,6 +22,9 @@ _EXCLUSION = "tests/spec/test_exclusion.py::"
 _MOVED = "tests/core/test_moved.py::"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[sqlite-{}]"
 _ALONE = "tests/system/crash/test_every_step.py::test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass[{}]"
+_SIMULATED = (
+    "tests/system/worlds/test_simulated.py::test_a_simulation_of_{}_says_what_the_real_store_has_afterwards[{}]"
+)
 _WORLDS = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-{}]"
 
 
@@ -645,7 +648,6 @@ FOLLOWING = (
         "    if attempt > retry.max_retries:\n",
         "    if False:\n",
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
-        _WORLDS.format(150),
     ),
 )
 """What keeps a chain going when nothing goes wrong."""
@@ -1411,8 +1413,28 @@ NOTIFICATIONS = (
         "    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):\n"
         "        return None\n",
         "",
-        "tests/system/worlds/test_simulated.py"
-        "::test_a_simulation_of_targets_says_what_the_real_store_has_afterwards[21]",
+        _SIMULATED.format("targets", 21),
+    ),
+    _edit(
+        "a simulation looks at a line where no grant is old",
+        "core/simulation.py",
+        " and self._groups[one].has_old(now)",
+        "",
+        _SIMULATED.format("a_crowd", 1),
+    ),
+    _edit(
+        "a simulation looks at a grant that is old earlier than another one with that one",
+        "core/simulation_lines.py",
+        "(self.look_at is not None and self.look_at <= at)",
+        "self.look_at is not None",
+        _SIMULATED.format("targets", 6),
+    ),
+    _edit(
+        "in a simulation a link of a run that has ended looks at nobody behind it",
+        "core/simulation.py",
+        "(run is None or run.status is not RunStatus.PENDING or run.is_in_line)",
+        "run is not None and (run.status is not RunStatus.PENDING or run.is_in_line)",
+        _SIMULATED.format("a_line_that_few_join", 0),
     ),
     _edit(
         "a queue without workers takes all places that are free",

@@ -50,6 +50,7 @@ from tests.system.worlds.stage import NAMES_TARGETS, START, WORKFLOW, Stage, see
 WORLDS = sized(60, 400)
 CROWDED = SWEPT = sized(40, 400)
 BUSY = sized(12, 100)
+FEW = sized(4, 40)
 CHUNK = 3
 """Targets that are put on their queue at a time."""
 SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
@@ -379,6 +380,17 @@ def passed_over(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> Worl
     return expected
 
 
+def seldom(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
+    """Runs wait for a rate, and nobody joins them for long; of the first in line it is too late then."""
+    expected, late = World(), {"start_within": timedelta(seconds=random.choice((10, 20)))}
+    for number, is_late in enumerate((False, True, random.random() < 0.5, False)):
+        spec = Every(timedelta(seconds=150), offset=timedelta(seconds=number))
+        options = {"overlap": "allow_all", "queue": "default", **limited("rare", bounds), **(late if is_late else {})}
+        stage.crew[0].scheduler.create(f"s{number}", WORKFLOW, spec, **options)
+        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice((0, 5)))), None
+    return expected
+
+
 def told(run: Run) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
 
@@ -413,6 +425,11 @@ def test_a_simulation_of_who_is_passed_over_says_what_the_real_store_has_afterwa
     compare(stage, seed, passed_over, SHORT)
 
 
+@pytest.mark.parametrize("seed", range(FEW))
+def test_a_simulation_of_a_line_that_few_join_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
+    compare(stage, seed, seldom, SHORT)
+
+
 @pytest.mark.parametrize("seed", range(SWEPT))
 def test_a_simulation_of_targets_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
     compare(stage, seed, sweep, SHORT)
@@ -434,6 +451,7 @@ def compare(
             "narrow": Bounds(random.choice((1, 1, 2))),
             "wide": Bounds(random.choice((2, 3, 5, 8))),
             "rated": Bounds(None, Rate(random.choice((1, 2, 5)), random.choice((20, 60, 90)))),
+            "rare": Bounds(None, Rate(1, 30)),
             "both": Bounds(random.choice((1, 2)), Rate(random.choice((2, 3)), random.choice((40, 60)))),
         }
         expected = declare(stage, random, bounds)
