@@ -133,7 +133,7 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "skip_next", "Skip next", "Skip what {id} fires next?",
-            "The next occurrences that are not due yet are skipped, and no others; its page shows which.",
+            "The next occurrences that are not due yet are skipped, and no others; the page of a schedule shows which.",
             Role.OPERATE, frozenset({"active"}), _skip_next,
         ),
         Action(
