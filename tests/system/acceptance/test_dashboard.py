@@ -725,6 +725,8 @@ def test_row_of_a_list_is_reached_and_paused_by_keys_that_can_be_turned_off(brow
         page.keyboard.type("12")
         expect(page.locator("body")).not_to_have_class("has-keys")
         expect(row).not_to_be_focused()
+        page.goto("/audit")  # of a row in a card, too, the number stands beside the name
+        expect(page.locator("[data-rows] td.name")).to_have_css("padding-left", "34px")
 
 
 def test_page_that_is_refreshed_says_as_of_when_and_keeps_the_focus_on_a_link(
