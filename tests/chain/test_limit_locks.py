@@ -178,6 +178,19 @@ def test_end_looks_at_no_line_while_others_have_most_places_to_claim(postgres_en
     assert [has_place(run) for run in waiting[8:]] == [True, True, False]
 
 
+def test_end_looks_at_no_line_where_it_saw_none_and_a_place_that_was_free(postgres_env: Env) -> None:
+    env = postgres_env
+    claims = [env.claim(run) for run in env.fire_all(*(create(env, name, limit_running=2) for name in "ab"))]
+    looks = []
+    for claim in claims:
+        with statements(env.runtime) as found:
+            publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=env.runtime.end_patience))
+        looks.append(found[1:])
+
+    assert looks[0] != [], "who joined meanwhile may have found the group full"
+    assert looks[1] == []
+
+
 def test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow(postgres_env: Env) -> None:
     """The end is written after who joined found its group full, by a statement that began before that."""
     env = postgres_env

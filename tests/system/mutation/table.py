@@ -1351,6 +1351,21 @@ NOTIFICATIONS = (
         _CHAIN + "limit_locks.py::test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow",
     ),
     _edit(
+        "an end that saw nobody in line looks, also where a place was free beside its own",
+        "store/limits.py",
+        "    is_wide = not is_line and running + unclaimed < number\n",
+        "    is_wide = False\n",
+        _CHAIN + "limit_locks.py::test_end_looks_at_no_line_where_it_saw_none_and_a_place_that_was_free",
+    ),
+    _edit(
+        "an end takes its own place for one that was free",
+        "store/limits.py",
+        "    is_wide = not is_line and running + unclaimed < number\n",
+        "    is_wide = not is_line and running - 1 + unclaimed < number\n",
+        _CHAIN + "limit_locks.py::test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow",
+        _CHAIN + "limit_locks.py::test_end_looks_at_no_line_where_it_saw_none_and_a_place_that_was_free",
+    ),
+    _edit(
         "a schedule that is created locks its group as a grant does",
         "store/limits.py",
         ".with_for_update(read=True, key_share=True)",
