@@ -620,15 +620,15 @@ def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
     """Return what the end of a run, which was counted as running, says of its group by the STATE that it saw.
 
     A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will,
-    or a place was free beside its own. For if who joined found the group full, take of all who had a place then the one
-    whose end begins last: it sees who waits, or all the others in their places, so that none is free beside its own.
+    or the group was less than half full. Then who joined found it full only if more than half of its places were given
+    while that end was written, and one of those ends sees who waits. Half, for until then that place may stay empty.
     An end frees nothing of a rate: a link looks when its start leaves the window. Of a rate alone that is all who wait
     for, unless it is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
     number, running, unclaimed, is_line = state
     if number is None:
         return {}
-    is_wide = not is_line and running + unclaimed < number
+    is_wide = not is_line and (running + unclaimed) * 2 < number
     if not number or is_wide or others_look(number, running - 1, unclaimed):
         return {group: None}
     return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else {}
