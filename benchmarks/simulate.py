@@ -122,7 +122,7 @@ def really(scheduler: Scheduler, start: datetime, end: datetime) -> dict[str, An
 def ended(connection: sa.Connection, table: sa.Table, start: datetime, end: datetime) -> dict[str, int]:
     """Count how runs, or targets, ended in a span."""
     found = sa.select(table.c.status, sa.func.count()).where(table.c.ended_at >= start, table.c.ended_at < end)
-    return dict(connection.execute(found.group_by(table.c.status).order_by(table.c.status)).tuples().all())
+    return dict(connection.execute(found.group_by(table.c.status).order_by(table.c.status)).all())
 
 
 class Attempt(NamedTuple):
