@@ -257,9 +257,9 @@ class Spec(Timeline):
 
     def with_clocks(self, dst_gap: str | None, dst_fold: str | None) -> Spec:
         """Return the spec that says this of changes of the clocks."""
-        said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
         if (dst_gap, dst_fold) == (self.dst_gap, self.dst_fold):
             return self
+        said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
         return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
 
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:

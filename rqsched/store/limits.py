@@ -621,7 +621,8 @@ def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
 
     A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will,
     or the group was less than half full. Then who joined found it full only if more than half of its places were given
-    while that end was written, and one of those ends sees who waits. Half, for until then that place may stay empty.
+    while that end was written. The end of one of those sees who waits; until then, or the next fire or pass, the place
+    stays empty. That must be rare, and so one place that was free beside this one is not enough.
     An end frees nothing of a rate: a link looks when its start leaves the window. Of a rate alone that is all who wait
     for, unless it is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
