@@ -47,6 +47,47 @@ from tests.support.narrow import present
 from tests.support.processes import wait_until
 
 PACKAGE = Path(rqsched.__file__).parent
+FEATURES = (
+    "api/calendar",
+    "api/holding.py",
+    "api/limiting.py",
+    "chain/backfill.py",
+    "chain/calendars.py",
+    "chain/external_runs.py",
+    "chain/fan_out.py",
+    "chain/following.py",
+    "chain/holding.py",
+    "chain/limits.py",
+    "chain/notifications/",
+    "chain/pruning.py",
+    "chain/quotas.py",
+    "chain/retrying.py",
+    "chain/target_",
+    "chain/tracing.py",
+    "chain/upstreams.py",
+    "core/after.py",
+    "core/deliveries.py",
+    "core/limit.py",
+    "core/notifications.py",
+    "core/pruning.py",
+    "core/quota.py",
+    "core/run_hours.py",
+    "core/runs_on_request.py",
+    "core/target_",
+    "core/traceparent.py",
+    "machines/",
+    "store/backfills.py",
+    "store/calendars.py",
+    "store/deliveries.py",
+    "store/fan_out_targets.py",
+    "store/limit",
+    "store/machine_states.py",
+    "store/pruning.py",
+    "store/run_hours.py",
+    "store/upstream_ends.py",
+    "transport/telemetry.py",
+)
+"""Beginnings of the paths, below the package, that belong to features. Every other file belongs to the kernel."""
 EXECUTORS = ("simple", "runner", "horse")
 """Who executes the run: RQ's SimpleWorker, a runner, or a forked horse of the class that `rqsched worker` has."""
 
@@ -72,9 +113,14 @@ class Walk(NamedTuple):
     """The deepest stack of them in this process, the outermost first."""
 
     @property
-    def files(self) -> set[str]:
-        """The files that are entered."""
-        return {step.file for step in self.steps}
+    def kernel(self) -> list[Step]:
+        """Return the steps that belong to the kernel."""
+        return [step for step in self.steps if not step.file.startswith(FEATURES)]
+
+    @property
+    def features(self) -> list[Step]:
+        """Return the steps that belong to a feature."""
+        return [step for step in self.steps if step.file.startswith(FEATURES)]
 
 
 def main() -> None:
@@ -98,7 +144,12 @@ def main() -> None:
         print(f"{number:2}. {file} ({len(names)}): {', '.join(names)}")
     print(f"\nthe deepest stack ({len(whole.deepest)}): {', '.join(step.function for step in whole.deepest)}\n")
     for (kind, by), taken in walks.items():
-        print(f"{kind}, {by}: {len(taken.files)} files, {len(taken.steps)} functions")
+        print(f"{kind}, {by}: kernel {count(taken.kernel)}; features {count(taken.features)}")
+
+
+def count(steps: list[Step]) -> str:
+    """Return how many files and functions the steps enter, as a text."""
+    return f"{len({step.file for step in steps})} files, {len(steps)} functions"
 
 
 def read(text: str) -> dict[tuple[str, str], Walk]:
