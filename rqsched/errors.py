@@ -10,6 +10,7 @@ RqschedError
 │   ├── InvalidPayloadError
 │   ├── InvalidPolicyError
 │   ├── InvalidLimitError
+│   ├── TooMuchWorkError
 │   ├── InvalidTypeError (also a TypeError)
 │   ├── UnknownCalendarError
 │   └── UnknownWorkflowError
@@ -32,6 +33,7 @@ RqschedError
 │   ├── NewerReleaseError
 │   └── TransactionConflictError
 ├── QuotaExceededError
+├── WorkCancelledError
 ├── ConfigError
 │   └── WrongDatabaseError
 ├── SchemaError
@@ -181,6 +183,18 @@ class InvalidLimitError(InvalidInputError):
 
     code = "invalid_limit"
     remedy = "Ask for less at once, or pass the cursor of the page before."
+
+
+class TooMuchWorkError(InvalidInputError):
+    """It takes too many steps to find out when a schedule fires; `limit` is the most that a request may take."""
+
+    code = "too_much_work"
+    remedy = "Exclude less, join windows that touch, give fewer members, or ask about a shorter range."
+
+    def __init__(self, field: str, limit: int) -> None:
+        self.limit = limit
+        told = f"needs more than {limit} steps to find its times; exclude less, give fewer members or a shorter range"
+        super().__init__(field, told)
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
@@ -502,6 +516,17 @@ class QuotaExceededError(RqschedError):
             f"namespace {namespace!r} holds {used} of at most {limit} {what}, and {wanted} more were asked for. Delete "
             "what is not needed, or have the quota raised (RQSCHED_QUOTAS)."
         )
+
+
+class WorkCancelledError(RqschedError):
+    """Nobody waits for the answer any more, so its computation was stopped."""
+
+    code = "cancelled"
+    http_status = 503
+    remedy = "Ask again, and keep the connection open until the answer is there."
+
+    def __init__(self) -> None:
+        super().__init__("the client disconnected before the answer was there; ask again and wait for it.")
 
 
 class ConfigError(RqschedError):

@@ -39,6 +39,8 @@ OWN: dict[RqschedError, str] = {
     errors.FrozenError("a", "frozen since noon"): "until `rqsched thaw a`; repeat it then",
     errors.TransactionConflictError("deadlock"): "roll yours back and repeat it",
     errors.QuotaExceededError("a", "bytes", limit=1, used=1, wanted=1): "Delete what is not needed",
+    errors.TooMuchWorkError("spec", 1): "exclude less",
+    errors.WorkCancelledError(): "ask again",
     errors.DatabaseLimitError("timeout"): "Ask for less at once",
     http_errors.UnauthorizedError(): "send Authorization: Bearer TOKEN",
     http_errors.TooLargeError(1): "send less at once",

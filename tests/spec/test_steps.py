@@ -1,0 +1,52 @@
+"""Steps: what a computation may walk, and when it stops because nobody waits any more."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+
+import pytest
+
+from rqsched.errors import InvalidInputError, TooMuchWorkError, WorkCancelledError
+from rqsched.spec.steps import POLL_EVERY, Steps, bounded, spend
+
+
+def test_a_bound_refuses_the_first_step_beyond_it_and_names_the_limit() -> None:
+    with bounded(Steps(3, field="exclude")) as steps:
+        spend(3)
+        with pytest.raises(TooMuchWorkError, match="exclude: needs more than 3 steps") as refused:
+            spend()
+    assert (refused.value.limit, refused.value.http_status, steps.taken) == (3, 422, 4)
+    assert isinstance(refused.value, InvalidInputError)
+
+
+def test_nothing_is_counted_outside_of_a_bound() -> None:
+    with bounded(Steps(1)) as steps:
+        pass
+    spend(100)
+    assert steps.taken == 0
+
+
+def test_an_inner_bound_charges_the_one_around_it() -> None:
+    with bounded(Steps(10)) as outer:
+        for _ in range(2):
+            with bounded(Steps(5)):
+                spend(4)
+        assert outer.taken == 8
+        with bounded(Steps(5)), pytest.raises(TooMuchWorkError, match="more than 10 steps"):
+            spend(3)
+
+
+def test_nobody_who_waits_stops_the_work_also_without_a_limit() -> None:
+    gone: list[int] = []
+    with bounded(Steps(None, is_cancelled=lambda: bool(gone))):
+        spend(10 * POLL_EVERY)
+        gone.append(1)
+        with pytest.raises(WorkCancelledError):
+            spend(POLL_EVERY)
+
+
+def test_a_thread_in_a_copy_of_the_context_is_bound_too() -> None:
+    with bounded(Steps(1)):
+        context = copy_context()
+    with pytest.raises(TooMuchWorkError):
+        context.run(spend, 2)
