@@ -181,7 +181,7 @@ def _pid_behind(socket: Path) -> int | None:
         return None
     except RedisError as error:
         raise RedisUnavailableError(
-            f"the embedded Valkey at {socket} does not answer: {error}. End that process and try again."
+            f"the embedded Valkey at {socket} does not say its pid: {error}. End that process and try again."
         ) from error
 
 

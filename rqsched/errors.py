@@ -574,7 +574,7 @@ class DatabaseLimitError(RqschedError):
 
 
 class BackendUnavailableError(RqschedError):
-    """SQL or Redis did not answer within the retries."""
+    """SQL or Redis did not answer within the retries, or Redis refused."""
 
     code = "backend_unavailable"
     http_status = 503
@@ -599,10 +599,10 @@ class DatabaseReadOnlyError(DatabaseUnavailableError):
 
 
 class RedisUnavailableError(BackendUnavailableError):
-    """Redis did not answer; what SQL holds is durable and follows when Redis is back."""
+    """Redis did not answer, or refused; what SQL holds is durable and follows when Redis takes it."""
 
     code = "redis_unavailable"
-    remedy = "Look whether it runs and RQSCHED_REDIS_URL is right; nothing needs to be repeated."
+    remedy = "`rqsched doctor` says what is wrong with it; nothing needs to be repeated."
 
 
 class RunCancelled(BaseException):  # a signal to the workflow, not an error

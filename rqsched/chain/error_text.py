@@ -13,6 +13,7 @@ from rqsched import workflows
 from rqsched.core.policy import TIMEOUT, ErrorTypes, error_names
 from rqsched.fork_guard import CALLERS
 from rqsched.store.database import DatabaseError
+from rqsched.transport import refusal
 
 _PACKAGE = Path(workflows.__file__).parent
 
@@ -52,7 +53,7 @@ def explain(error: Exception) -> str:
         if getattr(orig, "sqlstate", None) == _NOT_ALLOWED:
             text += "; its user needs SELECT on the tables of rqsched to read, and INSERT, UPDATE and DELETE to write"
     elif isinstance(error, RedisError):
-        text = f"Redis does not answer: {error}"
+        text = refusal.told(error)
     else:
         text = " ".join([str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
     return " ".join(text.split())

@@ -1,7 +1,8 @@
 """What is wrong: the one place that finds it. `rqsched doctor`, pages, metrics and probes render what is found here.
 
-A check asks SQL or Redis one question and only reads; one that cannot be made is itself a problem, never an exception.
-What a check finds of schedules and runs is found within a namespace, or in all of them.
+A check asks SQL or Redis one question and only reads; but only a write can tell that Redis takes writes. A check that
+cannot be made is itself a problem, never an exception. The checks that need it are left out, so that no advice rests on
+what could not be read. What a check finds of schedules and runs is found within a namespace, or in all of them.
 
 Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
 set up and links that are not live, whose effect is that schedules are late. A page, which is read again with each
@@ -22,7 +23,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError
 from rq import Worker
 from rq.registry import FailedJobRegistry
 
@@ -57,7 +58,7 @@ from rqsched.store.database import Connection, DatabaseError, Patience
 from rqsched.store.migrations import HEAD
 from rqsched.store.run_queries import Waiting
 from rqsched.store.schedule_queries import Filters
-from rqsched.transport import telemetry
+from rqsched.transport import refusal, telemetry
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.transport import Arm
 
@@ -116,6 +117,8 @@ class Finding:
     """What was counted or measured, by what it is of: jobs by queue, seconds by clock."""
     advice: str | None = None
     """What to do; None when there is nothing to do."""
+    error: Exception | None = None
+    """Why the check could not be made; None where it was made."""
     check: str = ""
     """The name of the check."""
     count: int | None = None
@@ -150,6 +153,7 @@ _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
 _OF_PROCESSES = frozenset(
     {
+        "redis",
         "hold",
         "writes",
         "memory",
@@ -196,7 +200,8 @@ def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
     try:
         return _named(name, question(), advice)
     except BACKEND_ERRORS as error:
-        return Finding(Level.PROBLEM, explain(error), advice=in_words(advice), check=name)
+        advice = refusal.advice_for(error, advice)
+        return Finding(Level.PROBLEM, explain(error), advice=in_words(advice), error=error, check=name)
 
 
 def _named(name: str, found: Finding, advice: str) -> Finding:
@@ -206,27 +211,44 @@ def _named(name: str, found: Finding, advice: str) -> Finding:
 
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
-    """Return what is wrong with databases, workers and clocks, for who looks at a namespace; raises BACKEND_ERRORS."""
-    return _wrong(_OF_PROCESSES, _Scope(runtime, namespace))
+    """Return what is wrong with servers, workers and clocks, for who looks at a namespace."""
+    return _wrong(_OF_PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
 
 
-def examine_work(runtime: Runtime, connection: Connection, namespace: str) -> list[Finding]:
-    """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction."""
-    return _wrong(_OF_WORK, _Scope(runtime, namespace, connection))
+def examine_work(
+    runtime: Runtime, connection: Connection, namespace: str, of_processes: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction.
+
+    What follows from a problem that `examine_processes` has found is left out.
+    """
+    unsound = {finding.check for finding in of_processes if finding.level is Level.PROBLEM}
+    return _wrong(_OF_WORK, _Scope(runtime, namespace, connection), {"database", "schema", *_OF_PROCESSES} - unsound)
 
 
-def _wrong(names: frozenset[str], scope: _Scope) -> list[Finding]:
-    found = (_named(one.name, one.ask(scope), one.advice) for one in _CHECKS if one.name in names)
-    return [finding for finding in found if finding.level is not Level.OK]
+def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Finding]:
+    """Make some checks for a page that was read from SQL, but those that need one which is not sound."""
+    wrong = []
+    for check in _CHECKS:
+        if check.name in names and check.needs <= sound:
+            finding = asked(check.name, partial(check.ask, scope), check.advice)
+            if finding.level is not Level.PROBLEM:
+                sound.add(check.name)
+            if finding.level is not Level.OK:
+                wrong.append(finding)
+    return wrong
 
 
 def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
-    """Return what asks each backend whether it responds; each raises one of BACKEND_ERRORS if it does not, at once."""
+    """Return what asks each backend whether it responds, and Redis whether it takes writes.
+
+    Each raises one of BACKEND_ERRORS if it does not, at once.
+    """
     at_once = Patience(total=timedelta(0))
     return {
         "database": partial(runtime.database.ping, patience=at_once),
         "schema": partial(schema_version.require_current, runtime.database, patience=at_once),
-        "redis": runtime.transport.redis.ping,
+        "redis": runtime.transport.try_write,
     }
 
 
@@ -266,23 +288,33 @@ def _writes(scope: _Scope) -> Finding:
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
 def _redis(scope: _Scope) -> Finding:
+    """Ask Redis, and let it write: one that refuses writes answers all that is read, and nothing fires."""
     redis = scope.runtime.transport.redis
     before = time.perf_counter()
-    try:
-        redis.ping()
-    except ResponseError as error:
-        if not str(error).startswith("MISCONF"):
-            raise
-        told = "it refuses writes, because it cannot write its own data to the disk"
-        advice = "Make room on its disk; its log says what it could not write. Everything continues by itself then."
-        return Finding(Level.PROBLEM, told, advice=advice)
+    redis.ping()
     took = time.perf_counter() - before
     require_no_cluster(redis)
-    server: Any = redis.info("server")
+    scope.runtime.transport.try_write()
+    answers = f"answers in {took * 1000:.1f} ms and takes writes"
+    try:
+        server: Any = redis.info("server")
+    except NoPermissionError:
+        return Finding(Level.OK, f"Redis {answers}; this user may not ask for its version (INFO)")
     name = "Valkey" if "valkey_version" in server else "Redis"
     found = server.get("valkey_version") or server["redis_version"]
-    told = f"{name} {found} answers in {took * 1000:.1f} ms"
-    return Finding(Level.OK, told + _lifetime(scope.runtime.settings, server["process_id"]))
+    return Finding(Level.OK, f"{name} {found} {answers}" + _lifetime(scope.runtime.settings, server["process_id"]))
+
+
+def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
+    """Let a check of how Redis is set up be no fault where this user may not ask for that, or it does not say."""
+
+    def asked_if_permitted(scope: _Scope) -> Finding:
+        try:
+            return ask(scope)
+        except (NoPermissionError, KeyError):
+            return Finding(Level.OK, "not known: Redis does not tell this user (INFO)")
+
+    return asked_if_permitted
 
 
 def _lifetime(settings: Settings, pid: int) -> str:
@@ -395,6 +427,7 @@ def _clock(scope: _Scope) -> Finding:
 
 
 @_check("eviction", "redis", "Set maxmemory-policy to noeviction: evicted links fire late.")
+@_where_permitted
 def _eviction(scope: _Scope) -> Finding:
     _, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     if policy == "noeviction":
@@ -405,20 +438,20 @@ def _eviction(scope: _Scope) -> Finding:
 @_check(
     "memory",
     "redis",
-    "Give it more memory (maxmemory), or delete what others keep there; what SQL holds fires when there is room again.",
+    "Give it more memory (maxmemory), or delete what others keep there: it refuses writes when it is full.",
 )
+@_where_permitted
 def _memory(scope: _Scope) -> Finding:
-    """Look whether Redis refuses writes because it is full, or soon will; it evicts nothing of ours with noeviction."""
+    """Look whether Redis soon refuses writes because it is full; it evicts nothing of ours with noeviction."""
     used, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
     if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
         return Finding(Level.OK, told)
-    if used < limit:
-        return Finding(Level.WARNING, f"nearly full: {told}")
-    return Finding(Level.PROBLEM, f"full, it refuses writes: {told}")
+    return Finding(Level.WARNING, f"nearly full: {told}")
 
 
 @_check("persistence", "redis", "Set appendonly to yes, or a Redis restart delays everything armed.")
+@_where_permitted
 def _persistence(scope: _Scope) -> Finding:
     info: Any = scope.runtime.transport.redis.info("persistence")
     if info["aof_enabled"]:
@@ -432,14 +465,18 @@ def _persistence(scope: _Scope) -> Finding:
 
 @_check("connections", "", "Fix RQSCHED_CONNECTIONS or start that server.")
 def _connections(scope: _Scope) -> Finding:
-    others = scope.runtime.transport.connections
-    for name, redis in others.items():
+    transport, failed = scope.runtime.transport, dict[str, RedisError | ConfigError]()
+    for name, redis in transport.connections.items():
         try:
-            redis.ping()
             require_no_cluster(redis)
+            transport.try_write(redis)
         except (RedisError, ConfigError) as error:
-            return Finding(Level.PROBLEM, f"{name}: {error}")
-    return Finding(Level.OK, ", ".join(others) or "none")
+            failed[name] = error
+    if not failed:
+        return Finding(Level.OK, ", ".join(transport.connections) or "none")
+    told = _listed(f"{name}: {explain(error)}" for name, error in failed.items())
+    advice = refusal.advice_for(next(iter(failed.values())), "Fix RQSCHED_CONNECTIONS or start that server.")
+    return Finding(Level.PROBLEM, told, advice=advice.replace("RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS"))
 
 
 @_check(
@@ -576,7 +613,7 @@ def _blocked(scope: _Scope) -> Finding:
 
 @_check(
     "limits",
-    "schema",
+    "schema redis",
     "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
 )
 def _limits(scope: _Scope) -> Finding:
@@ -633,7 +670,7 @@ def _calendars(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}", names=ends)
 
 
-@_check("newer release", "schema", "Start workers of that release; those of this one leave them alone.")
+@_check("newer release", "schema redis", "Start workers of that release; those of this one leave them alone.")
 def _newer_release(scope: _Scope) -> Finding:
     """Look among late schedules for those that this release leaves to a newer one."""
     until = late_until(scope.runtime)
@@ -643,7 +680,7 @@ def _newer_release(scope: _Scope) -> Finding:
     return _of(found, len(found), "no schedule waits for a process of a newer release", wrong)
 
 
-@_check("late", "schema", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+@_check("late", "schema redis", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.hold.is_on:
         return Finding(Level.OK, "everything is held")
@@ -797,7 +834,7 @@ def _successes(scope: _Scope) -> Finding:
 
 @_check(
     "notifications",
-    "schema",
+    "schema redis",
     "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
 )
 def _notifications(scope: _Scope) -> Finding:

@@ -31,6 +31,7 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError, InvalidInputError, RedisUnavailableError
 from rqsched.store import changes, run_queries, schedule_queries, upstream_ends
 from rqsched.store.database import Connection
+from rqsched.transport.refusal import told
 
 _log = logging.getLogger(__name__)
 
@@ -152,8 +153,8 @@ def release(
         runtime.transport.ask_for_pass()
     except RedisError as error:
         raise RedisUnavailableError(
-            "Redis does not answer, so everything is still held; repeat the release, or the first pass that "
-            "reaches Redis ends it."
+            f"{told(error)}; so everything is still held. Repeat the release, or the first pass that reaches Redis "
+            "ends it."
         ) from error
     if ended is not None:
         _log.warning(

@@ -37,7 +37,8 @@ from rqsched.store import registered_workflows, schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.store.limits import Seen
 from rqsched.transport.breaker import Breakers, RedisAwayError
-from rqsched.transport.transport import Transport, is_transient
+from rqsched.transport.refusal import advice_for, is_transient, told
+from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, registry
 
 if TYPE_CHECKING:
@@ -141,9 +142,8 @@ class Runtime:
         failure = self.follow(changes, seen=seen)
         self.tell(changes)
         if failure is not None and must:
-            raise RedisUnavailableError(
-                f"Redis does not answer ({type(failure).__name__}): start it, links follow by themselves."
-            ) from failure
+            remedy = advice_for(failure, "Start it.")
+            raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
 
     def follow(self, changes: Sequence[Change], *, seen: Seen | None = None) -> RedisError | None:
         """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away.

@@ -28,6 +28,7 @@ from rqsched.processes.logs import TEXT
 from rqsched.spec.words import clock_warnings
 from rqsched.store import schema_version
 from rqsched.store.database import DatabaseError
+from rqsched.transport.refusal import advice_for
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
 """The exit codes of a command that raises no error, but did not do all it was asked; docs/cli.md explains them."""
@@ -233,7 +234,9 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
             function(**arguments)
     except (RqschedError, RedisError, DatabaseError) as error:
         known = error if isinstance(error, RqschedError) else BackendUnavailableError()
-        message = explain(error) if known is error else f"{explain(error).rstrip('.')}. {known.remedy}"
+        message = explain(error)
+        if known is not error:
+            message = f"{message.rstrip('.')}. {advice_for(error, known.remedy)}"
         is_table = session is None or session.output is Output.TABLE
         line = f"Error: {message}" if is_table else dump({"error": known.code, "message": message})
         sys.stderr.write(line + "\n")

@@ -17,9 +17,10 @@ from rqsched.core.model import REPEATEDLY, Schedule
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import BackendUnavailableError, ScheduleNotFoundError
+from rqsched.errors import ScheduleNotFoundError
 from rqsched.store import run_queries, schedule_queries
 from rqsched.store.database import Connection
+from rqsched.transport import refusal
 
 _log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000
@@ -120,7 +121,7 @@ _WORDS: Mapping[str, _Words] = {
         "`rqsched doctor` shows its answer; mostly its disk is full.",
         list_of=_List("/system"),
     ),
-    "memory": _Words("Redis is full", "Nothing new is put on its queues, and schedules do not fire: {detail}."),
+    "memory": _Words("Redis is nearly full", "When it is full, it refuses writes and schedules do not fire: {detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
     "clock": _Words(
         "Clocks differ",
@@ -152,7 +153,6 @@ _WORDS: Mapping[str, _Words] = {
 _MILDER: Mapping[str, _Words] = {
     "went back": _Words("SQL or Redis went back, or was replaced"),
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
-    "memory": _Words("Redis is nearly full"),
     "workers": _Words(
         "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
     ),
@@ -164,13 +164,14 @@ def show(visit: Visit) -> Response:
     """Show the overview."""
     namespace, now = visit.namespace, visit.now
     frozen = [namespace] if visit.freeze else []
+    around = health.examine_processes(visit.scheduler.runtime, None if visit.sees_all else namespace)
 
     def read(connection: Connection) -> dict[str, Any]:
         late_until = health.late_until(visit.scheduler.runtime)
         counts = schedule_queries.count_by_status(connection, namespace, MOST_COUNTED)
         late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED, frozen)
         return {
-            "problems": health.examine_work(visit.scheduler.runtime, connection, namespace),
+            "problems": health.examine_work(visit.scheduler.runtime, connection, namespace, around),
             "counts": counts | {"late": late},
             "day": read_recent(connection, namespace, now),
             "failures": read_failures(connection, namespace, now),
@@ -179,7 +180,7 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    problems = [*_around(visit), *(_problem(visit, finding) for finding in values["problems"])]
+    problems = [_problem(visit, finding) for finding in (*around, *values["problems"])]
     values["problems"] = sorted(problems, key=lambda problem: problem.tone != "bad")
     return visit.page("overview.html", most=MOST_COUNTED, most_failed=MOST_FAILED, most_runs=MOST, **values)
 
@@ -194,22 +195,20 @@ def ask_why(visit: Visit) -> Response:
     return RedirectResponse(f"{visit.url(f'/schedules/{id_}', at=visit.query('at') or NEWEST)}#why", 303)
 
 
-def _around(visit: Visit) -> list[Problem]:
-    """Return what is wrong with Redis, clocks, databases and queues; it asks them, outside of a transaction."""
-    try:
-        found = health.examine_processes(visit.scheduler.runtime, None if visit.sees_all else visit.namespace)
-    except (RedisError, BackendUnavailableError, OSError) as error:
-        _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
-        return [
-            Problem(
-                "bad", "Redis does not answer", "Nothing fires until it is back. What is stored meanwhile is not lost.",
-                "Start it, or set RQSCHED_REDIS_URL to where it is; `rqsched doctor` says more.",
-            )
-        ]  # fmt: skip
-    return [_problem(visit, finding) for finding in found]
+def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
+    """Say that a check could not be made; who sees some namespaces only is told no address and no user."""
+    _log.warning("the check %s is not made: %s", finding.check, finding.detail, extra={"action": "dashboard_unasked"})
+    if not isinstance(error, RedisError):
+        return Problem("bad", f"What doctor calls {finding.check!r} cannot be looked at", "", finding.advice or "")
+    detail = "Nothing fires until it is over. What is stored meanwhile is not lost."
+    if visit.sees_all:
+        detail = f"{finding.detail.rstrip('.')}. {detail}"
+    return Problem("bad", refusal.briefly(error), detail, f"{finding.advice} `rqsched doctor` says more.")
 
 
 def _problem(visit: Visit, finding: Finding) -> Problem:
+    if finding.error is not None:
+        return _unasked(visit, finding, finding.error)
     is_bad, spoken = finding.level is Level.PROBLEM, _spoken(visit, finding)
     words = _WORDS[finding.check] if is_bad else _MILDER.get(finding.check, _WORDS[finding.check])
     title, detail, remedy = (text.format_map(spoken) for text in words[:3])

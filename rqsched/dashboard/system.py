@@ -33,7 +33,7 @@ from rqsched.store import fan_out_targets, limits, run_queries
 from rqsched.store.database import Connection
 from rqsched.store.metadata import Altered
 from rqsched.store.run_queries import Outcome
-from rqsched.transport import telemetry
+from rqsched.transport import refusal, telemetry
 from rqsched.transport.telemetry import LiveDispatcher
 
 _log = logging.getLogger(__name__)
@@ -151,6 +151,7 @@ class _Alive:
     dispatchers: list[LiveDispatcher] = field(default_factory=list)
     passes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
+    """Why some of it is missing or old; empty where it is not."""
 
     @property
     def repairs(self) -> list[tuple[str, int]]:
@@ -171,12 +172,13 @@ def _last_change(group: LimitDescription) -> Altered | None:
 
 def show(visit: Visit) -> Response:
     """Show workers, queues and the last hour."""
-    hour = _read_last_hour(visit)
+    hour, alive = _read_last_hour(visit), _Alive()
     try:
         alive = _alive(visit, hour)
-    except (RedisError, OSError) as error:
-        _log.warning("Redis does not answer: %s", error, extra={"action": "dashboard_redis"})
-        alive = _Alive(problem="Redis does not answer, so workers and queues cannot be shown.")
+        visit.scheduler.runtime.transport.try_write()  # else nobody can show that he is alive
+    except RedisError as error:
+        _log.warning("workers are not known: %s", refusal.told(error), extra={"action": "dashboard_redis"})
+        alive.problem = f"{refusal.briefly(error)}, so what is shown of workers and queues is missing or old."
     groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
     allowed = [(group, Bounds.read(group.number, group.rate), _last_change(group)) for group in groups]
     return visit.page("system.html", hour=hour, alive=alive, groups=allowed)

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
 from rqsched.errors import (
@@ -30,6 +29,7 @@ from rqsched.errors import (
     RqschedError,
 )
 from rqsched.store.database import UNREACHABLE
+from rqsched.transport.refusal import briefly, is_refusal
 
 MOST_ERRORS = 20
 """Errors of fields that a response lists; the others are counted."""
@@ -176,7 +176,7 @@ class Problem:
     """The exception that was raised; None when there was none."""
 
 
-_UNREACHABLE = (*UNREACHABLE, RedisConnectionError, RedisTimeoutError)
+_UNREACHABLE = (*UNREACHABLE, RedisError)
 _TOLD: Mapping[type[RqschedError], str] = {
     DatabaseReadOnlyError: "this server's database takes no writes, it is a standby or read-only; send what writes to "
     "a server of the primary, or try again after the promotion.",
@@ -205,6 +205,8 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "error")
         return Problem(error.status_code, code, str(error.detail), headers=error.headers or {}, error=error)
+    if isinstance(error, RedisError) and is_refusal(error):
+        return _unavailable("backend_unavailable", f"{briefly(error)}; try again later.", error)
     if isinstance(error, _UNREACHABLE):
         return _unavailable("backend_unavailable", "a backend does not respond; try again later.", error)
     return Problem(500, "internal_error", "the server failed; its log contains this request's id.", error=error)

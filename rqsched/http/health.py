@@ -27,7 +27,7 @@ class ReadyResponse(Schema):
     """Whether SQL responds."""
     schema_: bool = Field(alias="schema", description="Whether it fits this version.")
     redis: bool
-    """Whether Redis responds."""
+    """Whether Redis responds and takes writes."""
 
 
 router = APIRouter(tags=["health"], responses=PROBLEM.of(400, 413))
@@ -42,12 +42,10 @@ async def healthz() -> dict[str, str]:
 @router.get(
     "/readyz",
     response_model=ReadyResponse,
-    responses={
-        503: {"model": ReadyResponse, "description": "A backend does not respond; try again after Retry-After."}
-    },
+    responses={503: {"model": ReadyResponse, "description": "A backend does not respond, or Redis takes no writes."}},
 )
 async def readyz(request: Request) -> Response:
-    """Return whether SQL and Redis respond and the schema fits this version; within 2 s, whatever they do."""
+    """Return whether SQL responds, its schema fits this version and Redis takes writes; within 2 s in any case."""
     checks = await wiring_of(request).readiness.backends()
     if all(checks.values()):
         return JSONResponse({"status": "ready", **checks})

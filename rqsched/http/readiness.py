@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from rqsched.chain.error_text import explain
 from rqsched.chain.health import BACKEND_ERRORS, backend_questions
 from rqsched.chain.runtime import Runtime
 
@@ -55,7 +56,7 @@ def _answer(asked: Future[bool], question: Callable[[], object]) -> None:
     try:
         question()
     except BACKEND_ERRORS as error:
-        _log.warning("not ready: %s", error, extra={"action": "not_ready"})
+        _log.warning("not ready: %s", explain(error), extra={"action": "not_ready"})
         asked.set_result(False)
     except BaseException as error:  # noqa: BLE001 - the boundary of a thread
         asked.set_exception(error)

@@ -26,7 +26,7 @@ from rqsched.processes.rq_worker import end_scheduler_with
 from rqsched.processes.runner_slot import Slot
 from rqsched.processes.supervisor import Progress
 from rqsched.transport.client import AskingPubSub
-from rqsched.transport.transport import is_transient
+from rqsched.transport.refusal import is_transient
 
 _log = logging.getLogger(__name__)
 

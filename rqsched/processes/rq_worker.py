@@ -42,7 +42,7 @@ from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.processes.work_horse import DIED, Deadline, horse_died, wait_for_end
 from rqsched.transport import telemetry
 from rqsched.transport.client import ANSWER_SECONDS, QUIET_SECONDS, AskingPubSub, connect, limit_waiting
-from rqsched.transport.transport import is_transient
+from rqsched.transport.refusal import is_transient, told
 
 _log = logging.getLogger(__name__)
 
@@ -368,7 +368,7 @@ class PatientWorker(BaseWorker):
 
     @contextlib.contextmanager
     def _outlived(self, what: str) -> Iterator[None]:
-        """Leave a call that Redis does not answer to the next turn of the loop."""
+        """Leave a call that Redis does not answer, or refuses for a while, to the next turn of the loop."""
         try:
             yield
         except RedisError as error:
@@ -376,8 +376,8 @@ class PatientWorker(BaseWorker):
                 raise
             self._tell(what, error)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        _log.warning("Redis does not answer: %s waits (%s)", what, error, extra={"action": "rq_worker_waits"})
+    def _tell(self, what: str, error: RedisError) -> None:
+        _log.warning("%s waits: %s", what, told(error), extra={"action": "rq_worker_waits"})
 
 
 class WritesForHorse(PatientWorker):

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from rqsched.transport.client import connect
 from rqsched.transport.redis_url import open_client
+from rqsched.transport.refusal import told
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Breaker:
         self._on_close = on_close
         self._stopped = threading.Event()
         self._pool: ConnectionPool | None = None
-        self._reason: str | None = None
+        self._outage: RedisError | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -66,22 +67,23 @@ class Breaker:
     @property
     def is_open(self) -> bool:
         """Whether calls fail at once."""
-        return self._reason is not None and self._pid == os.getpid()
+        return self._outage is not None and self._pid == os.getpid()
 
     def require_closed(self) -> None:
         """Raise RedisAwayError while Redis does not answer."""
-        if self.is_open:
-            raise RedisAwayError(f"Redis does not answer ({self._reason}); it is asked again in the background")
+        outage = self._outage
+        if outage is not None and self.is_open:
+            raise RedisAwayError(f"{told(outage)}; it is asked again in the background") from outage
 
-    def open(self, error: BaseException) -> None:
+    def open(self, error: RedisError) -> None:
         """Let calls fail at once from now on, and ask Redis in the background until it answers."""
         if self._pid != os.getpid():  # a fork has neither the thread nor, for sure, the lock as it was
-            self._pid, self._lock, self._reason = os.getpid(), threading.Lock(), None
+            self._pid, self._lock, self._outage = os.getpid(), threading.Lock(), None
         with self._lock:
-            if self._reason is not None or self._stopped.is_set():
+            if self._outage is not None or self._stopped.is_set():
                 return
-            self._reason = str(error) or type(error).__name__
-        _log.warning("Redis is away: %s", self._reason, extra={"action": "redis_away"})
+            self._outage = error
+        _log.warning("Redis is away: %s", told(error), extra={"action": "redis_away"})
         threading.Thread(target=self._ask, name="rqsched-redis-breaker", daemon=True).start()
 
     def stop(self) -> None:
@@ -90,11 +92,12 @@ class Breaker:
 
     def _ask(self) -> None:
         with open_client(self._url, retry=Retry(NoBackoff(), 0), timeouts=self._timeouts) as redis:
-            while not self._stopped.is_set() and not _answers(redis):
+            while not self._stopped.is_set() and (outage := _outage_of(redis)):
+                self._outage = outage
                 self._stopped.wait(_ASK_AGAIN)
         if self._pool is not None:
             self._pool.disconnect(inuse_connections=False)  # old connections may be half-dead
-        self._reason = None
+        self._outage = None
         if self._stopped.is_set():
             return
         _log.info("Redis answers again", extra={"action": "redis_back"})
@@ -138,11 +141,15 @@ class Breakers:
             breaker.stop()
 
 
-def _answers(redis: Redis) -> bool:
+def _outage_of(redis: Redis) -> RedisError | None:
+    """Return why Redis is away; None where it answers, even if it refuses what it is asked."""
     try:
-        return bool(redis.ping())
-    except RedisError:
-        return False
+        redis.ping()
+    except ResponseError:
+        return None
+    except RedisError as error:
+        return error
+    return None
 
 
 class _Pool(ConnectionPool):

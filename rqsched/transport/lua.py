@@ -232,3 +232,17 @@ return answer('taken', table.concat(mine, ' '))
 Answers what was found ('other': the queue belongs to another database), the identity that is recorded now, and the one
 that was. 'first', 'same', 'promoted', 'adopted' and 'taken' may go on; 'older', 'alive', 'waits' and 'flushed' may not.
 """
+
+TRY_WRITE = """
+-- KEYS: a key for this alone. ARGV: its life in milliseconds.
+-- The first write of a script is the one that a full Redis refuses; DEL it would not refuse.
+redis.call('SET', KEYS[1], 1)
+for _, words in ipairs({{'HSET', 'a', 1}, {'ZADD', 1, 'a'}, {'SADD', 'a'}, {'RPUSH', 'a'}}) do
+  redis.call('DEL', KEYS[1])
+  redis.call(words[1], KEYS[1], unpack(words, 2))
+end
+redis.call('LTRIM', KEYS[1], 0, 0)
+redis.call('SET', KEYS[1], 1, 'PX', ARGV[1])
+return 1
+"""
+"""Write what arming a link and putting a job on a queue write, to a key that nothing reads; answers 1."""

@@ -91,6 +91,11 @@ def passes(queue: str) -> str:
     return f"rqsched:tally:{queue}"
 
 
+def write_probe(queue: str) -> str:
+    """Return the key that is written to see whether Redis takes writes; nothing reads it, and it expires."""
+    return f"rqsched:write-probe:{queue}"
+
+
 def disabled_entries(kind: str) -> str:
     """Return the key, in the Redis of another scheduler, of what an import has taken out of it."""
     return f"rqsched:disabled:{kind}"

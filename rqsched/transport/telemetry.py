@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -19,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, cast
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from rqsched.core.ids import iso_utc
 from rqsched.transport import redis_keys
@@ -172,7 +173,8 @@ def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
         values, waits, *left = pipe.execute()
     silent = [name for name, value in zip(names, values, strict=True) if value is None]
     if silent:
-        redis.srem(redis_keys.dispatchers(queue), *silent)
+        with suppress(ResponseError):  # one that takes no writes still says who is alive
+            redis.srem(redis_keys.dispatchers(queue), *silent)
     return [
         _live(name, _text(value), timedelta(milliseconds=milliseconds), _text(waits_for or ""))
         for name, value, milliseconds, waits_for in zip(names, values, left, waits, strict=True)

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import tenacity
 from redis import Redis
-from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
@@ -43,8 +41,10 @@ from rqsched.transport.lua import (
     PUSH_MARK,
     RECORD_DATABASE_ID,
     SET_HOLD,
+    TRY_WRITE,
 )
 from rqsched.transport.redelivery import mark_failed
+from rqsched.transport.refusal import is_transient
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -63,6 +63,8 @@ FIRST_LOOK_LIFE = 1_000
 """Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+_PROBE_LIFE = 60_000
+"""Milliseconds after which the key of a tried write expires."""
 MARKS_KEPT = 1_001
 """How many marks Redis keeps: the newest and its predecessors, of four hours and more."""
 _MARKS_LIFE = 90 * 24 * 60 * 60
@@ -76,11 +78,6 @@ delivered beside it, and finds it stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
 """The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
-_TRANSIENT = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, NoScriptError)
-_TRANSIENT_WORDS = ("OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY", "command not allowed when used memory")
-"""The first words of errors that say that Redis cannot write now, whatever the command is."""
-_OF_PIPELINE = " of pipeline caused error: "
-"""What redis-py puts before them, behind the command, where it is one of several."""
 
 
 Names = Mapping[str, tuple[str, str]]
@@ -124,13 +121,6 @@ class NextLook(NamedTuple):
     """When the earliest link is due, in Unix seconds; None when there is none."""
     is_first: bool
     """Whether it looks first then, so that not all of them crowd about one link. Others look soon after it anyway."""
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether the same command may succeed when it is tried again."""
-    words = str(error).rpartition(_OF_PIPELINE)[2]
-    is_refusal = isinstance(error, ResponseError) and words.startswith(_TRANSIENT_WORDS)
-    return is_refusal or isinstance(error, _TRANSIENT)
 
 
 class Transport:
@@ -450,6 +440,14 @@ class Transport:
             time.sleep(min(left, _WAKE_SLICE))
         return False
 
+    def try_write(self, redis: Redis | None = None) -> None:
+        """Write as publishing does, to a key that nothing reads; raises RedisError when Redis does not take it.
+
+        It is written over another client where one is given. Nothing is tried again.
+        """
+        key = redis_keys.write_probe(self.settings.control_queue)
+        self._try_write_script(keys=[key], args=[_PROBE_LIFE], client=redis)
+
     def count_armed(self) -> int:
         """Return how many links are in the scheduled set, leased ones included."""
         return int(cast(Any, self.redis.zcard(self.scheduled_key)))
@@ -554,6 +552,10 @@ class Transport:
     @cached_property
     def _claim_identity_script(self) -> Any:
         return self.redis.register_script(CLAIM_IDENTITY)
+
+    @cached_property
+    def _try_write_script(self) -> Any:
+        return self.redis.register_script(TRY_WRITE)
 
     @cached_property
     def _push_mark_script(self) -> Any:

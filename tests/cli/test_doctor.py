@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,7 @@ from tests.support.cli import HELLO, Cli
 from tests.support.cli_machines import Ticket
 from tests.support.env import block, link_id
 from tests.support.narrow import present
-from tests.support.processes import wait_until
+from tests.support.refusals import refusing
 from tests.support.servers import ValkeyServer
 
 
@@ -88,7 +89,9 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     }
     assert found["dispatchers"]["detail"].endswith(f":{os.getpid()}")
     assert found["workers"]["detail"] == "high (1), default (1); RQ alone (1)"
-    assert found["redis"]["detail"].endswith(" ms"), "one that is named by a URL is somebody else's to end"
+    assert found["redis"]["detail"].endswith(" ms and takes writes"), (
+        "one that is named by a URL is somebody else's to end"
+    )
 
 
 def test_workers_of_rqsched_are_counted_by_its_version(served: Cli) -> None:
@@ -458,19 +461,32 @@ def test_a_redis_that_cannot_write_to_its_disk_is_told_from_one_that_is_away(
     cli: Cli, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RQSCHED_REDIS_URL", own_valkey.url)
-    with Redis.from_url(own_valkey.url) as redis:
-        redis.config_set("save", "1 1")
-        (own_valkey.folder / "dump.rdb").mkdir()  # no file can be put in its place
-        redis.set("one", 1)
-        wait_until(lambda: has_failed_to_save(redis), what="a snapshot that fails")
-    found = cli.findings(1)
-    assert found["redis"]["detail"] == "it refuses writes, because it cannot write its own data to the disk"
+    with refusing(own_valkey, "MISCONF"):
+        found = cli.findings(1)
+    assert found["redis"]["detail"].startswith("Redis refuses: MISCONF ")
     assert "Make room" in found["redis"]["advice"]
 
 
-def has_failed_to_save(redis: Redis) -> bool:
-    info: Any = redis.info("persistence")
-    return bool(info["rdb_last_bgsave_status"] != "ok")
+def test_a_user_of_redis_that_may_not_ask_how_it_is_set_up_is_no_problem(
+    cli: Cli, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_REDIS_URL", own_valkey.url)
+    with Redis.from_url(own_valkey.url) as redis:
+        redis.execute_command("ACL SETUSER default -info")
+    found = cli.findings(0)
+    assert "takes writes" in found["redis"]["detail"]
+    assert all("not known" in found[name]["detail"] for name in ("eviction", "memory", "persistence"))
+
+
+def test_each_named_connection_that_refuses_writes_is_named(
+    cli: Cli, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RQSCHED_CONNECTIONS", json.dumps({"eu": own_valkey.url, "gone": "redis://127.0.0.1:1/0"}))
+    with refusing(own_valkey, "READONLY"):
+        found = cli.findings(1)["connections"]
+    assert "eu: Redis refuses: READONLY" in found["detail"]
+    assert "gone: Redis does not answer" in found["detail"]
+    assert "RQSCHED_CONNECTIONS" in found["advice"]
 
 
 def test_a_dispatcher_that_leaves_is_not_seen_and_one_that_fell_silent_is_forgotten(cli: Cli) -> None:

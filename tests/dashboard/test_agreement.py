@@ -372,11 +372,16 @@ def test_every_surface_says_that_redis_is_away(
 
 
 @pytest.mark.parametrize(
-    ("share", "title", "level"), [(0.95, "Redis is nearly full", "warning"), (2.0, "Redis is full", "problem")]
+    ("share", "title", "check", "level"),
+    [
+        (0.95, "Redis is nearly full", "memory", "warning"),
+        (2.0, "Redis refuses what it is asked (OOM)", "redis", "problem"),
+    ],
 )
 def test_every_surface_says_that_redis_is_full(
     share: float,
     title: str,
+    check: str,
     level: str,
     make_web: MakeWeb,
     own_valkey: ValkeyServer,
@@ -394,5 +399,5 @@ def test_every_surface_says_that_redis_is_full(
     env.redis.config_set("maxmemory", int(used["used_memory"] / share))
     told = Cli(env.scheduler)("doctor", "-o", "json", code=int(level == "problem")).json["findings"]
     found = {one["check"]: one["level"] for one in told}
-    assert found["memory"] == level
+    assert found[check] == level
     assert title in pages.get("/")

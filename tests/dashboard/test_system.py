@@ -167,8 +167,8 @@ def test_a_viewer_of_one_namespace_is_told_that_redis_is_full_for_its_schedules_
     try:
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", 1)
-        assert "Redis is full" in pages.get("/?namespace=tenant")
+        assert "Redis refuses what it is asked (OOM)" in pages.get("/?namespace=tenant")
     finally:
         redis.config_set("maxmemory", limit)
         redis.config_set("maxmemory-policy", policy)
-    assert "Redis is full" not in pages.get("/?namespace=tenant")
+    assert "Redis refuses" not in pages.get("/?namespace=tenant")

@@ -92,10 +92,14 @@ class ValkeyServer:
 
     def start(self) -> None:
         """It answers on its port."""
+        self.launch()
+        wait_until(self._answers, timeout=20, what=f"an answer of {self.url}")
+
+    def launch(self) -> None:
+        """Its process runs; it may not answer yet."""
         listen = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
         command = [get_binary_path(), *listen, *self.options]
         self.process = start(command, log_path=self.folder / "valkey.log")
-        wait_until(self._answers, timeout=20, what=f"an answer of {self.url}")
 
     def stop(self) -> None:
         """It ended in order (SIGTERM)."""

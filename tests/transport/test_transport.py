@@ -11,7 +11,8 @@ from redis.exceptions import RedisError, ResponseError
 from rqsched import jobs
 from rqsched.core.ids import RetryLinkId, derived_uid
 from rqsched.core.model import RunStatus
-from rqsched.transport.transport import Arm, NextLook, Transport, is_transient
+from rqsched.transport.refusal import is_transient
+from rqsched.transport.transport import Arm, NextLook, Transport
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id
 from tests.support.links import arm, put
 from tests.support.rights import RIGHTS

@@ -17,6 +17,7 @@ from rqsched.chain.reconcile.repair import Recovered
 from rqsched.chain.runtime import Runtime
 from rqsched.errors import BackendUnavailableError
 from rqsched.transport import telemetry
+from rqsched.transport.refusal import told
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def _leave_flush_marker(runtime: Runtime) -> str | None:
     try:
         return runtime.ownership.leave_flush_marker()
     except RedisError as error:
-        _log.warning("Redis does not answer: %s", error, extra={"action": "reconcile_without_redis"})
+        _log.warning("a flush is not looked for: %s", told(error), extra={"action": "reconcile_without_redis"})
         return None
 
 

@@ -313,8 +313,8 @@ def cluster_info(call: Read) -> Response:
 
 @router.get("/api/health", response_model=responses.ReachableResponse)
 def health(call: Read) -> Response:
-    """Return whether SQL and Redis respond; 503 when one does not."""
+    """Return whether SQL responds and Redis takes writes; 503 when one does not."""
     runtime = call.scheduler.runtime
     runtime.ownership.database_id()
-    runtime.transport.redis.ping()
+    runtime.transport.try_write()
     return Json({"status": "ok", "version": rqsched.__version__})

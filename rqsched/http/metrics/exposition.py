@@ -247,8 +247,8 @@ class RedisGauges(NamedTuple):
 
     scheduled: int
     """Links in the scheduled set."""
-    dispatchers: int
-    """Live dispatchers."""
+    dispatchers: int | None
+    """Live dispatchers; None where Redis takes no writes, so that none can show itself."""
     memory: Memory | None
     """What it holds and may hold; None where it does not say that."""
     reconcile: dict[str, float]
@@ -259,7 +259,10 @@ def redis_families(found: RedisGauges) -> Iterator[Metric]:
     """Return what Redis contains, and the sums of all reconcile passes and prunings of all processes."""
     sums = found.reconcile
     yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
-    yield GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", value=found.dispatchers)
+    dispatchers = GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", labels=())
+    if found.dispatchers is not None:
+        dispatchers.add_metric((), found.dispatchers)
+    yield dispatchers
     used = GaugeMetricFamily("rqsched_redis_memory_used_bytes", "What Redis holds.", labels=())
     limit = GaugeMetricFamily("rqsched_redis_memory_limit_bytes", "What it may hold, if it has a limit.", labels=())
     if found.memory is not None:
@@ -289,8 +292,9 @@ def held(is_on: bool) -> GaugeMetricFamily:
 
 
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
-    """Return which backends responded."""
-    family = GaugeMetricFamily("rqsched_up", "Whether a backend responds.", labels=("backend",))
+    """Return which backends responded; Redis, whether it took a write, too."""
+    text = "Whether a backend responds, and Redis takes writes."
+    family = GaugeMetricFamily("rqsched_up", text, labels=("backend",))
     for name, is_up in backends.items():
         family.add_metric((name,), float(is_up))
     return family

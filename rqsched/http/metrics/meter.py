@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -23,8 +24,10 @@ from rqsched.http.metrics.counters import OTHER, Follower, OnSpan
 from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
 from rqsched.store import limits, system_queries
 from rqsched.store.database import Connection
-from rqsched.transport import telemetry
+from rqsched.transport import refusal, telemetry
 from rqsched.transport.telemetry import Memory
+
+_log = logging.getLogger(__name__)
 
 _MOST_LIMITS = 100
 """Groups whose runs are told: those with the most of them."""
@@ -105,9 +108,16 @@ class Meter:
         try:
             live = telemetry.live_dispatchers(redis, queue)
             passes = telemetry.read_passes(redis, queue)
-            return RedisGauges(transport.count_armed(), len(live), _memory_of(redis), passes)
-        except RedisError:
+            found = RedisGauges(transport.count_armed(), len(live), _memory_of(redis), passes)
+        except RedisError as error:
+            _tell(error)
             return None
+        try:
+            transport.try_write()
+        except RedisError as error:  # no dispatcher can show that it is alive
+            _tell(error)
+            return found._replace(dispatchers=None)
+        return found
 
     def families(self, principal: Principal) -> Iterator[Metric]:
         """Return what a principal may see: all, or the metrics of its namespaces without the shared ones."""
@@ -124,9 +134,14 @@ class Meter:
                     yield from exposition.queues(self._database, self._follower.queue_label)
                     yield exposition.went_back(self._database.went_back)
             if sees_all:
-                yield exposition.up({"database": self._database is not None, "redis": self._redis is not None})
+                takes_writes = self._redis is not None and self._redis.dispatchers is not None
+                yield exposition.up({"database": self._database is not None, "redis": takes_writes})
                 yield exposition.held(self._runtime.hold.is_on)
                 yield from exposition.redis_families(self._redis) if self._redis else ()
+
+
+def _tell(error: RedisError) -> None:
+    _log.warning("Redis counts as away in /metrics: %s", refusal.told(error), extra={"action": "metrics_redis"})
 
 
 def _memory_of(redis: Redis) -> Memory | None:

@@ -90,10 +90,10 @@ def manifest() -> Response:
 
 @router.get("/v1/health", response_model=responses.HealthResponse)
 def health(call: Read) -> Response:
-    """Return whether SQL and Redis respond; 503 when one does not."""
+    """Return whether SQL responds and Redis takes writes; 503 when one does not."""
     runtime = call.scheduler.runtime
     runtime.ownership.database_id()
-    runtime.transport.redis.ping()
+    runtime.transport.try_write()
     return OjsResponse({"status": "ok", "version": rqsched.__version__})
 
 

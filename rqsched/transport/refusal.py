@@ -1,0 +1,120 @@
+"""Refusals: Redis answers, and does not do what it was asked. What it says, whether that passes, and what to do.
+
+redis-py takes the first word from some errors and leaves it in others, and a script or a pipeline puts text around it.
+Only this file knows that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from rqsched.config import NO_CLUSTER
+
+_WORDS: Mapping[type[Exception], str] = {
+    ReadOnlyError: "READONLY",
+    BusyLoadingError: "LOADING",
+    OutOfMemoryError: "OOM",
+    NoPermissionError: "NOPERM",
+    NoScriptError: "NOSCRIPT",
+    MasterDownError: "MASTERDOWN",
+    ClusterDownError: "CLUSTERDOWN",
+}
+"""The words that redis-py takes away, by its classes; a subclass stands before its base."""
+_PASSING = frozenset(
+    {"READONLY", "NOREPLICAS", "OOM", "MISCONF", "MASTERDOWN", "LOADING", "BUSY", "CLUSTERDOWN", "NOSCRIPT", "TRYAGAIN"}
+)
+"""The words that say that Redis cannot do it now, whatever the command is."""
+_ADVICE: Mapping[str, str] = {
+    "READONLY": "Set RQSCHED_REDIS_URL to the primary, or promote this server: it is a replica.",
+    "NOREPLICAS": "Start its replicas, or lower its min-replicas-to-write.",
+    "OOM": "Give it more memory (maxmemory), or delete what others keep there; what SQL holds fires when there is room "
+    "again.",
+    "MISCONF": "Make room on its disk; its log says what it could not write. Everything continues by itself then.",
+    "MASTERDOWN": "Start its primary, or set RQSCHED_REDIS_URL to the primary: this is a replica that lost it.",
+    "LOADING": "Wait: it reads its data from the disk. Everything continues by itself then.",
+    "BUSY": "End the script that keeps it busy (SCRIPT KILL, FUNCTION KILL), or wait for its end.",
+    "CLUSTERDOWN": f"Use another Redis; {NO_CLUSTER}.",
+    "NOPERM": "Give the user in RQSCHED_REDIS_URL the rights that docs/deployment.md lists (ACL SETUSER).",
+    "NOAUTH": "Put the user and the password into RQSCHED_REDIS_URL: redis://USER:PASSWORD@HOST:6379/0.",
+    "WRONGPASS": "Correct the user and the password in RQSCHED_REDIS_URL, or enable that user (ACL SETUSER).",
+    "WRONGTYPE": "Rename or delete that key, which somebody else has written; what SQL holds is put there again.",
+    "MAXCLIENTS": "Close connections of others, or raise its maxclients.",
+}
+_OTHER = "Look up what Redis says in its documentation; its log may say more."
+_OF_PIPELINE = " of pipeline caused error: "
+"""What redis-py puts before an error, behind the command, where that is one of several."""
+_WORD = re.compile(r"(?:ERR .*: -|^)([A-Z][A-Z0-9_]{2,})(?= )")
+"""The first word; in an error of a script of Redis 6 it follows the place in the script."""
+_OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")
+"""Where in a script an error was raised."""
+
+
+def word_of(error: BaseException) -> str:
+    """Return the word that Redis refused with, such as READONLY; empty where it did not answer."""
+    if isinstance(error, RedisConnectionError) and isinstance(error.__cause__, RedisError):
+        return word_of(error.__cause__)  # a breaker refuses what Redis refused before
+    text = _text_of(error)
+    if isinstance(error, AuthenticationError):
+        return "WRONGPASS" if "invalid" in text or "without any password" in text else "NOAUTH"
+    known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "")
+    if known or not isinstance(error, ResponseError):
+        is_full = isinstance(error, RedisConnectionError) and "max number of clients" in text
+        return known or ("MAXCLIENTS" if is_full else "")
+    if "ACL failure in script" in text:
+        return "NOPERM"
+    found = _WORD.match(text)
+    return found[1] if found else "ERR"
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether Redis answered, and refused."""
+    return bool(word_of(error))
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same command may succeed when it is tried again."""
+    return word_of(error) in _PASSING or isinstance(error, RedisConnectionError | RedisTimeoutError)
+
+
+def told(error: RedisError) -> str:
+    """Return an error of Redis as a sentence without its end: that it refuses, in its own words, or does not answer."""
+    word, text = word_of(error), _OF_SCRIPT.sub("", " ".join(_text_of(error).split())).rstrip(".")
+    if text.startswith("Redis "):  # a breaker has said it
+        return text
+    if not word:
+        is_outage = isinstance(error, RedisConnectionError | RedisTimeoutError)
+        return f"Redis does not answer: {text}" if is_outage else f"Redis cannot be used: {text}"
+    has_word = word in text or word in {"ERR", "MAXCLIENTS"}
+    return f"Redis refuses: {text}" if has_word else f"Redis refuses: {word} {text}"
+
+
+def briefly(error: RedisError) -> str:
+    """Return the same without addresses and names, for a reader who may not know them."""
+    word = word_of(error)
+    return f"Redis refuses what it is asked ({word})" if word else "Redis does not answer"
+
+
+def advice_for(error: BaseException, otherwise: str) -> str:
+    """Return what to do about a refusal; `otherwise` about an error that is none."""
+    word = word_of(error)
+    return _ADVICE.get(word, _OTHER) if word else otherwise
+
+
+def _text_of(error: BaseException) -> str:
+    return str(error).rpartition(_OF_PIPELINE)[2]
