@@ -58,7 +58,7 @@ def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher
     if issubclass(worker_class, PatientWorker):
         return None
     if options["burst"]:
-        make_one_pass(spawns=spawns)
+        make_one_pass(current_runtime(), spawns=spawns)
         return None
     level = logging.WARNING if options["quiet"] else options["logging_level"] or logging.INFO
     kept = KeptDispatcher(settings, spawns=spawns, log_level=level)

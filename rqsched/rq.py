@@ -53,13 +53,15 @@ class _WithDispatcher(PatientWorker):
         """
         if self._spawns:
             export()
-        self.runtime = _open_runtime(self.connection)
+        self.runtime = _open_runtime(self.connection, warms_up=not burst)
         self.runtime.watch = end_by_itself  # a horse has `_deadline.watch` instead
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
         end_scheduler_with(self)
         with using(self.runtime):  # for the work horses, which inherit it
             if burst:
-                make_one_pass(spawns=self._spawns)
+                make_one_pass(self.runtime, spawns=self._spawns)
+                if any(queue.count for queue in self.queues):
+                    warm_up(self.runtime)
                 return super().work(burst, logging_level, *arguments, **options)
             self._kept = KeptDispatcher(
                 self.runtime.settings, spawns=self._spawns, log_level=logging_level or logging.INFO
@@ -87,14 +89,15 @@ class _WithDispatcher(PatientWorker):
             self.queues, self._ordered_queues = others, others[:]
 
 
-def _open_runtime(connection: Redis) -> Runtime:
+def _open_runtime(connection: Redis, *, warms_up: bool) -> Runtime:
     """Open the runtime that horses inherit, without a connection; a server that is merely away is no error."""
     if not is_in_environment("redis_url"):
         os.environ[variable_of("redis_url")] = url_of(connection)  # children and horses read it
     runtime = Runtime(Settings())
     try:
         prepare(runtime)
-        warm_up(runtime)
+        if warms_up:
+            warm_up(runtime)
     except (BackendUnavailableError, RedisError) as error:
         import_workflows(runtime.settings)
         _log.warning("a backend is away, the dispatcher waits for it: %s", error, extra={"action": "backend_wait"})

@@ -38,14 +38,23 @@ _KEEP_SECONDS = 15.0
 class CommandListener:
     """Receives what RQ sends to the runners of these slots."""
 
-    def __init__(self, redis: Redis, queues: Sequence[Queue], slots: Sequence[Slot], progress: Progress) -> None:
-        """Receive over a client of its own; RQ's scheduler serves `queues`."""
+    def __init__(
+        self,
+        redis: Redis,
+        queues: Sequence[Queue],
+        slots: Sequence[Slot],
+        progress: Progress,
+        *,
+        keeps_scheduler: bool = True,
+    ) -> None:
+        """Receive over a client of its own; RQ's scheduler serves `queues`, unless it is not kept, as in a burst."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress
         self._slots = {PUBSUB_CHANNEL_TEMPLATE % slot.name: slot for slot in slots}
         self._pubsub = AskingPubSub(redis.connection_pool)
         self._scheduler = RQScheduler(queues, redis, logging_level="WARNING", serializer=queues[0].serializer)
+        self._keeps_scheduler = keeps_scheduler
         self._keep_at = 0.0
         self._is_stopping = False
 
@@ -76,7 +85,7 @@ class CommandListener:
             self._pubsub.subscribe(*self._slots)
         if time.monotonic() >= self._keep_at:
             self._keep_at = time.monotonic() + _KEEP_SECONDS
-            if not self._has_scheduler():
+            if self._keeps_scheduler and not self._has_scheduler():
                 self._scheduler.acquire_locks(auto_start=True)
             self._show_runners()
         message = self._pubsub.get_message(timeout=_WAIT_SECONDS)

@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial, update_wrapper
 from multiprocessing import parent_process
 from multiprocessing.util import register_after_fork
@@ -41,7 +42,7 @@ from rqsched.processes.horse_sql import WorkerSide
 from rqsched.processes.supervisor import Progress, die_with_parent
 from rqsched.processes.work_horse import DIED, Deadline, horse_died, wait_for_end
 from rqsched.transport import telemetry
-from rqsched.transport.client import ANSWER_SECONDS, QUIET_SECONDS, AskingPubSub, connect, limit_waiting
+from rqsched.transport.client import ANSWER_SECONDS, QUIET_SECONDS, AskingPubSub, connect, own_client
 from rqsched.transport.refusal import is_transient, told
 
 _log = logging.getLogger(__name__)
@@ -60,30 +61,45 @@ _REVIVE_SECONDS = 15.0
 
 
 class _GuardedJob(Job):
-    """A mixin before RQ's job class: a process that a job's function forks ends with its call.
-
-    A job of ours that has succeeded is deleted in the pipeline of its end, with its one execution. RQ reads its status
-    and each of its executions first, in eight round trips.
-    """
+    """A mixin before a job's own class, until its function begins: a process that this forks ends with its call."""
 
     @property
     def func(self) -> Any:
         """The job's function under its own name, guarded against forks; None without one."""
         function = super().func
-        return None if function is None else update_wrapper(partial(call_in_this_process, function), function)
+        return None if function is None else update_wrapper(partial(self._call, function), function)
 
-    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
-        """Delete the job."""
-        if pipeline is None or remove_from_queue or delete_dependents or self.group_id or not is_ours(self):
-            super().delete(pipeline, remove_from_queue, delete_dependents)
-            return
-        registry = ExecutionRegistry(self.id, self.connection).key
-        pipeline.delete(self.key, self.dependents_key, self.dependencies_key, Result.get_key(self.id), registry)
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.__class__ = type(self).__mro__[2]  # the function sees its job as its application made it
+        return call_in_this_process(function, *args, **kwargs)
 
 
-def make_job_class(base: type[Job]) -> type[Job]:
-    """Return RQ's job class, or the application's own, as our workers take jobs from the queue."""
-    return base if issubclass(base, _GuardedJob) else type(f"{base.__name__}OfRun", (_GuardedJob, base), {})
+@contextlib.contextmanager
+def _guarded(job: Job) -> Iterator[None]:
+    """Guard the function of a job against forks; one of ours is deleted in the pipeline of its end.
+
+    RQ reads the status of a job that succeeded and each of its executions before it deletes it, in eight round trips.
+    """
+    own_class: type[Job] = type(job)
+    job.__class__ = type(own_class.__name__, (_GuardedJob, own_class), {})
+    if is_ours(job):
+        job.delete = partial(_delete_own, job)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        job.__class__ = own_class
+        vars(job).pop("delete", None)
+
+
+def _delete_own(
+    job: Job, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False
+) -> None:
+    """Delete a job of ours with its one execution, unless RQ is to look for more."""
+    if pipeline is None or remove_from_queue or delete_dependents or job.group_id:
+        type(job).delete(job, pipeline, remove_from_queue, delete_dependents)
+        return
+    registry = ExecutionRegistry(job.id, job.connection).key
+    pipeline.delete(job.key, job.dependents_key, job.dependencies_key, Result.get_key(job.id), registry)
 
 
 def is_ours(job: Job) -> bool:
@@ -114,13 +130,12 @@ class PatientWorker(BaseWorker):
     _hold_asked_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take what RQ's worker takes."""
-        if options.get("connection") is not None:
-            limit_waiting(options["connection"])  # RQ asks it for its address
+        """Take what RQ's worker takes; the clients that it is given are left as they are."""
         super().__init__(*arguments, **options)
-        if not isinstance(self, SpawnWorker):  # which names the class of its jobs to a horse that starts anew
-            self.job_class = make_job_class(self.job_class)
-        limit_waiting(self.connection)
+        self.queues = [copy(queue) for queue in self.queues]
+        for queue in self.queues:
+            queue.connection = self.connection
+        self._ordered_queues = self.queues[:]
         self._horse_status: int | None = 0
         self._deadline = Deadline()
         self._why_died = DIED
@@ -131,6 +146,10 @@ class PatientWorker(BaseWorker):
         """How many jobs it has executed."""
         self.is_idle = False
         """Whether it ended because there was nothing to do: a burst, or RQ's `max_idle_time`."""
+
+    def _set_connection(self, connection: Redis) -> Redis:
+        """Return a client of this worker's own to the server of the one that it is given; called by RQ."""
+        return own_client(connection)
 
     @property
     def dequeue_timeout(self) -> int:
@@ -158,6 +177,12 @@ class PatientWorker(BaseWorker):
         if process is None or not process.is_alive():
             with self._outlived("RQ's scheduler"):
                 scheduler.acquire_locks(auto_start=True)
+
+    def _start_scheduler(self, burst: bool = False, *arguments: Any, **options: Any) -> None:
+        """Start RQ's scheduler; a burst puts on the queues what is due, and leaves the rest to workers that stay."""
+        cast("Any", super())._start_scheduler(burst, *arguments, **options)
+        if burst:  # both this class and RQ's maintenance would start its process with the locks
+            cast("Any", self.scheduler).acquire_locks = lambda *_, **__: set()
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
         """Register with Redis, as RQ does."""
@@ -223,6 +248,11 @@ class PatientWorker(BaseWorker):
         if self.runtime is not None and now - self._hold_asked_at >= HOUSEKEEPING_SECONDS:
             self._hold_asked_at = now
             self.runtime.hold.ask_redis_now(self.hold_redis)
+
+    def perform_job(self, job: Job, *arguments: Any, **options: Any) -> bool:
+        """Perform a job in this process."""
+        with _guarded(job):
+            return super().perform_job(job, *arguments, **options)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
         """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""
@@ -343,6 +373,16 @@ class PatientWorker(BaseWorker):
             sleep_time=QUIET_SECONDS, daemon=True, exception_handler=self._pubsub_exception_handler
         )
         self.pubsub_thread = thread
+
+    def unsubscribe(self) -> None:
+        """End the thread that listens for commands: what RQ sends to wake it comes when it is to end already.
+
+        RQ sends first. A thread that is faster waits on, and RQ's worker waits a second for it.
+        """
+        thread: Any = self.pubsub_thread
+        if thread is not None:
+            thread.stop()
+        super().unsubscribe()  # type: ignore[no-untyped-call]
 
     def kill_horse(self, *arguments: Any, **options: Any) -> None:
         """Kill the work horse, if there is one: a command to stop a job may come when its horse has just ended.

@@ -107,8 +107,11 @@ def wait_for_end(
 ) -> None:
     """Wait until a child has ended, and leave it to its parent to reap; `look` is called each second.
 
+    Return at once for a process that is no child of this one.
     `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
     """
+    if _has_ended(pid):
+        return
     try:
         child = os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
+from redis.exceptions import RedisError
 from rq import SimpleWorker, Worker
 from rq.logutils import setup_loghandlers
 from rq.utils import now as rq_now
@@ -34,7 +35,7 @@ from rqsched.chain.notifications.messages import require_sentry
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError, DatabaseReadOnlyError
+from rqsched.errors import BackendUnavailableError, ConfigError, DatabaseReadOnlyError
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -50,7 +51,8 @@ from rqsched.processes.supervisor import DISPATCHER_SILENCE, DONE, FORK, RENEW, 
 from rqsched.processes.vital_signs import run_visibly
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.work_horse import HorseStarter, RunHorse
-from rqsched.store import schema_version
+from rqsched.store import reconcile_queries, schema_version
+from rqsched.store.database import DatabaseError
 from rqsched.transport.client import connect
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
@@ -204,7 +206,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
             "RQSCHED_DATABASE_URL to the primary."
         )
     if options.burst:
-        make_one_pass()
+        make_one_pass(runtime)
     return run_visibly(supervise(queues, recover=recover, options=options), "worker", runtime.settings.run_dir)
 
 
@@ -304,11 +306,14 @@ def _is_running(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
-def make_one_pass(*, spawns: bool = False) -> None:
+def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
     """Reconcile once and fire what is due, in a process of its own; returns when that has ended, well or not.
 
-    This process opens no connection for it. `spawns` starts Python anew instead of forking.
+    Nothing is started where nothing can be due: no schedule exists, or the last pass was made within its interval and
+    no link is due since. This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
     """
+    if not _needs_pass(runtime):
+        return
     if spawns:
         export()
         status = subprocess.run(python(__name__, "dispatch_once()"), check=False).returncode  # noqa: S603
@@ -321,9 +326,21 @@ def make_one_pass(*, spawns: bool = False) -> None:
         _log.error("no pass was made: what is due does not fire (%d)", status, extra={"action": "pass_failed"})
 
 
+def _needs_pass(runtime: Runtime) -> bool:
+    try:
+        if runtime.transport.was_reconciled(now=runtime.now()):
+            return False
+        return runtime.database.read(reconcile_queries.has_schedules)
+    except (BackendUnavailableError, DatabaseError, RedisError):
+        return True  # the pass says what is wrong
+    finally:
+        runtime.database.close()
+
+
 def dispatch_once() -> None:
     """Make a pass of reconcile, fire what is due, and end."""
     runtime = open_runtime()
+    runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # this is the pass of the interval
     Dispatcher(runtime, recover=True).run_until_idle()
     if runtime.tracing is not None:
         runtime.tracing.flush()
@@ -392,7 +409,7 @@ def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Child
         )
         for number, slot in enumerate(slots, 1)
     ]
-    listen = partial(_run_command_listener, queues=queues, slots=slots)
+    listen = partial(_run_command_listener, queues=queues, slots=slots, keeps_scheduler=not options.burst)
     return [*roles, ChildRole("commands", listen, DISPATCHER_SILENCE, is_last=True)]
 
 
@@ -425,10 +442,13 @@ def _prepare_horses(queues: tuple[str, ...], options: WorkerOptions, name: str) 
     return run_horse
 
 
-def _run_command_listener(progress: Progress, *, queues: tuple[str, ...], slots: Sequence[Slot]) -> None:
+def _run_command_listener(
+    progress: Progress, *, queues: tuple[str, ...], slots: Sequence[Slot], keeps_scheduler: bool
+) -> None:
     settings = Settings()
     redis = connect(resolve_urls(settings).redis_url)
-    CommandListener(redis, make_queues(settings, queues or (settings.default_queue,), redis), slots, progress).run()
+    found = make_queues(settings, queues or (settings.default_queue,), redis)
+    CommandListener(redis, found, slots, progress, keeps_scheduler=keeps_scheduler).run()
 
 
 def _make(

@@ -39,6 +39,11 @@ from rqsched.store.tables import (
 )
 
 
+def has_schedules(connection: Connection) -> bool:
+    """Return whether any schedule is stored, deleted ones included: without one a pass has nothing to repair."""
+    return connection.execute(sa.select(schedules.c.uid).limit(1)).first() is not None
+
+
 def due_links(
     connection: Connection,
     until: datetime | None,

@@ -8,6 +8,7 @@ that has been quiet, and subscribes anew where that does not answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -47,14 +48,45 @@ def connect(url: str) -> Redis:
     return redis
 
 
+def own_client(redis: Redis) -> Redis:
+    """Return a client of the same server, over connections of its own, that never hangs; the given one is not changed.
+
+    RQ's worker, which waits for minutes, writes its timeout into the pool that it is given.
+    """
+    own = _copy(redis)
+    limit_waiting(own)
+    return own
+
+
+def _copy(redis: Redis) -> Redis:
+    """Return the same client over a pool of its own, which has no connection yet."""
+    own, pool = copy(redis), copy(redis.connection_pool)
+    own.connection, own.connection_pool = None, pool
+    pool.connection_kwargs = dict(pool.connection_kwargs)
+    pool.reset()
+    if isinstance(pool, SentinelConnectionPool):
+        del pool.connection_kwargs["connection_pool"]
+        manager = copy(pool.sentinel_manager)
+        manager.sentinels = [_copy(sentinel) for sentinel in manager.sentinels]
+        own.connection_pool = type(pool)(
+            pool.service_name,
+            manager,
+            is_master=pool.is_master,
+            check_connection=pool.check_connection,
+            connection_class=pool.connection_class,
+            max_connections=pool.max_connections,
+            **pool.connection_kwargs,
+        )
+    return own
+
+
 def limit_waiting(redis: Redis) -> None:
     """Let no call of this client wait for ever, and repeat one that failed once over a new connection."""
     pool = redis.connection_pool
-    pool.connection_kwargs.update(TIMEOUTS)
+    pool.connection_kwargs.update(TIMEOUTS, retry=_Retry(pool))
     name_library(pool)
     if isinstance(pool, SentinelConnectionPool):
         _limit_asking(pool)
-    redis.set_retry(_Retry(pool))
     pool.disconnect()  # what is open keeps the timeouts it was opened with
     pool.reset()
 

@@ -457,6 +457,10 @@ class Transport:
         waiting = cast(Any, self.redis.llen(self.list_key))
         return int(waiting) + int(cast(Any, self.redis.zcount(self.scheduled_key, "-inf", now.timestamp())))
 
+    def was_reconciled(self, *, now: datetime) -> bool:
+        """Return whether a pass of reconcile was begun within its interval, and no link is due."""
+        return bool(self.redis.exists(self.interval_key)) and not self.count_due(now=now)
+
     def acquire_interval(self, interval: timedelta) -> bool:
         """Take this interval's pass of reconcile for this process; True for one process an interval."""
         milliseconds = int(interval.total_seconds() * 1000)

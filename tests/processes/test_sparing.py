@@ -82,8 +82,9 @@ def test_job_of_a_run_that_succeeded_leaves_nothing_in_redis(any_env: Env) -> No
     assert list(any_env.redis.scan_iter(f"*{run.state.uid}*")) == []
 
 
-def test_job_class_of_an_application_is_kept_by_a_worker_that_forks(any_env: Env) -> None:
-    assert issubclass(open_worker(any_env, WorkerOfApplication).job_class, JobOfApplication)
+@pytest.mark.parametrize(("base", "given"), [(Worker, Job), (WorkerOfApplication, JobOfApplication)])
+def test_job_class_of_a_worker_is_the_one_that_was_given(env: Env, base: type[Worker], given: type[Job]) -> None:
+    assert open_worker(env, base).job_class is given
 
 
 def test_failed_job_of_a_run_that_failed_stays_where_rq_keeps_failed_jobs(any_env: Env) -> None:
