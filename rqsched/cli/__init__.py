@@ -7,12 +7,15 @@ import io
 import sys
 from importlib import import_module
 
+from rqsched.first_process import leave_first_process
+
 __all__ = ["main"]
 _PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code."""
+    leave_first_process()
     gc.disable()  # until the command's modules are loaded: looking for garbage among them takes longer than they do
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

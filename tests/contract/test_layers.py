@@ -12,7 +12,7 @@ import pytest
 from tests.contract.sources import PACKAGE, Import, imports_of, modules
 
 LAYERS = (
-    {"errors", "clock", "patience", "fork_guard"},
+    {"errors", "clock", "patience", "fork_guard", "first_process"},
     {"spec"},
     {"core"},
     {"config", "timing", "signals", "workflows", "embedded"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from ctypes import PyDLL
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ HOLD = "acceptance.hold"
 DEAFEN = "acceptance.deafen"
 HOLD_INTERPRETER = "acceptance.hold-interpreter"
 FAIL = "acceptance.fail"
+LEAVE_ORPHANS = "acceptance.leave-orphans"
 OVERRUN = "acceptance.overrun"
 OVERRUN_TARGET = "acceptance.overrun-target"
 TELL = "acceptance.tell"
@@ -48,6 +50,13 @@ def note(log: str) -> str:
     with Path(log).open("a") as lines:
         lines.write(f"{run.uid} {run.attempt} {os.getpid()}\n")
     return "done"
+
+
+@workflow(LEAVE_ORPHANS)
+def leave_orphans(log: str) -> None:
+    """Leave a line, and processes whose parent has ended."""
+    note(log)
+    subprocess.run(["sh", "-c", "sleep 0 & sleep 0 &"], check=True)
 
 
 @workflow(HOLD)
