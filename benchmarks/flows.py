@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Iterator
 
@@ -46,23 +45,3 @@ def note(due: float) -> None:
 def long(seconds: float) -> None:
     """Hold the worker's horse for so long."""
     time.sleep(seconds)
-
-
-@workflow("benchmark-uneven", timeout=300)
-def uneven(least: float, most: float, fails: float) -> None:
-    """Take some time between two lengths, and fail now and then."""
-    time.sleep(random.uniform(least, most))
-    if random.random() < fails:
-        raise RuntimeError("now and then")
-
-
-def name_three() -> list[str]:
-    """Name three targets."""
-    return ["a", "b", "c"]
-
-
-@workflow("benchmark-uneven-each", targets=name_three, timeout=300)
-def uneven_each(target: str, least: float, most: float, fails: float) -> None:
-    """Take some time for a target, and fail now and then."""
-    del target
-    uneven(least, most, fails)

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         SimulatedDay,
         SimulatedSchedule,
         Simulation,
-        Stretch,
+        SimulationOutcome,
     )
     from rqsched.core.target_progress import TargetDescription, TargetProgress
     from rqsched.errors import RqschedError, RunCancelled
@@ -158,10 +158,10 @@ __all__ = [
     "SimulatedDay",
     "SimulatedSchedule",
     "Simulation",
+    "SimulationOutcome",
     "SpanLike",
     "Spec",
     "SpecLike",
-    "Stretch",
     "Synced",
     "TargetDescription",
     "TargetProgress",
@@ -244,10 +244,10 @@ _HOMES = {
     "SimulatedDay": "core.simulation_report",
     "SimulatedSchedule": "core.simulation_report",
     "Simulation": "core.simulation_report",
+    "SimulationOutcome": "core.simulation_report",
     "SpanLike": "spec.duration",
     "Spec": "spec.spec",
     "SpecLike": "spec.spec",
-    "Stretch": "core.simulation_report",
     "Synced": "core.results",
     "TargetDescription": "core.target_progress",
     "TargetProgress": "core.target_progress",

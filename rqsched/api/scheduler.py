@@ -562,9 +562,7 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         duration: SpanLike | None = None,
         durations: Mapping[str, SpanLike] | None = None,
         failure_rate: float | None = None,
-        targets: Mapping[str, int] | None = None,
         seed: int = 0,
-        processes: int = 1,
     ) -> Simulation:
         """Simulate the schedules of a namespace from `start` (now) to `end` (a year later); reads, and never writes.
 
@@ -572,9 +570,9 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
         >>> simulation.fires == sum(day.fires for day in simulation.days)
         True
 
-        With `declarations` it is what a sync of them would create at `start`, in place of what is stored. Each fire is
-        decided as it would be, on a virtual clock; above three million they are counted (`is_decided`, `stretches`).
-        The same schedules, arguments and seed give the same report: give `start`, too.
+        `declarations` replace the stored schedules by those that a sync of them would create at `start`. Each fire is
+        decided as in production, on a virtual clock. The same schedules, arguments and seed give the same report; give
+        `start`, too. Raises InvalidInputError for more than three million fires.
 
         Args:
             start: Where the span begins, a whole minute; default now.
@@ -585,16 +583,14 @@ class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
             duration: How long attempts take of which nothing is measured.
             durations: How long those of a schedule, or of a workflow, take; measured ones do not count then.
             failure_rate: Which part of all attempts fails; what was measured is used without.
-            targets: How many targets each run of a schedule, or of a workflow, has; else as many as its newest run had.
             seed: What is drawn is a hash of it.
-            processes: On so many processes; with more than one the module that calls this is imported in each.
         """
         from rqsched.api import simulating, simulation_entries  # noqa: PLC0415 - as in `recover`
 
         named, now = require_id(self._namespace(namespace), "namespace"), self.runtime.now()
         wanted = simulating.wanted_of(
             now, start=start, end=end, workers=workers, duration=duration, durations=durations,
-            failure_rate=failure_rate, targets=targets, seed=seed, processes=processes,
+            failure_rate=failure_rate, seed=seed,
         )  # fmt: skip
         if declarations is None:
             entries = simulation_entries.stored(self.runtime, named)

@@ -25,13 +25,13 @@ from rqsched.core.limit import Bounds
 from rqsched.core.model import Schedule, ScheduleStatus
 from rqsched.core.option_table import require_id, require_note
 from rqsched.core.results import MAX_PAGE
-from rqsched.core.run_hours import A_DAY, bucket_of, day_of, hour_of
+from rqsched.core.run_hours import A_DAY, day_of, hour_of
 from rqsched.core.schedule_options import define
 from rqsched.core.simulation import Spans
 from rqsched.errors import InvalidInputError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, fan_out_targets, limits, run_hours
+from rqsched.store import changes, limits, run_hours
 from rqsched.store.schedule_queries import Filters
 from rqsched.timing import unfold
 
@@ -58,14 +58,6 @@ class Entry(NamedTuple):
     """Calendars that it names and whose contents are not known."""
     bounds: Bounds = Bounds()
     """What its group allows; nothing where it is in none, or that is not known."""
-    chunk: int = 500
-    """How many targets of a run are put on their queue at a time."""
-    targets: int | None = None
-    """How many targets its newest run had; None where it had none, or that is not known."""
-    target_span: Spans | None = None
-    """How long these took; None where nothing is known."""
-    target_failure_rate: float = 0.0
-    """Which part of their attempts failed."""
 
 
 def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
@@ -171,7 +163,7 @@ def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entr
     seconds = definition.timeout or definition.parsed_defaults.get("timeout")
     timeout = settings.run_timeout if seconds is None else timedelta(seconds=seconds)
     queue = queue_of(schedule, settings.default_queue)
-    return Entry(schedule, name, queue, timeout, chunk=settings.target_chunk)
+    return Entry(schedule, name, queue, timeout)
 
 
 def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
@@ -185,7 +177,6 @@ def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | 
             known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
         uids = [one.uid for one in known.values()]
         buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=uids, since=since))
-        of_targets = runtime.database.read(partial(fan_out_targets.measure, schedule_uids=uids))
         for one in page:
             there = known.get(one.name)
             if there is None:
@@ -193,11 +184,6 @@ def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | 
                 continue
             attempts = there.error_count + there.success_count
             rate = there.error_count / attempts if attempts else 0.0
-            entry = one._replace(measured=Spans.of(buckets.get(there.uid, Counter())), failure_rate=rate)
-            if (lately := of_targets.get(there.uid)) is not None:
-                spans = Spans.of(Counter(map(bucket_of, lately.spans)))
-                entry = entry._replace(
-                    targets=lately.number, target_span=spans, target_failure_rate=lately.failure_rate
-                )
-            found.append(entry)
+            spans = Spans.of(buckets.get(there.uid, Counter()))
+            found.append(one._replace(measured=spans, failure_rate=rate))
     return found

@@ -192,7 +192,7 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 done; 1 the command or a fire failed; 2 wrong usage or invalid input, nothing was written; "
         "3 not found; 4 conflict with the current state; 5 SQL or Redis is not available; 6 `sync --diff` found "
-        "differences, or `simulate --compare` what `--fail-on` names. Settings come from RQSCHED_* variables."
+        "differences. Settings come from RQSCHED_* variables."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from math import ceil, inf
+from math import ceil, isnan
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rqsched.api import simulating
-from rqsched.api.simulating import Progress, Wanted, usable_processes, wanted_of
+from rqsched.api.simulating import Progress, Wanted, wanted_of
 from rqsched.api.simulation_entries import Entry, declared, stored
 from rqsched.chain.runtime import Runtime
 from rqsched.cli import arguments, schedule_file
-from rqsched.cli.command import DIFFERENT, Session, command
+from rqsched.cli.command import Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.cli.simulation_page import page
 from rqsched.cli.simulation_text import (
@@ -25,7 +25,6 @@ from rqsched.cli.simulation_text import (
     NIGHT,
     QUEUE,
     SCHEDULE,
-    WHY,
     behind_rows,
     from_to,
     limit_row,
@@ -34,34 +33,24 @@ from rqsched.cli.simulation_text import (
     outcome_in_words,
     queue_row,
     schedule_rows,
-    seconds,
 )
 from rqsched.clock import SystemClock
 from rqsched.core.option_table import require_id
-from rqsched.core.simulation_comparison import Comparison, LimitMoved, Moved, QueueMoved
-from rqsched.core.simulation_comparison import compare as compared
-from rqsched.core.simulation_report import Simulation, Stretch
+from rqsched.core.simulation_report import Simulation, SimulationOutcome
 from rqsched.errors import InvalidInputError
 
 app = typer.Typer(add_completion=False)
 _LINES, _WIDTH, _ROWS = 28, 40, 20
 """Lines of the picture at most, the characters of its longest bar, and the rows of a table of schedules."""
 
-Files = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="[OLD] [FILE]",
-        exists=True,
-        dir_okay=False,
-        help="A file of `rqsched sync`; default: what is stored. With --compare the one before it, too.",
-    ),
-]
-
 
 @command(app)
 def simulate(
     session: Session,
-    files: Files = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="A file of `rqsched sync`; default: the stored schedules."),
+    ] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="INSTANT", help="Where the span begins; default now.")
     ] = None,
@@ -84,55 +73,28 @@ def simulate(
         str | None,
         typer.Option("--failure-rate", metavar="RATE", help="Such as 2% of all attempts; default what was measured."),
     ] = None,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--targets",
-            metavar="NAME=N",
-            help="How many targets a run of a schedule or workflow has; default as lately.",
-        ),
-    ] = None,
     measured: Annotated[
         bool,
         typer.Option("--measured", help="For a file: read from the database how long runs of the same ids took."),
     ] = False,
     every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace: queues carry all.")] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Say what FILE moves against OLD, or against what is stored.")
-    ] = False,
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on",
-            metavar="WHAT",
-            help="Exit code 6 when the change does this: `overlaps`, `behind`, `fires=20%`, `peak=20%`, `wait=60s`.",
-        ),
-    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", dir_okay=False, help="Write a picture: one HTML file, also to print.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="What is drawn is a hash of it.")] = 0,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Default: as many as there are processors.")
-    ] = None,
 ) -> None:
     """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
     folder = Path() if html is None else html.parent
     for is_wrong, option, said in (
-        (every and (files or session.namespace is not None), "--all-namespaces",
+        (every and (file is not None or session.namespace is not None), "--all-namespaces",
          "goes with neither a file nor --namespace; give one of them"),
-        (measured and not files, "--measured", "is for a file, and what is stored is always measured; leave it out"),
-        (compare and not files, "--compare", "needs a file; name the new one, or the old one and the new one"),
-        (fail_on and not compare, "--fail-on", "is for --compare; add that"),
-        (len(files or ()) > 1 + compare, "FILE", "is one file; name one, or with --compare two"),
+        (measured and file is None, "--measured", "is for a file, and what is stored is always measured; leave it out"),
         (not folder.is_dir(), "--html", f"{folder} is no folder; make it, or name a file of another"),
     ):  # fmt: skip
         if is_wrong:
             raise InvalidInputError(option, said)
-    limits = [_limit(text) for text in fail_on or ()]
-    is_stored = not files or measured or (compare and len(files) == 1)
     with ExitStack() as stack:
-        if not is_stored:  # no server is asked
+        if file is not None and not measured:  # no server is asked
             unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # none is started, either
             runtime = Runtime(session.settings.model_copy(update=unused))
             stack.callback(runtime.close)
@@ -142,27 +104,18 @@ def simulate(
         else:
             runtime = session.scheduler.runtime
             now = runtime.now()
-        wanted = _wanted(now, start, until, workers, duration, failure_rate, targets, seed, processes)
+        wanted = _wanted(now, start, until, workers, duration, failure_rate, seed)
         named = None if every else require_id(session.named, "namespace")
-        given = [
-            declared(runtime, there, named or "", wanted.start, is_measured=is_stored, calendars=calendars)
-            for there, calendars in map(schedule_file.read, files or ())
-        ]
-        given = given if len(given) == 1 + compare else [stored(runtime, named), *given]
-    beside = [one for some in given for one in some]
+        if file is None:
+            entries = stored(runtime, named)
+        else:
+            there, calendars = schedule_file.read(file)
+            entries = declared(runtime, there, named or "", wanted.start, is_measured=measured, calendars=calendars)
     with _named_as_typed():
-        *old, found = [_simulate(some, wanted, now, session.settings.env, beside) for some in given]
+        found = _simulate(entries, wanted, now, session.settings.env)
     if html is not None:
-        name = files[-1].name if files else named or "all namespaces"
-        _write(html, page(found, name))
-    if not old:
-        _show(session.writer, found)
-        return
-    comparison = compared(old[0], found)
-    broken = [text for limit in limits if (text := limit(comparison))]
-    _show_comparison(session.writer, comparison, found, broken)
-    if broken:
-        raise typer.Exit(DIFFERENT)
+        _write(html, page(found, file.name if file is not None else named or "all namespaces"))
+    _show(session.writer, found)
 
 
 def _wanted(
@@ -172,9 +125,7 @@ def _wanted(
     workers: str | None,
     duration: Sequence[str] | None,
     failure_rate: str | None,
-    targets: Sequence[str] | None,
     seed: int,
-    processes: int | None,
 ) -> Wanted:
     begins = now if start is None else arguments.instant("--from", start)
     usual, named = _durations(duration or ())
@@ -187,9 +138,7 @@ def _wanted(
             duration=usual,
             durations=named,
             failure_rate=None if failure_rate is None else _part("--failure-rate", failure_rate),
-            targets=None if targets is None else _numbers("--targets", targets, "nightly=100"),
             seed=seed,
-            processes=processes or usable_processes(),
         )
 
 
@@ -248,43 +197,11 @@ def _write(path: Path, text: str) -> None:
 def _part(option: str, text: str) -> float:
     try:
         part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        if 0 <= part < inf:  # a number that is none compares with nothing, so that --fail-on would never fail
+        if not isnan(part):
             return part
     except ValueError:
         pass
     raise InvalidInputError(option, f"{text!r} is not a part; write 2% or 0.02")
-
-
-def _limit(text: str) -> Callable[[Comparison], str | None]:
-    """Read what a change may not do; returns what says how it does that."""
-    kind, _, value = text.partition("=")
-    if text == "overlaps":
-        return lambda found: _names_of("runs overlap that did not", found.new_overlaps)
-    if text == "behind":
-        return lambda found: _names_of("no longer keeps up", found.falls_behind)
-    if kind in {"fires", "peak"} and value:
-        most = _part("--fail-on", value)
-        return lambda found: _grown(kind, found.fires_a_day if kind == "fires" else found.highest_minute, most)
-    if kind == "wait" and value:
-        span = arguments.span("--fail-on", value).total_seconds()
-        return lambda found: _waits(found, span)
-    raise InvalidInputError("--fail-on", f"{text!r} is none; write overlaps, behind, fires=20%, peak=20% or wait=60s")
-
-
-def _names_of(what: str, names: Sequence[str]) -> str | None:
-    return f"{what}: {', '.join(names)}" if names else None
-
-
-def _grown(kind: str, moved: Moved, most: float) -> str | None:
-    what = "fires a day" if kind == "fires" else "the highest minute"
-    return f"{what}: {_figures(moved)}, more than {most:.0%}" if moved.growth > most else None
-
-
-def _waits(found: Comparison, span: float) -> str | None:
-    longer = [
-        name for name, one in found.lines() if one.wait_p95_seconds.after > max(span, one.wait_p95_seconds.before)
-    ]
-    return f"95 of 100 attempts wait longer than {seconds(span)} on {', '.join(longer)}" if longer else None
 
 
 class _Bar(Progress):
@@ -302,10 +219,10 @@ class _Bar(Progress):
         self._advance(fires)
 
 
-def _simulate(entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str, beside: Sequence[Entry]) -> Simulation:
+def _simulate(entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str) -> Simulation:
     with ExitStack() as stack:
         try:
-            return simulating.simulate(entries, wanted, now=now, env=env, progress=_Bar(stack), beside=beside)
+            return simulating.simulate(entries, wanted, now=now, env=env, progress=_Bar(stack))
         except KeyboardInterrupt:
             stack.close()
             notice("Stopped; nothing was written.")
@@ -317,10 +234,8 @@ def _show(writer: Writer, found: Simulation) -> None:
     if writer.for_programs([plain], plain):
         return
     most = max((day.peak_fires for day in found.days), default=0)
-    how = "each was decided" if found.is_decided else "they were counted"
     writer.say(
-        f"{found.fires} fires of {len(found.schedules)} schedules from {from_to(found)}, "
-        f"at most {most} a minute; {how}."
+        f"{found.fires} fires of {len(found.schedules)} schedules from {from_to(found)}, at most {most} a minute."
     )
     if found.fires:
         writer.say("")
@@ -328,8 +243,7 @@ def _show(writer: Writer, found: Simulation) -> None:
         if found.peaks:
             writer.say("")
             writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, makers(one)) for one in found.peaks))
-    for stretch in found.stretches:
-        _show_stretch(writer, stretch)
+    _show_outcome(writer, found.outcome)
     _show_nights(writer, found)
     _show_basis(writer, found)
 
@@ -344,57 +258,6 @@ def _show_basis(writer: Writer, found: Simulation) -> None:
         writer.say(text)
 
 
-def _show_comparison(writer: Writer, found: Comparison, new: Simulation, broken: Sequence[str]) -> None:
-    plain = found.to_dict() | {"broken": list(broken), "simulation": new.to_dict()}
-    if writer.for_programs([plain], plain):
-        return
-    writer.say(f"Fires a day: {_figures(found.fires_a_day)}. Highest minute: {_figures(found.highest_minute)}.")
-    if found.schedules:
-        rows = (
-            (one.name, one.outcome, ", ".join(one.fields), _figures(one.fires_a_day), _figures(one.overlapped))
-            for one in found.schedules
-        )
-        writer.say("")
-        writer.table(("Schedule", "Is", "Differs in", "Fires a day", "Overlaps"), rows)
-    if found.new_overlaps:
-        writer.say("")
-        writer.say(f"Runs overlap that did not: {', '.join(found.new_overlaps)}.")
-    for columns, lines in (
-        (("Queue", *_MOVED), [(one.queue, *_moved_cells(one)) for one in found.queues]),
-        (("Limit", *_MOVED, "Allows", "Rate waited for"), [_limit_cells(one) for one in found.limits]),
-    ):
-        if lines:
-            writer.say("")
-            writer.table(columns, lines)
-    if not (found.schedules or found.queues or found.limits):
-        writer.say("Nothing else moves.")
-    _show_basis(writer, new)
-    for text in broken:
-        notice(f"Refused: {text}.")
-
-
-_MOVED = ("Wait p95", "Before", "After")
-
-
-def _moved_cells(one: QueueMoved | LimitMoved) -> tuple[str, str, str]:
-    kept = {True: "keeps up", False: "falls behind"}
-    waits = f"{seconds(one.wait_p95_seconds.before)} -> {seconds(one.wait_p95_seconds.after)}"
-    return waits, kept[one.kept_up], kept[one.keeps_up]
-
-
-def _limit_cells(one: LimitMoved) -> tuple[str, ...]:
-    allows = one.allows or "-" if one.allows == one.allowed else f"{one.allowed or '-'} -> {one.allows or '-'}"
-    held = f"{one.held_by_rate.before:.0%} -> {one.held_by_rate.after:.0%}"
-    return one.limit, *_moved_cells(one), allows, held
-
-
-def _figures(moved: Moved) -> str:
-    if moved.before == moved.after:
-        return f"{moved.after:g}"
-    growth = f" ({moved.growth:+.0%})" if moved.before else ""
-    return f"{moved.before:g} -> {moved.after:g}{growth}"
-
-
 def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
     """Yield a line for each day, or for several: when it begins, its fires, its highest minute, and a bar."""
     step = ceil(len(found.days) / _LINES)
@@ -406,19 +269,19 @@ def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
         yield part[0].start, fires, highest, "#" * ceil(fires * _WIDTH / most)
 
 
-def _show_stretch(writer: Writer, stretch: Stretch) -> None:
+def _show_outcome(writer: Writer, outcome: SimulationOutcome) -> None:
     writer.say("")
-    writer.say(f"{WHY[stretch.why]}, {from_to(stretch)}: {outcome_in_words(stretch.total)}.")
+    writer.say(f"{outcome_in_words(outcome.total)}.")
     writer.say("")
-    writer.table(QUEUE, map(queue_row, stretch.queues))
-    if stretch.limits:
+    writer.table(QUEUE, map(queue_row, outcome.queues))
+    if outcome.limits:
         writer.say("")
-        writer.table(LIMIT, map(limit_row, stretch.limits[:_ROWS]))
-        _say_more(writer, stretch.limits)
-    if behind := behind_rows(stretch):
+        writer.table(LIMIT, map(limit_row, outcome.limits[:_ROWS]))
+        _say_more(writer, outcome.limits)
+    if behind := behind_rows(outcome):
         writer.say("")
         writer.table(BEHIND, behind)
-    if told := schedule_rows(stretch):
+    if told := schedule_rows(outcome):
         writer.say("")
         writer.table(SCHEDULE, told[:_ROWS])
         _say_more(writer, told)

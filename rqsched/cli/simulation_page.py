@@ -14,7 +14,6 @@ from rqsched.cli.simulation_text import (
     NIGHT,
     QUEUE,
     SCHEDULE,
-    WHY,
     behind_rows,
     from_to,
     limit_row,
@@ -24,7 +23,7 @@ from rqsched.cli.simulation_text import (
     queue_row,
     schedule_rows,
 )
-from rqsched.core.simulation_report import Simulation, Stretch
+from rqsched.core.simulation_report import Simulation, SimulationOutcome
 
 _WIDTH, _HEIGHT = 1_000, 180
 _MOST_ROWS = 200
@@ -76,15 +75,12 @@ def page(found: Simulation, name: str) -> str:
         "Highest minute": f"{most:,}",
         "Fires a day": f"{found.fires / ((found.end - found.start) / timedelta(days=1)):,.1f}",
     }
-    behind = sorted({queue.queue for one in found.stretches for queue in one.queues if not queue.keeps_up})
-    full = sorted({limit.limit for one in found.stretches for limit in one.limits if not limit.keeps_up})
-    overlapping = {row.name for one in found.stretches for row in one.schedules if row.overlapped}
-    figures["Schedules that overlap"] = str(len(overlapping))
+    behind = sorted(one.queue for one in found.outcome.queues if not one.keeps_up)
+    full = sorted(one.limit for one in found.outcome.limits if not one.keeps_up)
+    figures["Schedules that overlap"] = str(sum(one.overlapped > 0 for one in found.outcome.schedules))
     parts = [
         f"<h1>Simulation: {escape(name)}</h1>",
-        f'<p class="muted">{from_to(found)}; '
-        f"{'each fire was decided' if found.is_decided else 'fires were counted, and the stretches below decided'}; "
-        f"seed {found.seed}.</p>",
+        f'<p class="muted">{from_to(found)}; seed {found.seed}.</p>',
         f"<dl>{''.join(f'<div><dt>{key}</dt><dd>{value}</dd></div>' for key, value in figures.items())}</dl>",
     ]
     if behind:
@@ -98,7 +94,7 @@ def page(found: Simulation, name: str) -> str:
     queues = ((one.queue, one.fires, one.peak_fires, one.peak_at) for one in found.queues)
     columns = ("Queue", "Fires", "Most a minute", "At")
     parts.append(_section("Queues", _table("What fires onto each queue", columns, queues)))
-    parts += map(_stretch, found.stretches)
+    parts.append(_outcome(found.outcome))
     if found.nights:
         parts.append(_section("Clocks", _table("Where clocks change", NIGHT, night_rows(found)), is_long=True))
     if found.not_simulated:
@@ -121,21 +117,20 @@ def _section(title: str, inner: str, *, is_long: bool = False) -> str:
     return f"<section{' class=long' if is_long else ''}><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def _stretch(one: Stretch) -> str:
-    rest = from_to(one)
+def _outcome(one: SimulationOutcome) -> str:
     inner = f"<p>{escape(outcome_in_words(one.total))}.</p>"
-    inner += _table(f"Waits for workers, {rest}", QUEUE, map(queue_row, one.queues))
+    inner += _table("Waits for workers", QUEUE, map(queue_row, one.queues))
     if one.limits:
-        inner += _table(f"Waits for places, {rest}", LIMIT, map(limit_row, one.limits[:_MOST_ROWS]))
+        inner += _table("Waits for places", LIMIT, map(limit_row, one.limits[:_MOST_ROWS]))
         if len(one.limits) > _MOST_ROWS:
             inner += f"<p>and {len(one.limits) - _MOST_ROWS} more.</p>"
     if rows := behind_rows(one):
-        inner += _table(f"The longest times during which something always waited, {rest}", BEHIND, rows)
+        inner += _table("The longest times during which something always waited", BEHIND, rows)
     if told := schedule_rows(one):
-        inner += _table(f"Schedules of which there is more to tell, {rest}", SCHEDULE, told[:_MOST_ROWS])
+        inner += _table("Schedules of which there is more to tell", SCHEDULE, told[:_MOST_ROWS])
         if len(told) > _MOST_ROWS:
             inner += f"<p>and {len(told) - _MOST_ROWS} more.</p>"
-    return _section(f"{WHY[one.why]}, {rest}", inner, is_long=True)
+    return _section("What became of them", inner, is_long=True)
 
 
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

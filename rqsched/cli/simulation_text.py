@@ -6,7 +6,14 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from rqsched.core.results import Peak
-from rqsched.core.simulation_report import ClockEffect, LimitOutcome, QueueOutcome, ScheduleOutcome, Simulation, Stretch
+from rqsched.core.simulation_report import (
+    ClockEffect,
+    LimitOutcome,
+    QueueOutcome,
+    ScheduleOutcome,
+    Simulation,
+    SimulationOutcome,
+)
 
 QUEUE = ("Queue", "Workers", "Attempts", "Wait p50", "p95", "Longest", "Busy", "Keeps up")
 LIMIT = (
@@ -16,12 +23,6 @@ LIMIT = (
 BEHIND = ("Always waiting on", "From", "For", "Most", "Longest wait")
 SCHEDULE = ("Schedule", "Fires", "Overlaps", "Told")
 NIGHT = ("Clocks change", "How", "What that does", "Schedules")
-WHY = {
-    "span": "Decided",
-    "busiest_day": "The busiest day",
-    "busiest_hour": "The busiest hour",
-    "clocks": "Where clocks change",
-}
 _MOST_BEHIND = 5
 
 
@@ -30,8 +31,8 @@ def at_minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
-def from_to(one: Simulation | Stretch) -> str:
-    """Return the span of a simulation, or of a stretch of it, as people read it."""
+def from_to(one: Simulation) -> str:
+    """Return the span of a simulation, as people read it."""
     return f"{at_minute(one.start)} to {at_minute(one.end)}"
 
 
@@ -56,10 +57,10 @@ def limit_row(one: LimitOutcome) -> tuple[object, ...]:
     return one.limit, one.number or "any", one.rate or "any", one.places, *waits, one.most_waiting, *held, keeps_up
 
 
-def behind_rows(stretch: Stretch) -> list[tuple[object, ...]]:
+def behind_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
     """Return the longest times during which something always waited."""
-    behind = [(queue.queue, one) for queue in stretch.queues for one in queue.behind if queue.workers is not None]
-    behind += [(f"limit {limit.limit}", one) for limit in stretch.limits for one in limit.behind]
+    behind = [(queue.queue, one) for queue in outcome.queues for one in queue.behind if queue.workers is not None]
+    behind += [(f"limit {limit.limit}", one) for limit in outcome.limits for one in limit.behind]
     longest = sorted(behind, key=lambda pair: (pair[1].start - pair[1].end, pair[0]))[:_MOST_BEHIND]
     return [
         (name, one.start, length(one.end - one.start), one.most_waiting, seconds(one.longest_wait_seconds))
@@ -67,9 +68,9 @@ def behind_rows(stretch: Stretch) -> list[tuple[object, ...]]:
     ]
 
 
-def schedule_rows(stretch: Stretch) -> list[tuple[object, ...]]:
+def schedule_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
     """Return the schedules of which there is more to tell than that their runs succeeded, those that overlap first."""
-    told = sorted(stretch.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
+    told = sorted(outcome.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
     return [(one.name, one.fires, one.overlapped, outcome_in_words(one)) for one in told]
 
 
@@ -90,7 +91,6 @@ def outcome_in_words(one: ScheduleOutcome) -> str:
     parts = [f"{one.started} started"]
     parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
     parts += [f"{number} {status}" for status, number in one.ended.items()]
-    parts += [f"{number} targets {status}" for status, number in one.targets.items()]
     for number, word in (
         (one.waited, "waited for the run ahead"),
         (one.replaced, "replaced by a newer run"),

@@ -28,32 +28,25 @@ from rqsched.core.ids import RetryLinkId
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.limit import Bounds, by_place
 from rqsched.core.model import (
-    ENDED_IN_VAIN,
     OPEN,
     Change,
     Occurrence,
     Run,
     RunStatus,
     Schedule,
-    TargetStatus,
     changed,
-    dumps,
 )
 from rqsched.core.occurrences import TICK, longest_delay, next_occurrence, occurrence_at
 from rqsched.core.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
 from rqsched.core.run_hours import BOUNDS
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.core.simulation_lines import GroupLine, Line, QueueLine, place_of
-from rqsched.core.simulation_targets import FanOut, Target, Targets
-from rqsched.core.target_decision import TargetEnd, decide_failed
 
 MINUTE = timedelta(minutes=1)
 _RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
 """What happens at one instant, in this order: a run that lasts until the next fire is in its way."""
 _OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
 _PROGRESS = 1_000
-_PAGE, _AGAIN = 500, timedelta(milliseconds=50)
-"""Targets that one link lets be tried again at most, and when it is due again where there are more (`chain`)."""
 
 
 class Spans(NamedTuple):
@@ -92,16 +85,8 @@ class Expected(NamedTuple):
     """After how long one is ended by its timeout; None: never."""
 
     def draw(self, seed: int, run: Run, name: str) -> tuple[timedelta, AttemptResult]:
-        """Return how long an attempt of a run takes, and how it ends; `name` says whose it is."""
-        return self._draw((seed, name, run.occurrence_at, run.attempt))
-
-    def draw_target(
-        self, seed: int, occurrence_at: datetime, name: str, number: int, attempt: int
-    ) -> tuple[timedelta, AttemptResult]:
-        """Return how long an attempt of a target takes, and how it ends."""
-        return self._draw((seed, name, occurrence_at, attempt, number))
-
-    def _draw(self, asked: tuple[object, ...]) -> tuple[timedelta, AttemptResult]:
+        """Return how long an attempt of a run takes, and how it ends; `name` is its schedule's."""
+        asked = (seed, name, run.occurrence_at, run.attempt)
         duration = self.duration
         took = duration if isinstance(duration, timedelta) else duration.at(fraction("takes", *asked))
         if self.timeout is not None and took >= self.timeout:
@@ -120,9 +105,7 @@ class Simulated(NamedTuple):
     queue: str
     """On which queue its runs wait."""
     expected: Expected
-    """What its attempts are like; those of its targets where it has any."""
-    fan_out: FanOut | None = None
-    """The targets that its runs name, which takes no time; None where they name none."""
+    """What its attempts are like."""
 
 
 @dataclass(slots=True)
@@ -149,8 +132,6 @@ class Told:
     """Occurrences that started nothing, by reason."""
     ended: Counter[str] = field(default_factory=Counter)
     """Runs that have ended, by status as it is shown."""
-    targets: Counter[str] = field(default_factory=Counter)
-    """Targets that have ended, by status."""
     open: int = 0
     """Runs that have not ended when the simulation does."""
     status: str = ""
@@ -159,7 +140,7 @@ class Told:
 
 @dataclass(slots=True)
 class Walk:
-    """What a simulation found; those of schedules that share neither queue nor group can be put together."""
+    """What a simulation found."""
 
     told: dict[str, Told] = field(default_factory=dict)
     """What became of each schedule, by its name."""
@@ -172,22 +153,9 @@ class Walk:
     firing: array[int] = field(default_factory=lambda: array("L"))
     """Which schedule it was, by its place in `told`."""
 
-    def add(self, other: Walk) -> None:
-        """Take in what another part of the schedules did."""
-        first = len(self.told)
-        self.told |= other.told
-        for queue, line in other.lines.items():
-            mine = self.lines.setdefault(queue, line)
-            if mine is not line:  # a queue with any number of workers may be walked in parts
-                mine.waits.extend(line.waits)
-                mine.busy += line.busy
-        self.groups |= other.groups
-        self.minutes.extend(other.minutes)
-        self.firing.extend(first + place for place in other.firing)
 
-
-Watch = Callable[[datetime, Change | Targets], None]
-"""Called with each decision, and with the targets of each run when these are named, for tests."""
+Watch = Callable[[datetime, Change], None]
+"""Called with each decision, for tests."""
 
 
 def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
@@ -291,10 +259,8 @@ class _Course:
         self._moved = set[str]()
         """Groups of which a run moved in this instant."""
         self._armed = dict[tuple[str, int], datetime]()
-        """When retry links are due, by run and attempt: for a run, for its targets, or to look at a line when a start
-        leaves the window of its rate."""
-        self._fans = dict[str, tuple[_State, Targets]]()
-        """The targets of runs, by the uids of these."""
+        """When retry links are due, by run and attempt. A link retries its run, or looks at the line of its run's group
+        when a start leaves the window of the rate."""
         self.walk = Walk()
         self._states: list[_State] = []
         self._busy_until: dict[str, datetime] = {}
@@ -390,25 +356,16 @@ class _Course:
             state.told.retries += 1
             self._apply(state, decide_retry(state.schedule, [run], run, now=now), now)
             return
-        if run is not None and run.dispatched_at is not None and run.status is RunStatus.RUNNING:
-            self._promote(now, state, run, attempt)
         if group in self._groups and (run is None or run.status is not RunStatus.PENDING or run.is_in_line):
             self._grant(now, [group])
 
-    def _finish(self, now: datetime, state: _State, uid: str | Target, attempt: int, result: AttemptResult) -> None:
-        if not isinstance(uid, str):
-            self._free(state)
-            self._finish_target(now, state, uid, result)
-            return
+    def _finish(self, now: datetime, state: _State, uid: str, attempt: int, result: AttemptResult) -> None:
         if self._busy_until.pop(uid, None) is None:  # it was terminated
             return
         self._free(state)
         run = state.open.get(uid)
         if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # else it was cancelled
-            if state.given.fan_out is not None and result.outcome is AttemptOutcome.SUCCEEDED:
-                self._name_targets(now, state, run, state.given.fan_out)
-            else:
-                self._settle(now, state, run, result)
+            self._settle(now, state, run, result)
 
     def _settle(self, now: datetime, state: _State, run: Run, result: AttemptResult) -> None:
         others = [other for other in state.seen() if other.uid != run.uid]
@@ -517,12 +474,10 @@ class _Course:
             if run.start_by is not None:
                 self._push(run.start_by, _EXPIRY, run.schedule_uid, place)
 
-    def _enqueue(self, now: datetime, state: _State, one: Run | Target) -> None:
-        """Put the job of a run, or of a target, on its queue."""
+    def _enqueue(self, now: datetime, state: _State, one: Run) -> None:
+        """Put the job of a run on its queue."""
         queue = self._queues[state.given.queue]
-        if isinstance(one, Target):
-            queue.line.append((state, one, one.delivery, now))
-        elif one.priority > 0:
+        if one.priority > 0:
             queue.line.appendleft((state, one.uid, one.attempt, now))
         else:
             queue.line.append((state, one.uid, one.attempt, now))
@@ -538,7 +493,7 @@ class _Course:
 
     def _give_places(self, now: datetime, changes: Iterable[Change]) -> None:
         """Give the places that Changes have freed or that they want (`chain.limits.Limits.follow`)."""
-        joined, left, stopped = set[str](), set[str](), list[str]()
+        joined, left = set[str](), set[str]()
         moved = [pair for one in changes for pair in (*((run, run) for run in one.new_runs), *one.changed_runs)]
         for old, run in moved:
             if run.limit_group is None or run.limit_group not in self._groups:
@@ -547,11 +502,6 @@ class _Course:
                 joined.add(run.limit_group)
             elif not run.takes_place and (old.takes_place or old.is_in_line):
                 left.add(run.limit_group)
-            elif old.dispatched_at is not None and run.status in ENDED_IN_VAIN:
-                left.add(run.limit_group)
-                stopped.append(run.uid)
-        for uid in stopped:
-            self._give_up(now, uid)
         self._give(now, joined, left)
 
     def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
@@ -562,9 +512,9 @@ class _Course:
             if names:
                 self._grant(now, names)
 
-    def _grant(self, now: datetime, names: Iterable[str], asked: Run | Target | None = None) -> None:
+    def _grant(self, now: datetime, names: Iterable[str], asked: Run | None = None) -> None:
         """Give the free places of groups to the first of their lines (`store.limits.grant`)."""
-        granted, looks = list[tuple[_State, Run | Target]](), list[tuple[_State, Run | Target, datetime]]()
+        granted, looks = list[tuple[_State, Run]](), list[tuple[_State, Run, datetime]]()
         for name in sorted(names):
             group = self._groups[name]
             self._moved.add(name)
@@ -579,13 +529,10 @@ class _Course:
                 again = {"passed_count": (asked.passed_count or 0) + 1, "delivery": asked.delivery + 1}
                 self._change(now, group, asked.uid, passed_at=None, **again)
             self._plan_look(now, name, group, grants.given)
-        runs = [pair for pair in granted if isinstance(pair[1], Run)]
-        targets = [pair for pair in granted if isinstance(pair[1], Target)]
-        for state, one in (*sorted(runs, key=lambda pair: place_of(pair[1])), *targets):
-            if asked is None or one.uid != asked.uid:
-                self._enqueue(now, state, one)
-        for state, one, at in looks:
-            run = state.open[one.of.run_uid] if isinstance(one, Target) else one
+        for state, run in sorted(granted, key=lambda pair: place_of(pair[1])):
+            if asked is None or run.uid != asked.uid:
+                self._enqueue(now, state, run)
+        for state, run, at in looks:
             self._arm_retry(state, run, run.attempt - 1, at)
 
     def _arm_retry(self, state: _State, run: Run, attempt: int, at: datetime) -> None:
@@ -596,15 +543,11 @@ class _Course:
             link = RetryLinkId(run.schedule_uid, run.number, attempt)
             self._push(at, _RETRY, str(link), (state, run.uid, attempt, run.limit_group))
 
-    def _change(self, now: datetime, group: GroupLine, uid: str, **changes: Any) -> tuple[_State, Run | Target]:
-        state, one = group.takers[uid]
-        if isinstance(one, Target):
-            for name, value in changes.items():
-                setattr(one, name, value)
-        else:
-            one = state.open[uid] = changed(one, **changes)
-        group.move(one, state, now)
-        return state, one
+    def _change(self, now: datetime, group: GroupLine, uid: str, **changes: Any) -> tuple[_State, Run]:
+        state, _ = group.takers[uid]
+        run = state.open[uid] = changed(state.open[uid], **changes)
+        group.move(run, state, now)
+        return state, run
 
     def _plan_look(self, now: datetime, name: str, group: GroupLine, given: Iterable[str] = ()) -> None:
         """Let grants that nobody claims be looked at when the next of them is old, as passes of reconcile do."""
@@ -643,12 +586,6 @@ class _Course:
     def _take_next(self, now: datetime, queue: QueueLine) -> None:
         """Let a worker take the first of its queue; one that lost its place asks for it again."""
         state, uid, attempt, since = queue.line.popleft()
-        if not isinstance(uid, str):
-            if isinstance(uid, Target):
-                self._take_target(now, queue, state, uid, attempt, since)
-            else:
-                self._dispatch(now, state, uid, attempt)
-            return
         run = state.open.get(uid)
         if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
             return
@@ -669,167 +606,12 @@ class _Course:
             group.move(run, state, now)
             group.start(now)
         queue.began(now - since)
-        if state.given.fan_out is None:
-            took, result = state.given.expected.draw(self._seed, run, state.given.name)
-        else:
-            took, result = timedelta(0), AttemptResult(AttemptOutcome.SUCCEEDED)
+        took, result = state.given.expected.draw(self._seed, run, state.given.name)
         if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
             result = result._replace(error_types=_repeated(state.schedule.policies.retry))
         self._busy_until[run.uid] = now + took
         queue.told.busy += min(took, self._end - now)
         self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
-
-    # Targets
-
-    def _name_targets(self, now: datetime, state: _State, run: Run, fan_out: FanOut) -> None:
-        """Let a run name its targets and put the first on their queue, and then wait for them (`chain.fan_out`)."""
-        group = run.limit_group if run.limit_group in self._groups else None
-        of = Targets(run, fan_out, group, state.schedule.policies.max_parallel)
-        result = dumps({"targets": fan_out.number})
-        if not fan_out.number:
-            self._settle(now, state, run, AttemptResult(AttemptOutcome.SUCCEEDED, result=result))
-            return
-        self._fans[run.uid] = state, of
-        if self._watch is not None:
-            self._watch(now, of)
-        if of.most is None:
-            self._dispatch(now, state, of, 1)
-        else:
-            self._fill(now, state, of)
-        self._settle(now, state, run, AttemptResult(AttemptOutcome.DISPATCHED, result=result))
-
-    def _is_over(self, state: _State, of: Targets) -> bool:
-        """Return whether the run of targets has ended: none of them begins any more."""
-        return of.run_uid not in state.open
-
-    def _dispatch(self, now: datetime, state: _State, of: Targets, number: int) -> None:
-        """Put the next chunk of targets on their queue, and what continues behind it."""
-        if of.first_waiting != number or self._is_over(state, of):
-            return
-        chunk = of.take(of.chunk, now)
-        if of.group is None:
-            self._enqueue_soon(now, state, chunk)
-        if of.first_waiting is not None:
-            self._queues[state.given.queue].line.append((state, of, of.first_waiting, now))
-            self._touched.add(state.given.queue)
-        if of.group is not None:
-            self._enqueue_soon(now, state, chunk)
-
-    def _enqueue_soon(self, now: datetime, state: _State, pending: Sequence[Target]) -> None:
-        """Put targets of a run that have become pending on their queue, or in the line of their group."""
-        group = pending[0].of.group
-        for target in pending:
-            if group is None:
-                self._enqueue(now, state, target)
-            else:
-                self._groups[group].move(target, state, now)
-        if group is not None:
-            self._grant(now, [group])
-
-    def _fill(self, now: datetime, state: _State, of: Targets) -> None:
-        """Put targets in the places of `max_parallel` that are free."""
-        if not self._is_over(state, of) and (taken := of.take(max(of.free, 0), now)):
-            self._enqueue_soon(now, state, taken)
-
-    def _promote(self, now: datetime, state: _State, run: Run, attempt: int) -> None:
-        """Let targets be tried again whose time has come; the link is due again with the next of them."""
-        _, of = self._fans[run.uid]
-        due = of.promote(now, _PAGE)
-        state.told.retries += len(due)
-        if due and of.most is None:
-            self._enqueue_soon(now, state, due)
-        elif due:
-            self._fill(now, state, of)
-        following = min((one.retry_at for one in of.retrying.values() if one.retry_at is not None), default=None)
-        if following is not None:
-            self._arm_retry(state, run, attempt, max(following, now + _AGAIN))
-
-    def _take_target(
-        self, now: datetime, queue: QueueLine, state: _State, target: Target, delivery: int, since: datetime
-    ) -> None:
-        """Let a worker take a target; one that lost its place asks for it again."""
-        if target.delivery != delivery or target.status is not TargetStatus.PENDING:
-            return
-        queue.waiting -= 1
-        of = target.of
-        if of.group is not None and target.granted_at is None:
-            self._grant(now, [of.group], target)
-            if target.granted_at is None:
-                return
-        target.status = TargetStatus.RUNNING
-        if of.group is not None:
-            group = self._groups[of.group]
-            self._moved.add(of.group)
-            group.move(target, state, now)
-            group.start(now)
-        queue.began(now - since)
-        run = state.open.get(of.run_uid)
-        if run is None:
-            self._end_target(now, state, target, TargetEnd(TargetStatus.CANCELLED))
-            return
-        if queue.free is not None:
-            queue.free -= 1
-        given = state.given
-        took, result = given.expected.draw_target(
-            self._seed, run.occurrence_at, given.name, target.number, target.attempt
-        )
-        if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
-            result = result._replace(error_types=_repeated(state.schedule.policies.target_retry))
-        queue.told.busy += min(took, self._end - now)
-        self._push(now + took, _END, "", (state, target, target.attempt, result))
-
-    def _finish_target(self, now: datetime, state: _State, target: Target, result: AttemptResult) -> None:
-        """End an attempt of a target (`chain.target_execution`)."""
-        end = TargetEnd(TargetStatus.SUCCEEDED)
-        if result.outcome is AttemptOutcome.FAILED:
-            policy = None if self._is_over(state, target.of) else state.schedule
-            end = decide_failed(
-                policy, target.uid, target.attempt, result.error or "", now=now, error_types=result.error_types
-            )
-        self._end_target(now, state, target, end)
-
-    def _end_target(self, now: datetime, state: _State, target: Target, end: TargetEnd) -> None:
-        """Record an end, and let follow what does: the next target, its next attempt, the end of its run."""
-        of = target.of
-        of.note(target, end)
-        if end.has_ended:
-            state.told.targets[end.status.value] += 1
-        if of.group is not None:
-            self._moved.add(of.group)
-            self._groups[of.group].move(target, state, now)
-        run = state.open.get(of.run_uid)
-        following = [] if of.most is None or run is None else of.take(1, now)
-        if following:
-            self._enqueue_soon(now, state, following)
-        elif of.group is not None:
-            self._give(now, set(), {of.group})
-        if run is None:
-            if not of.open:
-                self._fans.pop(of.run_uid, None)
-        elif end.retry_at is not None:
-            self._arm_retry(state, run, run.attempt, end.retry_at)
-        elif not of.open:
-            del self._fans[run.uid]
-            counts, error = dumps(of.counts()), of.first_error()
-            ended = AttemptResult(AttemptOutcome.TARGETS_ENDED, result=run.result, error=error, target_counts=counts)
-            self._settle(now, state, run, ended)
-
-    def _give_up(self, now: datetime, run_uid: str) -> None:
-        """Cancel the targets of a run that has ended without success which no process handles."""
-        state, of = self._fans.get(run_uid, (None, None))
-        if state is None or of is None or of.group is None:
-            return
-        group = self._groups[of.group]
-        self._moved.add(of.group)
-        for target in of.give_up():
-            if target.status is TargetStatus.PENDING and not target.is_in_line:
-                self._queues[state.given.queue].waiting -= 1
-                self._touched.add(state.given.queue)
-            of.note(target, TargetEnd(TargetStatus.CANCELLED))
-            state.told.targets[TargetStatus.CANCELLED.value] += 1
-            group.move(target, state, now)
-        if not of.open:
-            del self._fans[run_uid]
 
 
 _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]

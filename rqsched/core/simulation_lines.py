@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from rqsched.core.limit import Bounds, Grants, Waiting, decide_grants, most_given, old_at, quiet_queues, wants_grants
-from rqsched.core.model import Run, RunStatus, TargetStatus
-from rqsched.core.simulation_targets import Target
+from rqsched.core.model import Run, RunStatus
 
 _STRETCHES = 5
 
@@ -93,12 +92,8 @@ class QueueLine(_Waits):
     def __init__(self, workers: int | None) -> None:
         super().__init__(workers)
         self.free = workers
-        self.line = deque[tuple[Any, Any, int, datetime]]()
-        """What waits: whose it is, what, and since when.
-
-        The uid of a run and its attempt, a target and its delivery, or the targets of a run, as the job that puts those
-        from a number on on their queue.
-        """
+        self.line = deque[tuple[Any, str, int, datetime]]()
+        """The runs that wait: their schedule, uid and attempt, and since when."""
 
 
 class GroupLine(_Waits):
@@ -107,7 +102,7 @@ class GroupLine(_Waits):
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds.number)
         self.bounds = bounds
-        self.takers = dict[str, tuple[Any, Run | Target]]()
+        self.takers = dict[str, tuple[Any, Run]]()
         """What takes a place or wants one as it is now, by uid, and whose it is."""
         self.look_at: datetime | None = None
         """When grants that nobody claims are looked at next."""
@@ -120,8 +115,8 @@ class GroupLine(_Waits):
         self._full_since: datetime | None = None
         self._held_since: datetime | None = None
 
-    def move(self, one: Run | Target, state: Any, now: datetime) -> None:
-        """Follow a run or a target to where it is now."""
+    def move(self, one: Run, state: Any, now: datetime) -> None:
+        """Follow a run to where it is now."""
         uid = one.uid
         self._running.discard(uid)
         self._unclaimed.pop(uid, None)
@@ -131,8 +126,8 @@ class GroupLine(_Waits):
             self.waiting -= 1
             if one.granted_at is not None:
                 self.began(now - joined[0])
-        is_running = one.status in {RunStatus.RUNNING, TargetStatus.RUNNING} and one.takes_place
-        if not is_running and one.status not in {RunStatus.PENDING, TargetStatus.PENDING}:
+        is_running = one.status is RunStatus.RUNNING and one.takes_place
+        if not is_running and one.status is not RunStatus.PENDING:
             self.takers.pop(uid, None)
             return
         self.takers[uid] = state, one
@@ -168,7 +163,7 @@ class GroupLine(_Waits):
             most, taken = self.bounds.most_unclaimed(0, self._started(now)), 0
         return unclaimed if self._line and wants_grants(most, taken, unclaimed) else None
 
-    def decide(self, now: datetime, asked: Run | Target | None) -> tuple[Grants, list[Waiting]]:
+    def decide(self, now: datetime, asked: Run | None) -> tuple[Grants, list[Waiting]]:
         """Decide who gets a place; returns that, and who of the line did not, as far as it was read.
 
         `asked` is one that a worker holds.
@@ -247,12 +242,12 @@ class GroupLine(_Waits):
         return super().end(now)
 
 
-def place_of(one: Run | Target) -> tuple[datetime, int, str]:
-    """Return where a run or a target stands in the line of its group; it has been there."""
+def place_of(one: Run) -> tuple[datetime, int, str]:
+    """Return where a run stands in the line of its group; it has been there."""
     assert one.limit_at is not None  # noqa: S101 - what is pending in a group is in its line, or was
     return (one.limit_at, one.number, one.uid)
 
 
-def _waiting(one: Run | Target, state: Any) -> Waiting:
+def _waiting(one: Run, state: Any) -> Waiting:
     at, number, uid = place_of(one)
     return Waiting(uid, at, number, one.granted_at, one.passed_count, queue=state.given.queue)

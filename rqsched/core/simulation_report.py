@@ -25,18 +25,16 @@ class SimulatedSchedule:
     fires: int
     """How often it fires in the span."""
     duration_seconds: float
-    """How long half of its attempts take at most, or of those of its targets."""
+    """How long half of its attempts take at most."""
     duration_from: str
     """Where that is from: `schedule` or `workflow` or `all` (given for it), `measured`, or `nothing`."""
     failure_rate: float
-    """Which part of its attempts fails, or of those of its targets."""
-    targets: int | None
-    """How many targets each run has; None where it has none, or they are not simulated."""
+    """Which part of its attempts fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOutcome:
-    """What became of one schedule in a stretch that was decided."""
+    """What became of one schedule."""
 
     name: str
     """The schedule."""
@@ -55,13 +53,11 @@ class ScheduleOutcome:
     excluded: int
     """Instants that were no occurrence because they are excluded."""
     retries: int
-    """Attempts that were repeated, of runs and of targets."""
+    """Attempts that were repeated."""
     skipped: dict[str, int]
     """Occurrences that started nothing, by reason."""
     ended: dict[str, int]
     """Runs that have ended, by status; `expired` is one of them."""
-    targets: dict[str, int]
-    """Targets that have ended, by status."""
     open: int
     """Runs that have not ended at the end."""
     status: str
@@ -75,7 +71,7 @@ class QueueBehind:
     start: datetime
     """When the first had to wait; aware UTC."""
     end: datetime
-    """When none waited any more, or the stretch ended."""
+    """When none waited any more, or the span ended."""
     most_waiting: int
     """The most that waited at once."""
     longest_wait_seconds: float
@@ -84,14 +80,14 @@ class QueueBehind:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutcome:
-    """What one queue had to do in a stretch that was decided."""
+    """What one queue had to do."""
 
     queue: str
     """Its name, as `QueueLoad` has it."""
     workers: int | None
     """How many attempts it executes at once; None: any number, so that nothing waits."""
     attempts: int
-    """How many began, of runs and of targets."""
+    """How many began."""
     wait_p50_seconds: float
     """What half of them waited at most."""
     wait_p95_seconds: float
@@ -103,15 +99,14 @@ class QueueOutcome:
     waiting: int
     """How many attempts still wait at the end."""
     keeps_up: bool
-    """Whether the line was empty at some time in the last day of the stretch, or in its second half where it is
-    shorter."""
+    """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
     """The longest times during which something always waited, at most five, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitOutcome:
-    """What one group with a limit had to do in a stretch that was decided."""
+    """What one group with a limit had to do."""
 
     limit: str
     """Its name; `namespace/name` where all namespaces are simulated."""
@@ -120,8 +115,7 @@ class LimitOutcome:
     rate: str | None
     """How many of its attempts start in a time, such as `100/min`; None is any."""
     places: int
-    """How many places were given: one to each attempt of a run or target, and another to one that did not begin within
-    30 s."""
+    """How many places were given: one to each attempt, and another to an attempt that did not begin within 30 s."""
     wait_p50_seconds: float
     """What half of them were waited for at most."""
     wait_p95_seconds: float
@@ -135,24 +129,17 @@ class LimitOutcome:
     held_by_rate: float | None
     """Which part of the time somebody waited for nothing but the rate; None without one."""
     waiting: int
-    """How many runs and targets still wait in line at the end."""
+    """How many runs still wait in line at the end."""
     keeps_up: bool
-    """Whether the line was empty at some time in the last day of the stretch, or in its second half where it is
-    shorter."""
+    """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
     """The longest times during which somebody always waited, at most five, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of the span in which each fire and its end was decided, from idle workers on."""
+class SimulationOutcome:
+    """What became of the fires of a simulation: each fire, start and end was decided, from idle workers on."""
 
-    why: str
-    """`span` where it is all of it; `busiest_day`, `busiest_hour`, or `clocks` where clocks change."""
-    start: datetime
-    """Where it begins; aware UTC."""
-    end: datetime
-    """The first instant after it."""
     total: ScheduleOutcome
     """What became of all schedules together."""
     queues: list[QueueOutcome]
@@ -229,8 +216,6 @@ class Simulation:
     """The first instant after it."""
     seed: int
     """What was drawn is a hash of this."""
-    is_decided: bool
-    """Whether every fire was decided; else fires were counted, and the `stretches` decided."""
     fires: int
     """How many fires."""
     days: list[SimulatedDay]
@@ -239,8 +224,8 @@ class Simulation:
     """The highest minutes, at most ten, those with the most fires first; none where no minute stands out."""
     queues: list[QueueLoad]
     """What fires onto each queue, the one with the most fires first."""
-    stretches: list[Stretch]
-    """What was decided fire by fire."""
+    outcome: SimulationOutcome
+    """What became of these fires."""
     nights: list[ClockNight]
     """Where clocks change, in order."""
     schedules: list[SimulatedSchedule]

@@ -9,7 +9,6 @@ finds them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -444,40 +443,6 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
 
 _MOST_MEASURED = 1_000
 """So many targets of a run are read to say what they were like."""
-
-
-class MeasuredTargets(NamedTuple):
-    """What the targets of a schedule's newest run were like whose targets have ended."""
-
-    number: int
-    """How many there were."""
-    spans: list[timedelta]
-    """How long the last attempts of the first of them took."""
-    failure_rate: float
-    """Which part of the attempts of these failed."""
-
-
-def measure(connection: Connection, schedule_uids: Collection[str]) -> dict[str, MeasuredTargets]:
-    """Read what the targets were like lately of those of these schedules that have had any."""
-    is_one = dialect_of(connection).one_of(schedules.c.uid, sorted(schedule_uids))
-    has_any = sa.exists().where(targets.c.schedule_uid == schedules.c.uid)
-    found = dict[str, MeasuredTargets]()
-    for uid in connection.execute(sa.select(schedules.c.uid).where(is_one, has_any)).scalars().all():
-        ended = runs.c.schedule_uid == uid, runs.c.target_counts.is_not(None)
-        newest = sa.select(runs.c.uid, runs.c.target_counts).where(*ended).order_by(runs.c.number.desc()).limit(1)
-        if (run := connection.execute(newest).first()) is None:
-            continue
-        mine = targets.c.run_uid == run.uid, targets.c.started_at.is_not(None), targets.c.ended_at.is_not(None)
-        columns = targets.c.started_at, targets.c.ended_at, targets.c.attempt, targets.c.status
-        rows = connection.execute(
-            sa.select(*columns).where(*mine).order_by(targets.c.number).limit(_MOST_MEASURED)
-        ).all()
-        attempts = sum(row.attempt for row in rows)
-        failures = attempts - sum(row.status not in _ENDED_BADLY for row in rows)
-        spans = [max(row.ended_at - row.started_at, timedelta(0)) for row in rows]
-        number = sum(json.loads(run.target_counts).values())
-        found[uid] = MeasuredTargets(number, spans, failures / attempts if attempts else 0.0)
-    return found
 
 
 def describe_page(

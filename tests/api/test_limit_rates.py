@@ -14,7 +14,9 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.chain import external_runs
 from rqsched.chain.blocking import block_run
 from rqsched.chain.execution import claim_run
-from rqsched.core.ids import TargetJobId, new_uid
+from rqsched.chain.firing import fire
+from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
+from rqsched.core.limit import GRANT_LIFE
 from rqsched.core.model import TargetStatus
 from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import InvalidInputError, InvalidPolicyError, LimitConflictError
@@ -603,3 +605,17 @@ def test_process_that_dies_in_a_claim_leaves_a_start_with_its_row_or_neither(pos
     assert (run.refresh().status, starts(env)) == ("pending", [])
     env.work()
     assert (run.refresh().status, starts(env)) == ("succeeded", [env.clock.now()])
+
+
+@pytest.mark.every_database
+def test_link_does_not_come_again_where_only_a_queue_without_workers_waits(any_env: Env) -> None:
+    """The rate lets the run start, but its queue gets one place at a time, by a pass: a link would come without end."""
+    env = any_env
+    schedule = create(env, queue="nobody")
+    made = make(schedule, 4)
+    env.advance(GRANT_LIFE)
+    env.recover()
+    assert granted(*made) == [False, False, True, False], "the first two places were passed over; one place is tried"
+
+    [fired] = fire(env.runtime, [str(RetryLinkId(schedule.uid, made[3].number, 0))])
+    assert (granted(made[3]), fired.again_at) == ([False], None)

@@ -1,4 +1,4 @@
-"""What `simulate` says of a span: decided or counted, by measured or given durations, and the same each time."""
+"""What `simulate` says of a span, by measured or given durations, and that it says the same each time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of(
 ) -> Simulation:
     """A simulation of declarations, without a server."""
     wanted = wanted_of(start, start=start, end=start + days * DAY, **more)
-    wanted = (wanted if most is None else wanted._replace(most_decided=most))._replace(least_shared=0)
+    wanted = wanted if most is None else wanted._replace(most_fires=most)
     entries = declared(env.runtime, given, "default", start, is_measured=False)
     return simulate(entries, wanted, now=start, env=env.runtime.settings.env)
 
@@ -55,8 +55,7 @@ def test_runs_that_last_beyond_the_next_fire_are_skipped_or_wait_as_their_policy
         durations={"app.f": "15m", "app.g": "5m"},
         days=1,
     )
-    [stretch] = found.stretches
-    told = {one.name: one for one in stretch.schedules}
+    told = {one.name: one for one in found.outcome.schedules}
     assert (told["skips"].started, told["skips"].skipped) == (72, {"overlap_policy_skip": 71})
     assert told["waits"].waited + told["waits"].skipped["buffer_full"] == told["waits"].overlapped == 142
     assert "fits" not in told
@@ -76,7 +75,7 @@ def test_a_queue_with_too_few_workers_falls_behind_and_another_keeps_up(env: Env
         duration="14m",
         days=2,
     )
-    slow, default = found.stretches[0].queues
+    slow, default = found.outcome.queues
     assert (slow.queue, slow.keeps_up, default.queue, default.keeps_up) == ("slow", False, "default", True)
     assert slow.behind[0].end == found.end
     assert slow.wait_max_seconds > slow.wait_p95_seconds > slow.wait_p50_seconds > 0
@@ -86,41 +85,11 @@ def test_a_queue_with_too_few_workers_falls_behind_and_another_keeps_up(env: Env
 
 def test_the_longest_times_with_a_line_are_told_with_their_waits(env: Env) -> None:
     given = [Declaration(f"s{n}", "app.f", Cron("0 2 * * *"), {"timeout": "1h"}) for n in range(4)]
-    [queue] = of(env, *given, workers={"default": 1}, duration="30m", days=1).stretches[0].queues
+    [queue] = of(env, *given, workers={"default": 1}, duration="30m", days=1).outcome.queues
     assert [
         (one.start.hour, one.end - one.start, one.most_waiting, one.longest_wait_seconds) for one in queue.behind
     ] == [(2, 90 * MINUTE, 3, 5400.0)]
     assert queue.keeps_up
-
-
-def test_counted_and_decided_fires_agree(env: Env) -> None:
-    given = [
-        Declaration("nightly", "app.f", Cron("30 2 * * *"), {"timezone": "Europe/Berlin"}),
-        Declaration("minutely", "app.f", Cron("* * * * *"), {"exclude": ["Sat, Sun"]}),
-        Declaration("herd", "app.f", Cron("0 2 * * *"), {"queue": "slow"}),
-        Declaration("steps", "app.f", Every("7m"), {"jitter": "3m"}),
-        Declaration("spread", "app.f", Every("1h"), {"spread": "20m"}),
-        Declaration("few", "app.f", Cron("0 * * * *"), {"max_runs": 9999}),
-    ]
-    decided, counted = (
-        of(env, *given, start=datetime(2027, 3, 20, tzinfo=UTC), days=40, most=most) for most in (None, 5_000)
-    )
-    assert (decided.is_decided, counted.is_decided) == (True, False)
-    assert counted.fires == decided.fires
-    assert counted.days == decided.days
-    assert counted.queues == decided.queues
-    assert counted.nights == decided.nights
-    assert [(peak.at, peak.fires) for peak in counted.peaks] == [(peak.at, peak.fires) for peak in decided.peaks]
-    assert [one.fires for one in counted.schedules] == [one.fires for one in decided.schedules]
-    assert [one.why for one in counted.stretches] == ["busiest_day", "clocks"]
-    busiest = counted.stretches[0]
-    assert busiest.total.fires == max(day.fires for day in decided.days)
-
-
-def test_what_is_too_much_even_for_a_day_is_decided_for_its_highest_hour(env: Env) -> None:
-    found = of(env, Declaration("often", "app.f", Cron("* * * * *")), most=100)
-    assert [(one.why, one.end - one.start, one.total.fires) for one in found.stretches] == [("busiest_hour", HOUR, 60)]
-    assert "The busiest day has too many fires to be decided: its highest hour was." in found.assumed
 
 
 def test_a_night_on_which_clocks_change_says_what_is_shifted_skipped_and_doubled(env: Env) -> None:
@@ -151,14 +120,13 @@ def test_a_night_on_which_clocks_change_says_what_is_shifted_skipped_and_doubled
     assert fires == {"shifts": 365, "skips": 364, "doubles": 366, "utc": 365}
 
 
-def test_the_same_seed_gives_the_same_report_on_any_number_of_processes(env: Env) -> None:
+def test_the_same_seed_gives_the_same_report_and_another_seed_another(env: Env) -> None:
     given = [
         Declaration(f"s{n}", "app.f", Every("10m"), {"queue": ("a", "b", "c")[n % 3], "jitter": "5m"}) for n in range(7)
     ]
     more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 1, "b": 2}, "days": 2}
-    many: list[dict[str, Any]] = [{}, {}, {"processes": 2}, {"seed": 1}]
-    one, again, two, other = (json.dumps(of(env, *given, **more, **own).to_dict()) for own in many)
-    assert one == again == two
+    one, again, other = (json.dumps(of(env, *given, **more, seed=seed).to_dict()) for seed in (0, 0, 1))
+    assert one == again
     assert other != one
 
 
@@ -207,8 +175,7 @@ def test_what_comes_after_another_starts_when_that_ends_as_it_asks(env: Env) -> 
     assert {one.name: one.fires for one in found.schedules} == {"nightly": 7, "report": 7, "mail": 5, "alarm": 0}
     assert found.fires == sum(day.fires for day in found.days) == 19
     assert "3 schedules after another: each run begins with the end that it follows." in found.assumed
-    [stretch] = found.stretches
-    told = {one.name: one for one in stretch.schedules}
+    told = {one.name: one for one in found.outcome.schedules}
     assert set(told) == {"mail"}
     assert (told["mail"].started, told["mail"].overlapped, told["mail"].skipped, told["mail"].ended) == (
         3, 2, {"overlap_policy_skip": 2, "remaining_actions_exhausted": 2}, {"succeeded": 3},
@@ -234,36 +201,6 @@ def test_a_file_in_which_schedules_come_after_one_another_in_a_circle_is_refused
         of(env, *given)
 
 
-def test_counted_fires_of_a_chain_are_those_of_its_first_and_its_stretches_are_decided(env: Env) -> None:
-    given = [
-        Declaration("often", "app.f", Cron("* * * * *")),
-        Declaration("next", "app.f", After("often"), {"queue": "slow"}),
-        Declaration("last", "app.f", After("next", on="end"), {"queue": "slow"}),
-        Declaration("alarm", "app.f", After("often", on="failure")),
-    ]
-    decided, counted = (of(env, *given, days=2, most=most, failure_rate=0.0) for most in (None, 5_000))
-    assert (decided.is_decided, counted.is_decided) == (True, False)
-    assert {one.name: one.fires for one in counted.schedules} == {
-        "often": 2879, "next": 2879, "last": 2879, "alarm": 0,
-    }  # fmt: skip
-    for name in ("fires", "days", "queues", "schedules"):
-        assert getattr(counted, name) == getattr(decided, name)
-    assert [(one.why, one.total.fires) for one in counted.stretches] == [("busiest_day", 3 * 1440)]
-    assert any("in the same minute, as if every run of that succeeded" in text for text in counted.assumed)
-
-
-def test_chains_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
-    given = [Declaration(f"s{n}", "app.f", Every("10m"), {"queue": "abcde"[n % 5], "jitter": "5m"}) for n in range(9)]
-    given += [
-        Declaration(f"t{n}", "app.g", After(f"s{n}", on="end"), {"queue": "abcde"[n % 3], "overlap": "buffer_all"})
-        for n in range(9)
-    ]
-    given += [Declaration(f"u{n}", "app.g", After(f"t{n}", on="failure")) for n in range(9)]
-    more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 2, "b": 2}, "days": 2}
-    one, two = (json.dumps(of(env, *given, **more, processes=number).to_dict()) for number in (1, 3))
-    assert one == two
-
-
 def test_a_limit_lets_so_many_of_its_group_run_at_once_and_its_waits_are_told(env: Env) -> None:
     of_group: Options = {"limit": "mail", "queue": "a", "timeout": "1h"}
     found = of(
@@ -276,14 +213,13 @@ def test_a_limit_lets_so_many_of_its_group_run_at_once_and_its_waits_are_told(en
         workers={"a": 1},
         days=1,
     )
-    [stretch] = found.stretches
-    [limit] = stretch.limits
+    [limit] = found.outcome.limits
     assert (limit.limit, limit.number, limit.places, limit.keeps_up) == ("mail", 1, 71, True)
     assert (limit.most_waiting, limit.waiting) == (1, 0)
     assert limit.full == pytest.approx(714 / 1440, abs=0.0001)
     assert (limit.wait_p50_seconds, limit.wait_max_seconds) == (0.0, 540.0)
     assert limit.behind[0].most_waiting == 1
-    waits = {one.queue: one.wait_max_seconds for one in stretch.queues}
+    waits = {one.queue: one.wait_max_seconds for one in found.outcome.queues}
     assert waits == {"a": 300.0, "b": 0.0}  # who is in line waits for no worker
     assert found.not_simulated == []
 
@@ -293,19 +229,19 @@ def test_a_line_of_a_limit_that_only_grows_falls_behind(env: Env) -> None:
         Declaration(f"s{n}", "app.f", Every("10m"), {"limit": "mail", "limit_running": 2, "overlap": "allow_all"})
         for n in range(3)
     ]
-    [limit] = of(env, *given, duration="8m", days=2).stretches[0].limits
+    [limit] = of(env, *given, duration="8m", days=2).outcome.limits
     assert (limit.keeps_up, limit.waiting > 50, limit.behind[0].end) == (False, True, NEW_YEAR + 2 * DAY)
 
 
 def test_numbers_of_limits_are_those_of_the_file_and_else_those_that_are_stored(env: Env) -> None:
     env.create("first", Every("1h"), limit="mail", limit_running=1)
     env.create("second", Every("1h"), limit="mail")
-    [limit] = env.scheduler.simulate(NOON, NOON + DAY, duration="1m").stretches[0].limits
+    [limit] = env.scheduler.simulate(NOON, NOON + DAY, duration="1m").outcome.limits
     assert (limit.number, limit.places) == (1, 46)
     env.scheduler.set_limit("mail", 7)
     for number, options in ((7, {"limit": "mail"}), (3, {"limit": "mail", "limit_running": 3})):
         given = [Declaration("first", "note", Every("1h"), cast(Options, options))]
-        [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).stretches[0].limits
+        [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).outcome.limits
         assert limit.number == number
 
 
@@ -313,7 +249,7 @@ def test_a_rate_lets_so_many_begin_in_a_window_and_says_how_long_it_was_waited_f
     given = [
         Declaration(f"s{n}", "app.f", Cron("0 * * * *"), {"limit": "api", "limit_rate": "2/10min"}) for n in range(5)
     ]
-    [limit] = of(env, *given, days=1, duration="1m").stretches[0].limits
+    [limit] = of(env, *given, days=1, duration="1m").outcome.limits
     assert (limit.number, limit.rate, limit.places, limit.keeps_up) == (None, "2/10min", 5 * 23, True)
     assert (limit.most_waiting, limit.wait_p50_seconds, limit.wait_max_seconds) == (3, 600.0, 1200.0)
     assert limit.full is None
@@ -325,72 +261,13 @@ def test_a_retry_is_a_start_of_a_rate_and_a_number_beside_it_holds_too(env: Env)
     first = Declaration("s0", "app.f", Cron("0 * * * *"), {**options, "limit_running": 1, "limit_rate": "3/30min"})
     second = Declaration("s1", "app.f", Cron("0 * * * *"), options)
     found = of(env, first, second, days=1, duration="5m", failure_rate=1)
-    [limit] = found.stretches[0].limits
-    assert (limit.number, limit.rate, found.stretches[0].total.retries) == (1, "3/30min", 46)
+    [limit] = found.outcome.limits
+    assert (limit.number, limit.rate, found.outcome.total.retries) == (1, "3/30min", 46)
     # First attempts from minute 0 and 5 on, a retry from 10 on; the other waits since 11 for a place, and from 15 to 30
     # for the rate.
     assert limit.wait_max_seconds == 19 * 60
     assert limit.full == pytest.approx(23 * 20 / 1440, abs=0.0001)
     assert limit.held_by_rate == pytest.approx(23 * 15 / 1440, abs=0.0001)
-
-
-def test_each_target_is_handled_by_a_worker_and_takes_a_place_and_its_run_ends_with_the_last(env: Env) -> None:
-    options: Options = {"targets": "app.names", "limit": "api", "limit_running": 2, "queue": "a", "timeout": "1h"}
-    found = of(
-        env,
-        Declaration("fans", "app.f", Cron("0 * * * *"), options),
-        Declaration("one", "app.g", Cron("0 * * * *"), {"limit": "api", "timeout": "1h"}),
-        targets={"fans": 6},
-        durations={"app.f": "5m", "app.g": "10m"},
-        workers={"a": 3},
-        days=1,
-    )
-    [stretch] = found.stretches
-    told = {one.name: one for one in stretch.schedules}
-    assert (told["fans"].targets, told["fans"].ended) == ({"succeeded": 6 * 23}, {"succeeded": 23})
-    queues = {one.queue: one.attempts for one in stretch.queues}
-    assert queues == {"a": (1 + 6) * 23, "default": 23}
-    [limit] = stretch.limits
-    assert limit.places == (1 + 6 + 1) * 23
-    # Of two places the other schedule has one for 10 minutes: two targets in these, and four in the next ten.
-    assert limit.wait_max_seconds == 15 * 60
-    assert limit.full == pytest.approx(23 * 20 / 1440, abs=0.0001)
-    assert [one.targets for one in found.schedules] == [6, None]
-    assert found.not_simulated == []
-    assert any("1 schedule have targets" in text for text in found.assumed)
-
-
-def test_targets_of_max_parallel_fail_and_are_tried_again_as_their_policy_says(env: Env) -> None:
-    options: Options = {
-        "targets": "app.names", "max_parallel": 2, "target_retry": {"max_retries": 1, "base": 60}, "fan_out": "never",
-    }  # fmt: skip
-    fans = Declaration("fans", "app.f", Cron("0 0 * * *"), options)
-    found = of(env, fans, targets={"app.f": 4}, duration="10m", failure_rate=1, days=2)
-    [stretch] = found.stretches
-    assert (stretch.total.targets, stretch.total.retries, stretch.total.ended) == ({"failed": 4}, 4, {"succeeded": 1})
-    assert stretch.queues[0].attempts == 1 + 8
-
-
-def test_how_many_targets_there_are_and_how_long_they_take_is_measured(any_env: Env) -> None:
-    env = any_env
-    env.register("each", lambda one: env.clock.advance(MINUTE))
-    env.register("names", lambda: ["a", "b", "c"])
-    fans = env.scheduler.create("fans", "each", Every("1h"), targets="names")
-    env.fire_next(fans, HOUR)
-    env.work()
-    found = env.scheduler.simulate(NOON + HOUR, NOON + DAY)
-    [row] = found.schedules
-    assert (row.targets, row.duration_from) == (3, "measured")
-    assert 40 < row.duration_seconds < 90
-    assert found.stretches[0].total.targets == {"succeeded": 3 * 22}
-    assert found.not_simulated == []
-
-
-def test_what_each_target_costs_counts_in_how_much_is_decided(env: Env) -> None:
-    fans = Declaration("fans", "app.f", Cron("0 * * * *"), {"targets": "app.names"})
-    decided, counted = (of(env, fans, targets={"fans": number}, most=2_000) for number in (10, 100))
-    assert (decided.is_decided, counted.is_decided) == (True, False)
-    assert decided.fires == counted.fires
 
 
 def test_rates_of_limits_are_those_of_the_file_and_else_those_that_are_stored(env: Env) -> None:
@@ -399,26 +276,11 @@ def test_rates_of_limits_are_those_of_the_file_and_else_those_that_are_stored(en
     given = [Declaration("first", "note", Every("1h"), {"limit": "mail"})]
     for declarations in (None, given):
         found = env.scheduler.simulate(NOON, NOON + DAY, declarations=declarations)
-        assert [(one.number, one.rate) for one in found.stretches[0].limits] == [(1, "5/min")]
+        assert [(one.number, one.rate) for one in found.outcome.limits] == [(1, "5/min")]
         assert found.not_simulated == []
     given = [Declaration("first", "note", Every("1h"), {"limit": "mail", "limit_rate": "9/min"})]
-    [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).stretches[0].limits
+    [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).outcome.limits
     assert (limit.number, limit.rate) == (1, "9/min")
-
-
-def test_limits_and_queues_give_the_same_report_on_any_number_of_processes(env: Env) -> None:
-    given = [
-        Declaration(
-            f"s{n}", "app.f", Every("10m"),
-            {"queue": "abcd"[n % 4], "jitter": "5m", "limit": f"g{n % 5}", "limit_running": 1, "limit_rate": "3/20min",
-             "overlap": "buffer_all"},
-        )
-        for n in range(15)
-    ]  # fmt: skip
-    more: dict[str, Any] = {"duration": "3m", "failure_rate": 0.3, "workers": {"a": 2}, "days": 1}
-    one, two = (json.dumps(of(env, *given, **more, processes=number).to_dict()) for number in (1, 3))
-    assert one == two
-    assert len(json.loads(one)["stretches"][0]["limits"]) == 5
 
 
 def test_what_is_moved_off_an_excluded_day_is_simulated_where_it_happens(env: Env) -> None:
@@ -448,7 +310,7 @@ def test_calendars_that_are_stored_are_simulated(env: Env) -> None:
     given = [Declaration("works", "note", Cron("0 6 * * *"), {"exclude": ["holidays"]})]
     for declarations in (None, given):
         found = env.scheduler.simulate(NOON, NOON + 7 * DAY, declarations=declarations)
-        assert (found.fires, found.stretches[0].total.excluded, found.not_simulated) == (5, 2, [])
+        assert (found.fires, found.outcome.total.excluded, found.not_simulated) == (5, 2, [])
 
 
 def test_a_simulation_writes_nothing_and_needs_no_redis(env: Env) -> None:
@@ -510,8 +372,6 @@ def test_a_user_that_may_only_read_may_simulate_and_one_that_may_not_is_told_wha
         ({"durations": {"hurly": "1m"}}, "durations: 'hurly' must be a schedule or a workflow of one; did you mean hourly?"),  # noqa: E501
         ({"failure_rate": 2}, "failure_rate: must be from 0 to 1"),
         ({"failure_rate": "2%"}, "failure_rate: must be from 0 to 1"),
-        ({"processes": 0}, "processes: must be a whole number from 1 to 1,000"),
-        ({"processes": 10**9}, "processes: must be a whole number from 1 to 1,000"),
         ({"seed": "x"}, "seed: must be a whole number"),
     ],
 )  # fmt: skip
@@ -527,3 +387,8 @@ def test_a_length_that_is_none_is_refused_by_name(env: Env, name: str) -> None:
     given: dict[str, Any] = {"duration": "soon"} if name == "duration" else {"durations": {"app.f": "soon"}}
     with pytest.raises(InvalidDurationError, match=name):
         env.scheduler.simulate(**given)
+
+
+def test_a_span_with_too_many_fires_is_refused_before_the_first_is_decided(env: Env) -> None:
+    with pytest.raises(InvalidInputError, match="end: makes about 10,079 fires, more than 10,000; give an earlier end"):
+        of(env, Declaration("often", "app.f", Cron("* * * * *")), most=10_000)

@@ -29,7 +29,7 @@ TINY = {
     "recover": ["--schedules", "30", "--rounds", "1"],
     "run_cost": ["--runs", "3"],
     "runs": ["--forked", "3", "--simple", "5", "--rounds", "1"],
-    "simulate": ["--learn", "1", "--seconds", "60", "--schedules", "20", "--days", "3", "--decided", "2"],
+    "simulate": ["--schedules", "20", "--days", "3"],
     "startup": ["--rounds", "1"],
     "worker_memory": ["--concurrency", "1", "--runs", "2"],
     "scale": ["--smallest", "2", "--largest", "200", "--rounds", "1"],

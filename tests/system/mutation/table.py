@@ -1427,7 +1427,8 @@ NOTIFICATIONS = (
         "    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):\n"
         "        return None\n",
         "",
-        _SIMULATED.format("targets", 21),
+        _RATES + "test_link_does_not_come_again_where_only_a_queue_without_workers_waits[sqlite]",
+        _RATES + "test_link_does_not_come_again_where_only_a_queue_without_workers_waits[postgres]",
     ),
     _edit(
         "a simulation looks at a line where no grant is old",
@@ -1441,7 +1442,8 @@ NOTIFICATIONS = (
         "core/simulation_lines.py",
         "(self.look_at is not None and self.look_at <= at)",
         "self.look_at is not None",
-        _SIMULATED.format("targets", 6),
+        "tests/core/test_simulation_lines.py::"
+        "test_a_grant_that_grows_old_before_the_planned_look_brings_the_look_forward",
     ),
     _edit(
         "in a simulation a link of a run that has ended looks at nobody behind it",

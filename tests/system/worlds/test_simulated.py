@@ -14,45 +14,28 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched import After, Every, RetryPolicy
-from rqsched.chain import execution, fan_out, firing, settling, target_execution
+from rqsched.chain import execution, firing, settling
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
-from rqsched.core.ids import (
-    BatchJobId,
-    LinkId,
-    RunJobId,
-    TargetJobId,
-    new_uid,
-    parse_link_id,
-    parse_run_job_id,
-    parse_target_job_id,
-)
+from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.core.limit import Bounds, Rate, Waiting, old_at, split_key
-from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
-from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.core.settle_decision import AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
-from rqsched.core.simulation_targets import FanOut, Targets
-from rqsched.core.simulation_targets import Target as SimulatedTarget
-from rqsched.core.target_decision import TargetEnd
-from rqsched.store.fan_out_targets import Target
 from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
-from rqsched.store.tables import targets
 from tests.support.narrow import present
 from tests.support.sizes import sized
 from tests.system.worlds.declarations import declaration
 from tests.system.worlds.faults import Faults
 from tests.system.worlds.play import memory_folder
-from tests.system.worlds.stage import NAMES_TARGETS, START, WORKFLOW, Stage, seeded_uids
+from tests.system.worlds.stage import START, WORKFLOW, Stage, seeded_uids
 
 WORLDS = sized(60, 400)
-CROWDED = SWEPT = sized(40, 400)
+CROWDED = sized(40, 400)
 BUSY = sized(12, 100)
 FEW = sized(4, 40)
-CHUNK = 3
-"""Targets that are put on their queue at a time."""
 SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
 QUEUES = ("default", "slow")
 _UNTOLD = ("token", "worker", "heartbeat_at")
@@ -77,8 +60,7 @@ class Real:
         self.given = {one.name: one for one in given}
         self.by_uid = {one.schedule.uid: one for one in given}
         self.runtime = stage.crew[0].scheduler.runtime
-        self.runtime.settings = self.runtime.settings.model_copy(update={"target_chunk": CHUNK})
-        self.horses: list[tuple[datetime, int, str, Claim | tuple[Target, str], AttemptResult]] = []
+        self.horses: list[tuple[datetime, int, str, Claim, AttemptResult]] = []
         self.started = 0
         self.looked = set[tuple[str, datetime]]()
         self.free = dict(workers)
@@ -134,28 +116,8 @@ class Real:
         self.horses.remove(horse)
         _, _, queue, claim, result = horse
         self.free[queue] += 1
-        if not isinstance(claim, Claim):
-            self._end_target(*claim, result)
-        elif (targets := self.given[claim.schedule.schedule_id].fan_out) is None:
-            execution._complete(self.runtime, claim, result)
-        else:
-            self._name_targets(claim, targets)
+        execution._complete(self.runtime, claim, result)
         return True
-
-    def _name_targets(self, claim: Claim, targets: FanOut) -> None:
-        named = [str(number + 1) for number in range(targets.number)]
-        chunks = [named[at : at + 2] for at in range(0, len(named), 2)]
-        fan_out.fan_out(self.runtime, fan_out.batch_of(self.runtime, claim.run.uid), chunks)
-        outcome = AttemptOutcome.DISPATCHED if named else AttemptOutcome.SUCCEEDED
-        execution._complete(self.runtime, claim, AttemptResult(outcome, result=dumps({"targets": len(named)})))
-        if named:
-            target_execution.try_to_end(self.runtime, claim.run.uid)
-
-    def _end_target(self, target: Target, token: str, result: AttemptResult) -> None:
-        if result.outcome is AttemptOutcome.FAILED:
-            target_execution._fail(self.runtime, target, token, present(result.error), result.error_types)
-        else:
-            target_execution._finish(self.runtime, target, token, TargetEnd(TargetStatus.SUCCEEDED))
 
     def _expire(self, now: datetime) -> bool:
         late = sorted((run for run in self._runs() if run.is_late(now)), key=lambda run: (run.schedule_uid, run.number))
@@ -165,23 +127,14 @@ class Real:
         """The runs whose grants nobody has claimed, from when on they go to others, and their groups."""
         granted = [run for run in self._runs() if run.status is RunStatus.PENDING and run.granted_at is not None]
         waiting = [Waiting(run.uid, run.created_at, run.number, run.granted_at, run.passed_count) for run in granted]
-        found = [
+        return [
             (run.uid, present(old_at(one)), present(run.limit_group)) for run, one in zip(granted, waiting, strict=True)
         ]
-        for target in self.targets():
-            if target.status == TargetStatus.PENDING and target.granted_at is not None:
-                one = Waiting(target.uid, target.limit_at, 0, target.granted_at, target.passed_count)
-                found.append((target.uid, present(old_at(one)), target.limit_group))
-        return found
-
-    def targets(self) -> list[Any]:
-        return self.stage.database.read(lambda c: list(c.execute(sa.select(targets).order_by(targets.c.uid))))
 
     def _look(self, now: datetime) -> bool:
         """A pass of reconcile comes when a grant is old, if somebody waits."""
         old = [(uid, at, group) for uid, at, group in self._grants() if at <= now and (uid, at) not in self.looked]
         waiting = {run.limit_group for run in self._runs() if run.is_in_line}
-        waiting |= {target.limit_group for target in self.targets() if is_in_line(target)}
         self.looked |= {(uid, at) for uid, at, _ in old}
         groups = {group for _, _, group in old} & waiting
         self.runtime.limits.grant(groups)
@@ -192,14 +145,14 @@ class Real:
         running = {run.uid for run in known.values() if run.status is RunStatus.RUNNING}
         for horse in list(self.horses):  # one that was terminated is gone, one that was cancelled works on
             claim = horse[3]
-            if not isinstance(claim, Claim) or claim.run.uid in running:
+            if claim.run.uid in running:
                 continue
             if self.known()[claim.run.uid].status is RunStatus.TERMINATED:
                 self.horses.remove(horse)
                 self.free[horse[2]] += 1
         for queue in sorted(self.workers):
             jobs = [job for job in self.stage.network.jobs if self._queue_of(job) == queue]
-            urgent = [job for job in jobs if isinstance(job_of(job), RunJobId) and self._run_of(job).priority]
+            urgent = [job for job in jobs if self._run_of(job).priority]
             if jobs and self.free[queue]:  # RQ puts an urgent job at the front, before those that are there
                 job = urgent[-1] if urgent else jobs[0]
                 self.stage.network.jobs.remove(job)
@@ -208,13 +161,7 @@ class Real:
         return False
 
     def _claim(self, queue: str, text: str, now: datetime) -> None:
-        job = job_of(text)
-        if isinstance(job, BatchJobId):
-            fan_out.dispatch(self.runtime, job)
-            return
-        if isinstance(job, TargetJobId):
-            self._claim_target(queue, job, now)
-            return
+        job = present(parse_run_job_id(text))
         claim = execution.claim_run(self.runtime, job)
         self.read = None
         run = self._run_of(text)
@@ -224,35 +171,12 @@ class Real:
             return
         name = claim.schedule.schedule_id
         took, result = self.given[name].expected.draw(self.seed, claim.run, name)
-        self._keep_busy(queue, now if self.given[name].fan_out is not None else now + took, claim, result)
-
-    def _keep_busy(self, queue: str, until: datetime, claim: Claim | tuple[Target, str], result: AttemptResult) -> None:
         self.free[queue] -= 1
         self.started += 1
-        self.horses.append((until, self.started, queue, claim, result))
+        self.horses.append((now + took, self.started, queue, claim, result))
 
-    def _claim_target(self, queue: str, job: TargetJobId, now: datetime) -> None:
-        token = new_uid(now)
-        claimed = target_execution.claim_target(self.runtime, job, token, "worker")
-        if claimed is None:
-            return
-        target, (status, _) = claimed.target, present(claimed.run)
-        if status in ENDED_IN_VAIN:
-            target_execution._finish(self.runtime, target, token, TargetEnd(TargetStatus.CANCELLED))
-            return
-        run, given = self.known()[target.run_uid], self.by_uid[present(target.schedule_uid)]
-        took, result = given.expected.draw_target(
-            self.seed, run.occurrence_at, given.name, target.number, target.attempt
-        )
-        self._keep_busy(queue, now + took, (target, token), result)
-
-    def _queue_of(self, text: str) -> str:
-        job = job_of(text)
-        if isinstance(job, RunJobId):
-            return self._run_of(text).queue or "default"
-        if isinstance(job, BatchJobId):
-            return self.known()[job.run_uid].queue or "default"
-        return next(target.queue for target in self.targets() if target.uid == job.uid) or "default"
+    def _queue_of(self, job: str) -> str:
+        return self._run_of(job).queue or "default"
 
     def _run_of(self, job: str) -> Run:
         return self.known()[present(parse_run_job_id(job)).uid]
@@ -269,25 +193,12 @@ class Real:
         return [to_run(row) for row in self.stage.database.read(lambda c: c.execute(SELECT_RUNS).all())]
 
 
-def job_of(text: str) -> RunJobId | TargetJobId | BatchJobId:
-    if (of_run := parse_run_job_id(text)) is not None:
-        return of_run
-    of_targets = parse_target_job_id(text)
-    assert of_targets is not None
-    return of_targets
-
-
-def is_in_line(target: Any) -> bool:
-    is_waiting = target.limit_group is not None and target.granted_at is None and target.passed_at is None
-    return is_waiting and target.status == TargetStatus.PENDING
-
-
 def schedules_of(stage: Stage) -> list[Schedule]:
     return stage.database.read(lambda c: list(to_schedules(c, c.execute(SELECT_SCHEDULES).all())))
 
 
-World: TypeAlias = dict[str, tuple[Expected, FanOut | None]]
-"""What attempts and targets of schedules are like."""
+World: TypeAlias = dict[str, Expected]
+"""What attempts of schedules are like."""
 
 
 def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
@@ -314,7 +225,7 @@ def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
         given = timedelta(seconds=random.choice((0, 5, 20, 30, 60, 90, 200)))
         rate = random.choice((0.0, 0.0, 0.3, 0.8))
         timeout = random.choice((None, None, timedelta(seconds=60)))
-        expected[name] = Expected(random.choice((given, present(measured))), rate, timeout), None
+        expected[name] = Expected(random.choice((given, present(measured))), rate, timeout)
     return expected
 
 
@@ -324,10 +235,9 @@ def limited(group: str, bounds: dict[str, Bounds]) -> dict[str, Any]:
     return {"limit": group, "limit_running": number, "limit_rate": rate and str(rate)}
 
 
-def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: bool = False) -> World:
+def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
     """More runs than there are places and workers, on a grid of ten seconds, so that much happens at one instant."""
     expected = World()
-    spec: Every | After
     for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")[: random.randint(4, 8)]:
         options: dict[str, Any] = {
             "overlap": random.choice(("allow_all", "allow_all", "allow_all", "skip", "buffer_all", "cancel_other")),
@@ -337,29 +247,11 @@ def crowd(stage: Stage, random: Random, bounds: dict[str, Bounds], *, is_swept: 
             options["start_within"] = timedelta(seconds=random.choice((10, 20, 30, 60)))
         if random.random() < 0.8:
             options |= limited(random.choice(("narrow", "wide", "wide", "wide", "rated", "both")), bounds)
-        spec, targets = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s"), None
-        if is_swept and random.random() < 0.6:
-            targets = FanOut(random.choice((0, 1, 3, 5, 8)), CHUNK)
-            spec = Every(timedelta(seconds=random.choice((60, 90, 120))), offset="0s")
-            options |= {
-                "targets": NAMES_TARGETS,
-                "target_retry": RetryPolicy(max_retries=random.choice((0, 1, 2)), base=timedelta(seconds=20)),
-                "max_parallel": random.choice((None, None, 1, 2, 3)),
-                "fan_out": random.choice(("any_failed", "all_failed", "never")),
-                "overlap_until": random.choice(("finished", "dispatched")),
-            }
-        if is_swept and expected and random.random() < 0.3:
-            spec = After(random.choice([*expected]), random.choice(("success", "end")))
-            options.pop("start_within", None)
+        spec = Every(timedelta(seconds=random.choice((10, 20, 30, 60))), offset="0s")
         stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         given = timedelta(seconds=random.choice((0, 0, 10, 20, 30, 50, 100)))
-        expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3))), targets
+        expected[name] = Expected(given, random.choice((0.0, 0.0, 0.3)))
     return expected
-
-
-def sweep(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
-    """A crowd of which many call each of their targets."""
-    return crowd(stage, random, bounds, is_swept=True)
 
 
 def passed_over(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
@@ -376,7 +268,7 @@ def passed_over(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> Worl
         spec = Every(timedelta(seconds=random.choice(every)), offset="0s")
         more = {"overlap": "allow_all", "queue": queue, **options}
         stage.crew[0].scheduler.create(f"s{number}", WORKFLOW, spec, **more)
-        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice(took))), None
+        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice(took)))
     return expected
 
 
@@ -387,17 +279,12 @@ def seldom(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
         spec = Every(timedelta(seconds=150), offset=timedelta(seconds=number))
         options = {"overlap": "allow_all", "queue": "default", **limited("rare", bounds), **(late if is_late else {})}
         stage.crew[0].scheduler.create(f"s{number}", WORKFLOW, spec, **options)
-        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice((0, 5)))), None
+        expected[f"s{number}"] = Expected(timedelta(seconds=random.choice((0, 5))))
     return expected
 
 
 def told(run: Run) -> dict[str, Any]:
     return {name: value for name, value in asdict(run).items() if name not in _UNTOLD}
-
-
-def told_of(target: Any) -> tuple[Any, ...]:
-    fields = "number", "status", "attempt", "delivery", "limit_at", "granted_at", "passed_at", "passed_count"
-    return (*(getattr(target, name) for name in fields), target.is_rated, target.retry_at)
 
 
 def check_told(found: Walk, given: list[Simulated], runs: list[Run], stored: dict[str, Schedule]) -> None:
@@ -430,11 +317,6 @@ def test_a_simulation_of_a_line_that_few_join_says_what_the_real_store_has_after
     compare(stage, seed, seldom, SHORT)
 
 
-@pytest.mark.parametrize("seed", range(SWEPT))
-def test_a_simulation_of_targets_says_what_the_real_store_has_afterwards(stage: Stage, seed: int) -> None:
-    compare(stage, seed, sweep, SHORT)
-
-
 def compare(
     stage: Stage,
     seed: int,
@@ -458,7 +340,7 @@ def compare(
         workers = {"default": random.choice((1, 2, 3, 6)), "slow": random.choice((1, 1, 2))}
         given = [
             Simulated(
-                begin(one, START, START), one.schedule_id, one.definition.queue or "default", *expected[one.schedule_id]
+                begin(one, START, START), one.schedule_id, one.definition.queue or "default", expected[one.schedule_id]
             )
             for one in schedules_of(stage)
         ]
@@ -468,12 +350,7 @@ def compare(
     runs: dict[str, Run] = {}
     rows = {one.schedule.uid: one.schedule for one in given}
 
-    named: dict[str, SimulatedTarget] = {}
-
-    def watch(_: datetime, change: Change | Targets) -> None:
-        if isinstance(change, Targets):
-            named.update({target.uid: target for target in change.all})
-            return
+    def watch(_: datetime, change: Change) -> None:
         rows[change.after.uid] = change.after
         runs.update({run.uid: run for run in (*change.new_runs, *(after for _, after in change.changed_runs))})
         if change.drops_buffer:
@@ -487,26 +364,19 @@ def compare(
     for uid, row in rows.items():
         assert asdict(row) | {"operation": None} == asdict(stored[uid]) | {"operation": None}
     for run in real.all_runs():
-        if run.status is RunStatus.PENDING or (run.status is RunStatus.RUNNING and run.dispatched_at is None):
+        if run.status in {RunStatus.PENDING, RunStatus.RUNNING}:
             assert runs[run.uid].status is RunStatus.PENDING
         elif run.status is not RunStatus.CANCELLED or run.uid in runs:
             assert told(runs[run.uid]) == told(run)
     assert set(runs) <= {run.uid for run in real.all_runs()}
-    assert {target.uid: told_of(target) for target in real.targets()} == {
-        uid: told_of(target) for uid, target in named.items()
-    }
     check_told(found, given, real.all_runs(), stored)
     check_lines(found, real)
 
 
 def check_lines(found: Walk, real: Real) -> None:
-    """What waits at the end for a worker, and for a place, is what does so in the store, and so is what targets did."""
+    """What waits at the end for a worker, and for a place, is what does so in the store."""
     waiting = [(run, run.is_in_line) for run in real.all_runs() if run.status is RunStatus.PENDING]
-    waiting += [(one, is_in_line(one)) for one in real.targets() if one.status == TargetStatus.PENDING]
     for name, line in found.lines.items():
         assert line.waiting == [one.queue or "default" for one, is_waiting in waiting if not is_waiting].count(name)
     for name, line in found.groups.items():
         assert line.waiting == [one.limit_group for one, is_waiting in waiting if is_waiting].count(name)
-    ended = Counter((one.schedule_uid, one.status) for one in real.targets() if one.ended_at is not None)
-    for uid, one in real.by_uid.items():
-        assert found.told[one.name].targets == {status: n for (of, status), n in ended.items() if of == uid}
