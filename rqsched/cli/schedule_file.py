@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,6 +54,10 @@ _BESIDE = ("$schema", "$comment")
 _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
 """The options that hold any JSON; TOML, which has no null, has those that hold one as text."""
 _USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
+MOST_REPEATED = 1_000_000
+"""The most characters that the aliases of a file of YAML repeat."""
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+"""A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20
 """A line of YAML may be so long: a text that is wrapped elsewhere would change lines that say the same."""
 
@@ -167,6 +172,9 @@ def _parse_yaml(text: str) -> Any:
     try:
         node = loader.get_single_node()
         _require_distinct(yaml, node)
+        if node is not None and _expanded(yaml, node, {}) > len(text) + MOST_REPEATED:
+            told = f"its aliases (*name) repeat more than {MOST_REPEATED} characters; write fewer of them"
+            raise ValueError(told)
         return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         hint = "; quote texts that begin with * or @" if getattr(error, "problem_mark", None) else ""
@@ -190,8 +198,31 @@ def _require_distinct(yaml: Any, top: Any) -> None:
         waiting += [value for _, value in node.value]
 
 
+def _expanded(yaml: Any, node: Any, known: dict[int, int | None]) -> int:
+    """Return about how many characters a document has once its aliases are replaced; raises ValueError for a loop."""
+    if (size := known.get(id(node), 0)) is None:
+        raise ValueError("an alias (*name) stands inside of what it repeats; write that out")
+    if size:
+        return size
+    known[id(node)] = None
+    if isinstance(node, yaml.MappingNode):
+        size = 1 + sum(_expanded(yaml, one, known) for pair in node.value for one in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        size = 1 + sum(_expanded(yaml, one, known) for one in node.value)
+    else:
+        size = 1 + len(node.value)
+    known[id(node)] = size
+    return size
+
+
+def _parse_toml(text: str) -> Any:
+    if _LONG_KEY.search(text) is not None:  # what tomllib does for a key grows with the square of its parts
+        raise ValueError("a key has more than 64 parts (a.b.c); write fewer")
+    return tomllib.loads(text)
+
+
 _PARSERS: Mapping[Format, tuple[Callable[[str], Any], str]] = {
-    Format.TOML: (tomllib.loads, "TOML"),
+    Format.TOML: (_parse_toml, "TOML"),
     Format.YAML: (_parse_yaml, "YAML"),
     Format.JSON: (_parse_json, "JSON (the name of a file of TOML ends in .toml, one of YAML in .yaml)"),
 }

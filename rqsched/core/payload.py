@@ -35,9 +35,12 @@ _READABLE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_na
 def json_text(field: str, value: Any, limit: int) -> str:
     """Write a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError saying what is wrong.
 
-    Counted are the characters that were given: how JSON escapes a letter makes it no longer.
+    Counted are the characters that were given: how JSON escapes a letter makes it no longer. A value that holds one
+    list many times is refused before it is written out.
     """
-    _require_native(field, value, 0)
+    least = _require_native(field, value, 0, limit)
+    if least > limit:
+        raise InvalidPayloadError(field, f"has more than {limit} characters, which is the limit. Store it elsewhere")
     text = dumps(value)
     if len(text) > limit and (size := _size(value, text)) > limit:
         raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}. Store it elsewhere")
@@ -48,35 +51,53 @@ def _size(value: Any, text: str) -> int:
     return len(value) if isinstance(value, str) else len(_READABLE.encode(value)) if "\\u" in text else len(text)
 
 
-def _require_native(field: str, value: Any, depth: int) -> None:
+def _require_native(field: str, value: Any, depth: int, most: int) -> int:
+    """Return how many characters the JSON of a value has at least; the count ends where it is over `most`.
+
+    Raises InvalidPayloadError for what JSON does not have.
+    """
     if depth > MAX_DEPTH:
         raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
     if value is None or isinstance(value, bool):
-        return
+        return 1
     if isinstance(value, str):
         _require_unicode(field, value)
-    elif isinstance(value, int):
+        return len(value) + (2 if depth else 0)  # a text alone is counted without its quotes
+    if isinstance(value, int):
         _require_number(field, value)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidPayloadError(field, f"holds {value}, which JSON does not have; pass None or text")
     elif isinstance(value, list):
-        for item in value:
-            _require_native(field, item, depth + 1)
+        return _require_list(field, value, depth, most)
     elif isinstance(value, dict):
-        _require_object(field, value, depth)
+        return _require_object(field, value, depth, most)
     else:
         raise InvalidPayloadError(
             field, f"holds a {type(value).__name__}; use JSON-native values: None, bool, int, float, str, list, dict"
         )
+    return 1
 
 
-def _require_object(field: str, value: dict[Any, Any], depth: int) -> None:
+def _require_list(field: str, value: list[Any], depth: int, most: int) -> int:
+    least = 1
+    for item in value:
+        least += 1 + _require_native(field, item, depth + 1, most - least)
+        if least > most + 1:  # the first item has no comma before it
+            break
+    return least
+
+
+def _require_object(field: str, value: dict[Any, Any], depth: int, most: int) -> int:
+    least = 1
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidPayloadError(field, f"has the key {key!r}; keys must be text")
         _require_unicode(field, key)
-        _require_native(field, item, depth + 1)
+        least += len(key) + 4 + _require_native(field, item, depth + 1, most - least)
+        if least > most + 1:
+            break
+    return least
 
 
 def _require_unicode(field: str, value: str) -> None:

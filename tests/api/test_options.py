@@ -596,6 +596,27 @@ def test_deeply_nested_payloads_are_refused(env: Env) -> None:
         env.create(args=deep)
 
 
+@pytest.mark.parametrize("make", [lambda one: [one] * 10, lambda one: {str(key): one for key in range(10)}])
+def test_arguments_that_hold_the_same_list_many_times_are_refused_before_they_are_written_out(
+    env: Env, make: Callable[[Any], Any]
+) -> None:
+    nested: Any = "x"
+    for _ in range(30):  # 10 ** 30 texts
+        nested = make(nested)
+    with pytest.raises(InvalidPayloadError, match="has more than 262144 characters"):
+        env.create(args=[nested])
+    with pytest.raises(InvalidPayloadError, match="has more than 262144 characters"):
+        env.create(args=["x" * 200_000] * 1_000_000)
+
+
+def test_arguments_may_have_as_many_characters_as_the_limit_says(env: Env) -> None:
+    room = 256 * 1024 - len('{"args":[],"kwargs":{"k":[1,{"a":null}]}}')
+    args: Any = ["x" * (room - 2)]
+    assert env.create("full", args=args, kwargs={"k": [1, {"a": None}]}).schedule_id == "full"
+    with pytest.raises(InvalidPayloadError, match="the limit is 262144"):
+        env.create("fuller", args=["x" * (room - 1)], kwargs={"k": [1, {"a": None}]})
+
+
 BAD_CONTEXTS: dict[str, dict[str, Any]] = {
     "a principal that is no text": {"principal": 5},
     "a reason over 4 KiB": {"reason": "x" * 5000},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from datetime import date, timedelta
 from pathlib import Path
@@ -172,6 +173,108 @@ def test_too_much_is_refused_before_it_is_followed(monkeypatch: pytest.MonkeyPat
         read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=DAILY")), TODAY)
     with pytest.raises(InvalidInputError, match="within twenty years"):
         read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301")), TODAY, date(3000, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30")],
+        [event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;COUNT=3")],
+        [event("DTSTART;VALUE=DATE:00010101", "RRULE:FREQ=DAILY;BYDAY=SU")] * 10,
+        [event("DTSTART;VALUE=DATE:20260301", "DTEND;VALUE=DATE:99990101", "RRULE:FREQ=DAILY")],
+    ],
+    ids=["never matches", "never matches its count", "from the year 1", "lasts to the end of all years"],
+)
+def test_recurrences_take_few_steps_however_their_events_are_written(
+    events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calendar_sources, "MAX_STEPS", 50_000)
+
+    assert read_icalendar(ics(*events), TODAY).exclude
+
+
+def test_too_many_steps_are_refused_with_the_event_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = event("SUMMARY:far away", "DTSTART;VALUE=DATE:00010101", "RRULE:FREQ=DAILY;COUNT=999999")
+    monkeypatch.setattr(calendar_sources, "MAX_STEPS", 10_000)
+    with pytest.raises(InvalidInputError, match=r"more than 10000 steps.*'far away' of 0001-01-01"):
+        read_icalendar(ics(event("DTSTART;VALUE=DATE:20260301", "RRULE:FREQ=YEARLY"), far), TODAY)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DTSTART;VALUE=DATE;TZID=Asia/Tokyo:20270101",
+        "DTSTART;TZID=Asia/Tokyo;VALUE=DATE:20270101",
+        'DTSTART;value=date;tzid="Asia/Tokyo: Tokyo":20270101',
+        "DTSTART;TZID=Asia/Tokyo:20270101",
+        "DTSTART;VALUE=DATE;TZID=Asia/\r\n Tokyo:20270101",
+    ],
+)
+def test_whole_day_has_no_time_zone_whatever_its_file_says(line: str) -> None:
+    last = "DTEND;VALUE=DATE;TZID=Asia/Tokyo:20270103"
+    rule = event("RRULE:FREQ=YEARLY", "EXDATE;VALUE=DATE;TZID=Asia/Tokyo:20280101")
+
+    found = read_icalendar(ics(event(line, last, rule)), TODAY, date(2029, 6, 1))
+
+    assert found == FoundDays(("2027-01-01/2027-01-02", "2029-01-01/2029-01-02"), date(2029, 6, 1), is_cut=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["DTSTART;VALUE=DATE:2027010x"], "DTSTART: Wrong date format"),
+        (["DTSTART;VALUE=DATE:20270230"], "DTSTART: Wrong date format"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE:FREQ=FOO"], "RRULE: Expected frequency"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE FREQ=YEARLY"], "could not be parsed"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE:FREQ=DAILY;UNTIL=soon"], "RRULE: Expected date"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE:FREQ=DAILY;INTERVAL=0"], "INTERVAL 0 is not positive"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE:FREQ=YEARLY;BYMONTHDAY=" + "1," * 1_000 + "2"], "more than 1000"),
+        (["DTSTART;VALUE=DATE:20270105", "RRULE:FREQ=YEARLY;BYWHIM=1"], "BYWHIM"),
+        (["DTSTART;VALUE=DATE:20270105", "EXDATE;VALUE=DATE:2027"], "EXDATE"),
+        (["DTSTART;VALUE=DATE:20270105", "SEQUENCE:x"], "SEQUENCE"),
+        (["DTSTART;VALUE=DATE:20270105", "DTEND:20270107T000000Z"], "DTEND is a time of day"),
+        (["DTSTART;VALUE=DATE:20270105", "DURATION:PT36H"], "DURATION is not of whole days"),
+        (["DTSTART;VALUE=DATE:99991231"], "out of range"),
+        (["DTSTART;VALUE=DATE:20270105", "BEGIN:VALARM"], "it has no END:VEVENT|no components"),
+        (["DTSTART;VALUE=DATE:20270105", "DTSTART;VALUE=DATE:20270106"], "no start"),
+    ],
+)
+def test_event_that_cannot_be_read_is_left_out_and_named_and_keeps_no_other_out(lines: list[str], why: str) -> None:
+    good = event("DTSTART;VALUE=DATE:20270301")
+
+    found = read_icalendar(ics(good, event("SUMMARY:odd one", *lines), good), TODAY)
+
+    assert found.exclude == ("2027-03-01",)
+    (left_out,) = found.left_out
+    assert left_out.summary in {"odd one", ""}
+    assert re.search(why, left_out.why)
+    with pytest.raises(InvalidInputError, match="1 of its 1 events are left out") as refused:
+        read_icalendar(ics(event("SUMMARY:odd one", *lines)), TODAY)
+    assert re.search(why, str(refused.value))
+
+
+def test_file_that_is_cut_off_is_refused() -> None:
+    whole = ics(event("DTSTART;VALUE=DATE:20270301"), event("DTSTART;VALUE=DATE:20270401"))
+    for length in (len(whole) - 8, len(whole) - 30, len(whole) // 2):
+        with pytest.raises(InvalidInputError, match=r"is not iCalendar .its end is missing"):
+            read_icalendar(whole[:length], TODAY)
+
+
+def test_occurrence_is_moved_alone_or_with_those_that_follow() -> None:
+    weekly = "DTSTART;VALUE=DATE:20260302\r\nRRULE:FREQ=WEEKLY;COUNT=5"
+    text = ics(
+        weekly,
+        event("RECURRENCE-ID;VALUE=DATE:20260309", "DTSTART;VALUE=DATE:20260310"),
+        event("RECURRENCE-ID;RANGE=THISANDFUTURE;VALUE=DATE:20260323", "DTSTART;VALUE=DATE:20260325"),
+        event("RECURRENCE-ID;VALUE=DATE:20260316", "DTSTART;VALUE=DATE:20260317", "SEQUENCE:1"),
+        event("RECURRENCE-ID;VALUE=DATE:20260316", "DTSTART;VALUE=DATE:20260318"),
+    )
+    for number in range(1, 5):
+        text = text.replace(f"UID:{number}".encode(), b"UID:0")
+
+    found = read_icalendar(text, TODAY)
+
+    assert found.exclude == ("2026-03-02", "2026-03-10", "2026-03-17", "2026-03-25", "2026-04-01")
 
 
 def test_events_that_recur_too_often_are_refused_before_all_of_them_are_in_memory(

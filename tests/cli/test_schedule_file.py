@@ -294,6 +294,10 @@ def test_yaml_is_read_as_people_write_it(tmp_path: Path, name: str) -> None:
     assert often.options == nightly.options == {"retry": {"max_retries": 5}}
 
 
+NESTED = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{','.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [{','.join([f'*a{n}'] * 9)}]}}\n" for n in range(9))
+"""Under a kilobyte each, and gigabytes once every alias is replaced."""
+
 REFUSED = {
     "a key twice": ("[{schedule_id: a, workflow: w, cron: '0 2 * * *', cron: '0 3 * * *'}]", "cron stands twice"),
     "a key of an object twice": ("[{schedule_id: a, workflow: w, interval: 1h, kwargs: {x: 1, x: 2}}]", "x stands"),
@@ -306,6 +310,10 @@ REFUSED = {
         "[{schedule_id: a, workflow: w, once: 2030-01-01T00:00:00Z, args: x}]",
         "args: is not valid",
     ),
+    "lists of lists by aliases": (f"{NESTED}b: [*a9]", "its aliases (*name) repeat more than 1000000 characters"),
+    "a long text by aliases": (f"a: &a {'x' * 9_000}\nb: [{','.join(['*a'] * 200)}]", "its aliases (*name) repeat"),
+    "merges of merges": (f"{MERGED}b: *a9", "its aliases (*name) repeat more than"),
+    "a list that holds itself": ("[{schedule_id: a, workflow: w, interval: 1h, args: &a [*a]}]", "inside of what it"),
     "nothing": ("", "no list of schedules"),
     "an anchor of nothing": (
         "[{schedule_id: a, workflow: w, cron: '0 2 * * *', anchor: 2030-01-01T00:00:00Z}]",
@@ -321,6 +329,19 @@ def test_yaml_that_is_refused_says_why(tmp_path: Path, text: str, hint: str) -> 
     with pytest.raises(InvalidInputError) as refused:
         read(path)
     assert hint in str(refused.value)
+
+
+def test_aliases_of_yaml_repeat_what_entries_share(tmp_path: Path) -> None:
+    entries = "".join(f"- {{schedule_id: s{n}, workflow: w, interval: 1h, args: *shared}}\n" for n in range(1_000))
+    (tmp_path / "s.yaml").write_text(f"$comment: &shared [{', '.join(['word'] * 50)}]\nschedules:\n{entries}")
+    assert len(read(tmp_path / "s.yaml").declarations) == 1_000
+
+
+@pytest.mark.parametrize("key", [".".join(["a"] * 65), ". ".join(['"a b"'] * 65), f"[{'.'.join(['a'] * 65)}]"])
+def test_toml_with_a_key_of_too_many_parts_is_refused(key: str, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(f"{key}{'' if key[0] == '[' else ' = 1'}\n")
+    with pytest.raises(InvalidInputError, match="more than 64 parts"):
+        read(tmp_path / "s.toml")
 
 
 def test_a_merge_of_yaml_is_no_key_that_stands_twice(tmp_path: Path) -> None:
