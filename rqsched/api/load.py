@@ -24,6 +24,7 @@ from rqsched.core.occurrences import TICK, due_of, longest_delay
 from rqsched.core.results import MAX_PAGE, Load, Peak, QueueLoad
 from rqsched.errors import InvalidInputError
 from rqsched.spec.spec import Spec
+from rqsched.spec.steps import spend
 from rqsched.spec.timeline import Grid
 from rqsched.store import schedule_queries
 from rqsched.store.schedule_queries import Filters, Position
@@ -125,6 +126,7 @@ def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Sche
                 most_looked_at=None, is_slim=True,
             )
         )  # fmt: skip
+        spend(len(page.items))
         yield from page.items
         after = page.following
         if after is None:
@@ -160,6 +162,7 @@ class Counting:
 
     def add(self, schedule: Schedule, queue: str, name: str) -> None:
         """Count a schedule among those that fire alike."""
+        spend()
         herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
         herd.number += 1
         if len(herd.names) < NAMED:
@@ -194,6 +197,7 @@ class Counting:
         for herd in sorted(herds, key=lambda one: -one.number):
             counted, is_stepped = 0, self._steps(herd.one) is not None
             for minute, number, cost in self._fires(herd.one):
+                spend()
                 counted += number
                 if self._left[is_stepped] <= 0:
                     unplaced += self._rest(herd.one, minute) * herd.number

@@ -34,6 +34,7 @@ from rqsched.errors import (
     ScheduleNotFoundError,
 )
 from rqsched.spec.moved import REACH
+from rqsched.spec.steps import spend
 from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
@@ -268,6 +269,7 @@ def _preview_chunks(
 ) -> Iterator[list[BackfillRow]]:
     room = schedule.remaining
     while chunk := list(islice(nominals, _PREVIEWED)):
+        spend(len(chunk))
         rows = runtime.database.read(partial(_preview, schedule, chunk, rerun, room))
         yield rows
         if room is not None:

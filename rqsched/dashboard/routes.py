@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
@@ -21,10 +21,24 @@ from rqsched.dashboard import schedule as schedule_page
 from rqsched.dashboard import schedules as schedules_page
 from rqsched.dashboard.rendering import html, render, static
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import DatabaseUnavailableError, InvalidInputError, NamespaceNotFoundError, RqschedError
+from rqsched.errors import (
+    DatabaseUnavailableError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    RqschedError,
+    WorkCancelledError,
+)
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
-from rqsched.http.errors import MalformedError, RateLimitedError, TooManyStreamsError, UnauthorizedError, problem_of
+from rqsched.http.errors import (
+    HttpError,
+    MalformedError,
+    RateLimitedError,
+    TooManyHeavyReadsError,
+    TooManyStreamsError,
+    UnauthorizedError,
+    problem_of,
+)
 from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import NamespaceCursor, open_stream
 from rqsched.http.middleware import tag_of
@@ -33,7 +47,10 @@ from rqsched.store.event_queries import SETTLING, FoundEvent
 
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
+_PATIENCE = 3.0
+"""Seconds for which a page waits while another one of the same viewer computes, as when a browser opens several."""
 _NOBODY = Principal("nobody", Role.READ, frozenset())
+T = TypeVar("T")
 Handler = Callable[[Visit], Response]
 
 
@@ -46,29 +63,29 @@ def routes() -> list[Route]:
         _page("/find", find.show),
         _page("/schedules", schedules_page.show),
         _page("/schedules/new", editor.new, Role.ADMIN),
-        _page(schedule, schedule_page.show),
+        _page(schedule, schedule_page.show, is_heavy=True),
         _page(f"{schedule}/edit", editor.edit, Role.ADMIN),
         _page("/runs", runs_page.show),
         _page("/audit", audit.show),
         _page(run, schedule_page.show_run),
-        _page("/timeline", timeline.show),
+        _page("/timeline", timeline.show, is_heavy=True),
         _page("/system", system.show),
         _page("/calendars", calendars.show_all),
         _page("/calendars/{name}", calendars.show),
-        _page("/preview", editor.preview, Role.ADMIN),
+        _page("/preview", editor.preview, Role.ADMIN, is_heavy=True),
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", bulk.ask),
         _page("/bulk/{uid}", bulk.show),
         _form("/bulk/{uid}", bulk.act),
-        _page("/release", actions.confirm_release, Role.ADMIN),
+        _page("/release", actions.confirm_release, Role.ADMIN, is_heavy=True),
         _form("/release", actions.release, Role.ADMIN),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
         _form("/limits", actions.set_limit),
         _form("/calendars", calendars.change, Role.ADMIN),
         _form("/calendars/{name}/delete", calendars.delete, Role.ADMIN),
-        _page("/thaw", actions.confirm_thaw, Role.ADMIN),
+        _page("/thaw", actions.confirm_thaw, Role.ADMIN, is_heavy=True),
         _form("/thaw", actions.thaw, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),
         _form("/retry-failed", actions.retry_failed),
@@ -85,15 +102,40 @@ def routes() -> list[Route]:
     ]
 
 
-def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET") -> Route:
+def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
+    """Return the route of a page; a heavy one, or a dry run, computes for seconds and is admitted for it."""
+
     async def serve(request: Request) -> Response:
         try:
             fields = await _fields(request)
         except RqschedError as error:
             return _error(request, None, error)
-        return await run_in_threadpool(_serve, request, fields, handler, role)
+        if not is_heavy and not any(name == "dry_run" for name, _ in fields):
+            return await run_in_threadpool(_serve, request, fields, handler, role)
+        # The first thread finds out whose page it is; none waits for its turn.
+        visit = await run_in_threadpool(_serve, request, fields, _same, role)
+        if isinstance(visit, Response):
+            return visit
+        try:
+            async with wiring_of(request).heavy_reads.admit(request, visit.principal.name, patience=_PATIENCE):
+                return await run_in_threadpool(_show, request, visit, handler)
+        except TooManyHeavyReadsError as error:
+            response = _error(request, visit, error)
+            response.headers["Refresh"] = response.headers["Retry-After"]  # a browser loads it again by itself
+            return response
 
     return Route(path, serve, methods=[method], include_in_schema=False)
+
+
+def _same(visit: Visit) -> Visit:
+    return visit
+
+
+def _show(request: Request, visit: Visit, handler: Handler) -> Response:
+    try:
+        return handler(visit)
+    except Exception as error:  # noqa: BLE001 - as in `_serve`
+        return _error(request, visit, error)
 
 
 def _form(path: str, handler: Handler, role: Role = Role.OPERATE) -> Route:
@@ -142,7 +184,7 @@ def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
     return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
 
 
-def _serve(request: Request, fields: list[tuple[str, str]], handler: Handler, role: Role) -> Response:
+def _serve(request: Request, fields: list[tuple[str, str]], handler: Callable[[Visit], T], role: Role) -> T | Response:
     visit: Visit | None = None
     try:
         visit = _visit(request, fields)
@@ -192,7 +234,7 @@ async def _fields(request: Request) -> list[tuple[str, str]]:
 def _error(request: Request, visit: Visit | None, error: BaseException) -> Response:
     """Render an error as a page that says what to do."""
     problem = problem_of(error)
-    if problem.status >= 500:
+    if problem.status >= 500 and not isinstance(error, (HttpError, WorkCancelledError)):
         _log.error(
             "page %s failed: %s", request.url.path, type(error).__name__,
             exc_info=error if problem.status == 500 else None, extra={"action": "page_failed"},

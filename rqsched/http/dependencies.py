@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query
 from fastapi.security import HTTPBearer
@@ -27,6 +28,7 @@ from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError, MalformedError
 from rqsched.http.event_feed import EventFeed
+from rqsched.http.heavy_reads import HeavyReads
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.metrics.meter import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
@@ -56,6 +58,8 @@ class Wiring:
     """Audit events as they are recorded."""
     ended_sessions: EndedSessions
     """The dashboard's sessions that ended before their time."""
+    heavy_reads: HeavyReads
+    """What computes for seconds."""
 
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
@@ -73,6 +77,7 @@ class Wiring:
             Readiness(scheduler.runtime),
             EventFeed(scheduler.runtime, limits),
             EndedSessions(scheduler.runtime),
+            HeavyReads(),
         )
 
 
@@ -220,6 +225,35 @@ Admin = Annotated[Call, Depends(allow(Role.ADMIN))]
 """A call that requires the role `admin`, and reads the conditions itself."""
 AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))]
 """A call that requires the role `admin`, and refuses conditions."""
+
+
+def _heavy(role: Role, *, takes_conditions: bool = True, only_dry: bool = False) -> Callable[..., AsyncIterator[Call]]:
+    """Return the dependency of a call that computes for seconds; with `only_dry` where its body says `dry_run`."""
+    admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
+
+    async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:
+        async with AsyncExitStack() as stack:
+            if not only_dry or await _is_dry(request):
+                wiring = wiring_of(request)
+                await stack.enter_async_context(wiring.heavy_reads.admit(request, call.principal.name))
+            yield call
+
+    return admit
+
+
+async def _is_dry(request: Request) -> bool:
+    body = await request.json() if await request.body() else None
+    return isinstance(body, dict) and bool(body.get("dry_run"))
+
+
+HeavyRead = Annotated[Call, Depends(_heavy(Role.READ))]
+"""A call that requires the role `read` and computes for seconds."""
+HeavyAdmin = Annotated[Call, Depends(_heavy(Role.ADMIN))]
+"""A call that requires the role `admin` and computes for seconds."""
+OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only_dry=True))]
+"""A call as `OperateAlways`, which computes for seconds when it is a dry run."""
+AdminOrHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN, takes_conditions=False, only_dry=True))]
+"""A call as `AdminAlways`, which computes for seconds when it is a dry run."""
 
 bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; not required when none is configured.")
 """For the OpenAPI document; `principal_of` does the work."""

@@ -8,6 +8,7 @@ HttpError (also a RqschedError)
 ├── TooLargeError       413
 ├── RateLimitedError    429
 ├── TooManyStreamsError 503
+├── TooManyHeavyReadsError 503
 └── BusyError           503
 """
 
@@ -144,6 +145,18 @@ class TooManyStreamsError(HttpError):
     def __init__(self, most: int) -> None:
         self.most = most
         super().__init__(f"this process serves {most} streams at most, or is stopping; try again later.")
+
+
+class TooManyHeavyReadsError(HttpError):
+    """The principal has such a read under way, or as many are as this process admits."""
+
+    code = "too_many_heavy_reads"
+    remedy = "Try again after the seconds of Retry-After, and ask for one load, timeline or why at a time."
+    http_status = 503
+    retry_after = RETRY_AFTER
+
+    def __init__(self) -> None:
+        super().__init__("another request of yours that takes long is under way, or many of others; try again later.")
 
 
 @dataclass(frozen=True, slots=True)

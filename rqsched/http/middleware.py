@@ -23,8 +23,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rqsched.errors import WorkCancelledError
 from rqsched.http.auth import PRINCIPAL, REFUSED_PREFIX, Authenticator, Principal, TrustedProxies
-from rqsched.http.errors import MalformedError, problem_of
+from rqsched.http.errors import HttpError, MalformedError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.request_bodies import Bodies, Knows
 from rqsched.http.root_path import SERVE_ELSEWHERE, is_below, without_repeat
@@ -77,7 +78,7 @@ def render_error(request: Request, error: BaseException) -> Response:
 def render_tagged(tag: Tag, error: BaseException) -> Response:
     """Render an error of a request that may never have met the guard, and log what a caller can do nothing about."""
     problem = problem_of(error)
-    if problem.status >= 500:
+    if problem.status >= 500 and not isinstance(error, (HttpError, WorkCancelledError)):
         _log.error(
             "request %s failed: %s", tag.request_id, type(error).__name__,
             exc_info=error if problem.status == 500 else None, extra={"action": "request_failed"},

@@ -19,7 +19,7 @@ from rqsched.chain.backfill import BackfillRange
 from rqsched.core.model import RUN_FILTERS
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import InvalidLimitError
-from rqsched.http.dependencies import OperateAlways, Read
+from rqsched.http.dependencies import HeavyRead, OperateAlways, OperateOrHeavy, Read
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
@@ -238,7 +238,7 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
 
 @router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
 def upcoming(
-    call: Read, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
+    call: HeavyRead, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
 ) -> Response:
     """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
@@ -247,7 +247,7 @@ def upcoming(
 
 @router.get("/schedules/{schedule_id}/why/", response_model=WhyResponse, tags=["runs"])
 def why(
-    call: Read,
+    call: HeavyRead,
     schedule_id: ScheduleId,
     at: Annotated[Instant | None, Query(description="An instant; default: the newest occurrence up to now.")] = None,
 ) -> Response:
@@ -261,7 +261,7 @@ def why(
     responses={202: {"model": BackfillResponse, "description": "It continues; poll Location."}, **PROBLEM.of(409)},
     tags=["backfills"],
 )
-def start_backfill(call: OperateAlways, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
+def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
     """Fire the occurrences of [start, end) that have passed and have no run yet.
 
     Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).

@@ -28,7 +28,17 @@ from rqsched.core.payload import dumps, loads
 from rqsched.core.results import Page
 from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
-from rqsched.http.dependencies import Admin, AdminAlways, Call, Operate, OperateAlways, Read, require_allowed_hosts
+from rqsched.http.dependencies import (
+    Admin,
+    AdminAlways,
+    AdminOrHeavy,
+    Call,
+    Operate,
+    OperateAlways,
+    OperateOrHeavy,
+    Read,
+    require_allowed_hosts,
+)
 from rqsched.http.errors import MalformedError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
@@ -397,7 +407,7 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 
 
 @router.post("/bulk/{operation}/", response_model=BulkResponse)
-def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Response:
+def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> Response:
     """Pause, resume, trigger or skip the next of every schedule that matches, each in a transaction of its own.
 
     More than `bound` is 422, and nothing is done. Sent again it goes on: what was paused is not active any more.
@@ -434,7 +444,7 @@ def bulk(call: OperateAlways, operation: BulkOperation, body: BulkRequest) -> Re
 
 
 @router.post("/sync/", response_model=SyncResponse)
-def sync(call: AdminAlways, body: SyncRequest) -> Response:
+def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
     """Create or replace the definitions of a declared set; with `prune`, delete what earlier syncs made and it lacks.
 
     All of it is checked before anything is written. Sent again it does the rest.

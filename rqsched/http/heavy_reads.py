@@ -1,0 +1,68 @@
+"""Heavy reads: requests that compute for seconds take a quarter of the threads, one of each principal.
+
+Their work ends when their client has disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from anyio import sleep, to_thread
+from starlette.requests import Request
+from starlette.types import Receive
+
+from rqsched.http.errors import TooManyHeavyReadsError
+from rqsched.spec.steps import Steps, bounded
+
+SHARE = 0.25
+"""The part of the threads that heavy reads use at most; at least one thread."""
+_LOOK_AGAIN = 0.05
+
+
+class HeavyReads:
+    """The heavy reads of one process."""
+
+    def __init__(self) -> None:
+        self._principals = set[str]()
+        """Whose read is under way."""
+
+    @property
+    def count(self) -> int:
+        """How many are under way."""
+        return len(self._principals)
+
+    @asynccontextmanager
+    async def admit(self, request: Request, principal: str, *, patience: float = 0.0) -> AsyncIterator[None]:
+        """Let a read of a principal compute, in threads that are started inside the block.
+
+        What it computes ends with WorkCancelledError soon after the client has disconnected. Raises
+        TooManyHeavyReadsError when there is no room within `patience` seconds; no thread waits for it.
+        """
+        most = max(1, int(to_thread.current_default_thread_limiter().total_tokens * SHARE))
+        while principal in self._principals or len(self._principals) >= most:
+            if patience <= 0:
+                raise TooManyHeavyReadsError
+            await sleep(_LOOK_AGAIN)
+            patience -= _LOOK_AGAIN
+        self._principals.add(principal)
+        has_left = threading.Event()
+        watching = asyncio.create_task(_watch(request.receive, has_left))
+        try:
+            with bounded(Steps(None, is_cancelled=has_left.is_set)):
+                yield
+        finally:
+            has_left.set()
+            self._principals.discard(principal)
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+
+async def _watch(receive: Receive, has_left: threading.Event) -> None:
+    """Note that the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    has_left.set()
