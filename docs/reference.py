@@ -243,7 +243,7 @@ def role_of(method: str, path: str) -> str | None:
     needed = [
         one.call for one in max(fits, key=lambda route: len(route.path)).dependant.dependencies if one.call in roles
     ]
-    return roles[needed[0]].removesuffix("Always").lower() if needed else None
+    return re.findall("[A-Z][a-z]+", roles[needed[0]])[0].lower() if needed else None
 
 
 def _is_call(kind: object) -> bool:

@@ -27,6 +27,7 @@ RqschedError
 │   ├── VersionConflictError
 │   ├── CalendarInUseError
 │   ├── CalendarChangedError
+│   ├── CalendarBusyError
 │   ├── IdempotencyConflictError
 │   ├── HeldError
 │   │   └── FrozenError
@@ -54,7 +55,7 @@ cause of its errors, `remedy` what to do about them: the reference and its test 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Words = Callable[[str], str]
@@ -411,6 +412,18 @@ class CalendarChangedError(ConflictError):
     def __init__(self, calendar: str, reason: str) -> None:
         self.calendar = calendar
         super().__init__(f"calendar {calendar!r} {reason}; read it again and repeat the change.")
+
+
+class CalendarBusyError(ConflictError):
+    """Calendars changed again and again while something was planned with them; nothing was written."""
+
+    code = "calendar_busy"
+    remedy = "Try again once nobody changes the calendars."
+
+    def __init__(self, calendars: Sequence[str], tries: int) -> None:
+        self.calendars = tuple(calendars)
+        named = ", ".join(map(repr, self.calendars))
+        super().__init__(f"{named} changed {tries} times while it was planned with; nothing was written, try again.")
 
 
 class IdempotencyConflictError(ConflictError):

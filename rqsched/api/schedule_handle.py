@@ -207,10 +207,11 @@ class ScheduleHandle(ScheduleView):
         *,
         stops: bool = False,
         upstream: str | None = None,
+        foresee: operations.Decide | None = None,
     ) -> ScheduleHandle:
         after = None if upstream is None else (self.namespace, self.schedule_id, upstream)
         self._schedule = operations.operate(
-            self._runtime, self.uid, decide, version=version, stops=stops, within=within, after=after
+            self._runtime, self.uid, decide, version=version, stops=stops, within=within, after=after, foresee=foresee
         )
         return self
 
@@ -365,7 +366,7 @@ class ScheduleHandle(ScheduleView):
         wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
         option_checks.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
 
-        def decide(connection: Any, schedule: Schedule, operation: str) -> Change:
+        def decide(connection: Any, schedule: Schedule, operation: str, *, locks: bool = True) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
             now = self._runtime.now()
             names = definition.parsed_spec.calendars if definition.spec != schedule.definition.spec else ()
@@ -377,7 +378,7 @@ class ScheduleHandle(ScheduleView):
                 tzdata=tzdata_version(),
                 context=context,
                 operation=operation,
-                calendars=require_named(connection, schedule.namespace, names, locks=True) if names else (),
+                calendars=require_named(connection, schedule.namespace, names, locks=locks) if names else (),
                 ran_of=partial(changes.nominals_run, connection),
             )
             return lifecycle.decide_switch(
@@ -391,7 +392,11 @@ class ScheduleHandle(ScheduleView):
             )
 
         after = None if timing is None else wanted.parsed_spec.after
-        return self._operate(decide, if_version, within, upstream=None if after is None else after.schedule_id)
+        # A switch reads runs, which stay as they are under a lock only.
+        foresee = partial(decide, locks=False) if wanted.parsed_spec.exclude and paused is None else None
+        return self._operate(
+            decide, if_version, within, upstream=None if after is None else after.schedule_id, foresee=foresee
+        )
 
     def _named_workflow(
         self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]

@@ -1,5 +1,6 @@
 """Calendars: changing one is a transaction of its own; then every schedule that names it is planned again, in batches.
 
+Planning may take long, so nothing is locked meanwhile; a plan is written where the schedule is as it was read.
 A process that dies between the two leaves nothing that fires on an excluded day: a fire, and every operation, compares
 the calendars with those that the schedule was planned with, and plans first. A pass of reconcile ends what is left.
 """
@@ -7,40 +8,43 @@ the calendars with those that the schedule was planned with, and plans first. A 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import decide_apply_calendars
-from rqsched.core.model import Change
+from rqsched.core.model import Change, Schedule, changed
 from rqsched.errors import (
     BackendUnavailableError,
+    CalendarBusyError,
     CalendarChangedError,
     CalendarInUseError,
     CalendarNotFoundError,
     InvalidIdError,
     InvalidLimitError,
     InvalidSpecError,
+    TooMuchWorkError,
     UnknownCalendarError,
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.moved import require_whole_days
+from rqsched.spec.steps import MOST_STEPS, Steps, bounded
 from rqsched.store import calendars, changes, metadata, system_queries
 from rqsched.store.database import Connection
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 BATCH = 100
 """The most schedules that one transaction plans again."""
-MOST_SECONDS = 0.1
-"""How long it plans: what is left then is planned by the next one, so that other writers need not wait."""
+MOST_TRIES = 3
+"""How often something is planned without a lock, when what it rests on has changed until it can be written."""
 PAGE = 1_000
 """The most schedules that are read at once to find those."""
 MAX_CALENDARS = 500
@@ -82,16 +86,40 @@ def set_calendar(
 ) -> tuple[Calendar, str]:
     """Create or replace a calendar, and plan again what names it; returns it, and `created`, `updated` or `unchanged`.
 
-    With `revision` only that one is replaced; 0 is none. Raises CalendarChangedError.
+    With `revision` only that one is replaced; 0 is none. Raises CalendarChangedError, TooMuchWorkError where a schedule
+    that names it could not be planned with it, and CalendarBusyError where it changes again and again meanwhile.
     """
     runtime.ownership.require_own_redis()
-    edit = new_uid(runtime.now())
+    attempt = partial(_set, runtime, wanted, context, new_uid(runtime.now()), revision)
+    before, after, outcome = while_calendars_move(attempt)
+    if outcome != "unchanged":
+        _log.info(
+            "calendar %s is at revision %d", after.name, after.revision,
+            extra={"action": "calendar_changed", "principal": context.principal},
+        )  # fmt: skip
+        for _ in plan_again(runtime, after, before=before):
+            pass
+    return after, outcome
+
+
+def _set(
+    runtime: Runtime, wanted: Calendar, context: CommandContext, edit: str, revision: int | None
+) -> tuple[Calendar | None, Calendar, str]:
+    """Check that schedules can be planned with a calendar, and write it; raises CalendarsMoved where it changed.
+
+    Returns the calendar as it was and as it is, and what was done.
+    """
+    checked = runtime.database.read(partial(calendars.find, namespace=wanted.namespace, name=wanted.name))
+    if checked is not None and _holds(checked) != _holds(wanted):
+        _require_plannable(runtime, _next(wanted, checked, edit, context, runtime.now()), checked)
 
     def work(connection: Connection) -> tuple[Calendar | None, Calendar, str]:
         before = calendars.find(connection, wanted.namespace, wanted.name, locks=True)
         if before is not None and before.edit == edit:  # the answer to the commit was lost
             return None, before, "updated" if before.revision > 1 else "created"
         _require_revision(wanted.name, before, revision)
+        if (before and before.edit) != (checked and checked.edit):
+            raise CalendarsMoved([wanted.name])
         new = _next(wanted, before, edit, context, runtime.now())
         if before is not None and _holds(before) == _holds(new):
             return before, before, "unchanged"
@@ -104,15 +132,52 @@ def set_calendar(
         metadata.record_altered(connection, _told(new, before), runtime.now(), context, new.namespace)
         return before, new, "updated" if before else "created"
 
-    before, after, outcome = runtime.database.transact(work)
-    if outcome != "unchanged":
-        _log.info(
-            "calendar %s is at revision %d", after.name, after.revision,
-            extra={"action": "calendar_changed", "principal": context.principal},
-        )  # fmt: skip
-        for _ in plan_again(runtime, after, before=before):
-            pass
-    return after, outcome
+    return runtime.database.transact(work)
+
+
+class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
+    """Something was planned without a lock, and one of these calendars has changed since."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = names
+
+
+def while_calendars_move(attempt: Callable[[], T]) -> T:
+    """Plan and write until the calendars are the same for both; raises CalendarBusyError after MOST_TRIES."""
+    for left in range(MOST_TRIES - 1, -1, -1):
+        try:
+            return attempt()
+        except CalendarsMoved as moved:
+            if not left:
+                raise CalendarBusyError(moved.names, MOST_TRIES) from None
+    raise AssertionError("unreachable")
+
+
+def _require_plannable(runtime: Runtime, new: Calendar, before: Calendar) -> None:
+    """Refuse a calendar with which a schedule that names it takes too many steps to plan; raises TooMuchWorkError.
+
+    The first schedules are planned, until all of them together have taken as many steps as one of them may.
+    """
+
+    def check(connection: Connection) -> None:
+        uids, _ = calendars.to_plan(connection, new, None, BATCH)
+        taken = 0
+        for schedule in changes.find_all(connection, uids):
+            contents = tuple(new if one.name == new.name else one for one in schedule.contents)
+            with bounded(Steps(MOST_STEPS, field="exclude")) as steps:
+                try:
+                    decide_apply_calendars(changed(schedule, contents=contents), now=runtime.now(), before=[before])
+                except TooMuchWorkError as error:
+                    error.add_note(f"for schedule {schedule.schedule_id!r} of namespace {schedule.namespace!r}")
+                    raise
+                except Exception:  # noqa: BLE001 - a fault of its row, which keeps no calendar from being set
+                    _log.debug("schedule %s cannot be planned", schedule.uid, exc_info=True)
+            taken += steps.taken
+            if taken > MOST_STEPS:
+                return
+
+    runtime.database.read(check)
 
 
 def _next(wanted: Calendar, before: Calendar | None, edit: str, context: CommandContext, now: datetime) -> Calendar:
@@ -234,24 +299,46 @@ def _left(runtime: Runtime, calendar: Calendar) -> bool:
 
 
 def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> Planned:
-    """Plan some schedules, at least the first; as many as there is time for (`MOST_SECONDS`)."""
-    operation = new_uid(runtime.now())
+    """Plan some schedules without a lock and write what is still as it was read, in one transaction; the rest again."""
+    moved, left = 0, [*uids]
+    for _ in range(MOST_TRIES):
+        written = _write_plans(runtime, _plans_of(runtime, left, before))
+        moved += sum(
+            one.before is not None and one.before.next_run_at != one.after.next_run_at for one in written.values()
+        )
+        left = [uid for uid in left if uid not in written]
+        if not left:
+            break
+    if left:
+        told = "%d schedules changed while they were planned again; a pass plans them"
+        _log.info(told, len(left), extra={"action": "planned_later"})
+    return Planned(len(uids), moved, len(left))
 
-    def decide(connection: Connection, tried: Decided[Planned] | None) -> Decided[Planned]:
-        locked = changes.lock(connection, uids)
+
+_Plans = dict[str, tuple[Schedule, Change]]
+"""Schedules as they were read, and what is planned for them, by uid."""
+
+
+def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:
+    operation, now = new_uid(runtime.now()), runtime.now()
+
+    def plan(connection: Connection) -> _Plans:
+        ran_of = partial(changes.nominals_run, connection)
+        decide = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
+        return {one.uid: (one, decide(one)) for one in changes.find_all(connection, uids)}
+
+    return runtime.database.read(plan)
+
+
+def _write_plans(runtime: Runtime, plans: _Plans) -> dict[str, Change]:
+    """Write what was planned for each schedule that is as it was read; returns that, by uid."""
+
+    def decide(connection: Connection, tried: Decided[dict[str, Change]] | None) -> Decided[dict[str, Change]]:
+        locked = changes.lock(connection, plans)
         if tried is not None and any(map(tried.is_written, locked)):
             return tried
-        now = runtime.now()
-        ran_of = partial(changes.nominals_run, connection)
-        plan = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
-        ends_at, decided, checked = time.monotonic() + MOST_SECONDS, list[Change](), len(uids)
-        for one in locked:
-            decided.append(plan(one))
-            if time.monotonic() >= ends_at:
-                checked = uids.index(one.uid) + 1
-                break
-        moved = sum(one.before is not None and one.before.next_run_at != one.after.next_run_at for one in decided)
-        return Decided([one for one in decided if not one.is_empty], Planned(checked, moved))
+        same = {one.uid: plans[one.uid][1] for one in locked if one == plans[one.uid][0]}
+        return Decided([one for one in same.values() if not one.is_empty], same)
 
     return change(runtime, decide)
 

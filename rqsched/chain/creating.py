@@ -1,4 +1,7 @@
-"""Creates and upserts: schedules are created, or changed to what is declared; many upserts take one transaction."""
+"""Creates and upserts: schedules are created, or changed to what is declared; many upserts take one transaction.
+
+A plan around excluded days may take long: it is made before anything is locked, and written where it still holds.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rqsched.chain import upstreams
-from rqsched.chain.calendars import require_named
+from rqsched.chain.calendars import CalendarsMoved, require_named, while_calendars_move
 from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
 from rqsched.chain.quotas import quota_of
@@ -23,10 +27,10 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import combined
 from rqsched.core.ids import new_uid, new_uids
 from rqsched.core.lifecycle import Identity, RunsOf
-from rqsched.core.model import Change, Definition, Schedule, ScheduleStatus, changed, unchanged
+from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.core.moves import RanOf
 from rqsched.core.option_table import require_key
-from rqsched.errors import RqschedError, ScheduleExistsError
+from rqsched.errors import RqschedError, ScheduleExistsError, UnknownCalendarError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import changes, idempotency
@@ -36,6 +40,7 @@ from rqsched.store.idempotency import Key
 
 _log = logging.getLogger(__name__)
 
+R = TypeVar("R")
 _CalendarsOf = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
 _Outcomes = list[tuple[Schedule, str]]
 """Each schedule as it is then, and whether it was `created`, `updated` or is `unchanged`."""
@@ -103,13 +108,18 @@ def _create_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransa
     is_alone = (
         request.key is None and request.upstream_id is None and quota_of(runtime, request.named.namespace).is_unlimited
     )
-    return change(
-        runtime,
-        partial(_create, runtime, request, uid, _key_of(request)),
-        alone=partial(_create_alone, runtime, request, uid) if is_alone else None,
-        within=within,
-        creates=1,
-    )
+
+    def attempt() -> Schedule:
+        plans = _plans_of(runtime, [request], [uid], within)
+        return change(
+            runtime,
+            partial(_create, runtime, request, uid, _key_of(request), plans),
+            alone=partial(_create_alone, runtime, request, uid, plans) if is_alone else None,
+            within=within,
+            creates=1,
+        )
+
+    return while_calendars_move(attempt)
 
 
 def _create(
@@ -117,6 +127,7 @@ def _create(
     request: ScheduleRequest,
     uid: str,
     key: Key | None,
+    plans: _Plans,
     connection: Connection,
     tried: Decided[Schedule] | None,
 ) -> Decided[Schedule]:
@@ -137,7 +148,7 @@ def _create(
     now = runtime.now()
     upstreams.require(connection, namespace, wanted, locked)
     calendars = _calendars_of(connection, namespace)(request.definition.parsed_spec.calendars)
-    new = created(request, uid, now, calendars)
+    new = plans.taken(uid, None, calendars) or created(request, uid, now, calendars)
     tell = upstreams.telling(namespace, wanted, [new])
     if key is None:
         return Decided([new], new.after, also=tell)
@@ -153,7 +164,7 @@ def _each(steps: Iterable[Callable[[Connection], object] | None], connection: Co
 
 
 def _create_alone(
-    runtime: Runtime, request: ScheduleRequest, uid: str, _: Connection
+    runtime: Runtime, request: ScheduleRequest, uid: str, plans: _Plans, _: Connection
 ) -> tuple[Decided[Schedule], str | None] | None:
     """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first.
 
@@ -162,10 +173,88 @@ def _create_alone(
     if request.definition.parsed_spec.calendars:
         return None
     try:
-        new = created(request, uid, runtime.now())
+        new = plans.taken(uid, None, ()) or created(request, uid, runtime.now())
     except RqschedError:
         return None
     return Decided([new], new.after), None
+
+
+class _Plan(NamedTuple):
+    """A request that was decided without a lock."""
+
+    known: Schedule | None
+    """The schedule as it was read; None for a new one."""
+    calendars: tuple[Calendar, ...]
+    """The calendars as they were read."""
+    outcome: Change | RqschedError
+    """The Change, or why the request is refused."""
+
+
+class _Plans(dict[str, _Plan]):
+    """Requests that were decided without a lock, by the uids that they draw; quick ones are not among them."""
+
+    def taken(self, uid: str, known: Schedule | None, calendars: tuple[Calendar, ...]) -> Change | None:
+        """Return what was decided where the locked schedule is as it was; None where it must be decided now.
+
+        Raises CalendarsMoved where the calendars are others now, and the error of a request that is refused.
+        """
+        plan = self.get(uid)
+        if plan is None:
+            return None
+        if plan.calendars != calendars:
+            raise CalendarsMoved([one.name for one in calendars])
+        if plan.known != known:
+            return None
+        if isinstance(plan.outcome, RqschedError):
+            raise plan.outcome
+        return plan.outcome
+
+
+class _ReadsRunsError(Exception):
+    """A decision depends on runs, which only a lock keeps as they are."""
+
+
+def _plans_of(
+    runtime: Runtime, requests: Sequence[ScheduleRequest], uids: Sequence[str], within: CallerTransaction | None
+) -> _Plans:
+    """Decide without a lock about those requests of one namespace whose spec excludes something; writes nothing.
+
+    None in the caller's transaction, whose locks are held already.
+    """
+    plans = _Plans()
+    asked = [
+        (request, uid) for request, uid in zip(requests, uids, strict=True) if request.definition.parsed_spec.exclude
+    ]
+    if not asked or within is not None:
+        return plans
+    now = runtime.now()
+
+    def refuse_runs(_: Schedule) -> Sequence[Run]:
+        raise _ReadsRunsError
+
+    def plan(connection: Connection) -> None:
+        namespace = asked[0][0].named.namespace
+        found = changes.find_all_named(connection, *_names_of([request for request, _ in asked]))
+        calendars_of = _calendars_of(connection, namespace, locks=False)
+        ran_of = partial(changes.nominals_run, connection)
+        for request, uid in asked:
+            known = found.get(request.named.schedule_id)
+            with suppress(UnknownCalendarError, _ReadsRunsError):  # both are found again under the lock
+                calendars = calendars_of(request.definition.parsed_spec.calendars)
+                decide = partial(
+                    _decide_one, known, request, uid, now, calendars=calendars, runs_of=refuse_runs, ran_of=ran_of
+                )
+                plans[uid] = _Plan(known, calendars, _outcome_of(decide))
+
+    runtime.database.read(plan)
+    return plans
+
+
+def _outcome_of(decide: Callable[[], Change]) -> Change | RqschedError:
+    try:
+        return decide()
+    except RqschedError as error:
+        return error
 
 
 def _key_of(request: ScheduleRequest) -> Key | None:
@@ -235,8 +324,18 @@ def upsert(
 
 
 def _upsert_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransaction | None) -> tuple[Schedule, str]:
-    [(schedule, outcome)] = change(runtime, _upserting(runtime, [request]), within=within, creates=1)
+    [(schedule, outcome)] = _upserted(runtime, [request], partial(change, runtime, within=within, creates=1), within)
     return schedule, outcome
+
+
+def _upserted(
+    runtime: Runtime,
+    requests: Sequence[ScheduleRequest],
+    write: Callable[[Decide[_Outcomes]], R],
+    within: CallerTransaction | None = None,
+) -> R:
+    """Decide about upserts and write them; raises CalendarBusyError where calendars change again and again."""
+    return while_calendars_move(lambda: write(_upserting(runtime, requests, within)))
 
 
 def upsert_batches(
@@ -251,7 +350,7 @@ def upsert_batches(
     with ThreadPoolExecutor(1, "rqsched-follow") as threads:
         try:
             for batch in batches:
-                done = commit(runtime, _upserting(runtime, batch), creates=len(batch))
+                done = _upserted(runtime, batch, partial(commit, runtime, creates=len(batch)))
                 untold.append((done.changes, _start_following(threads, runtime, done.changes)))
                 for schedule, outcome in done.result:
                     report(schedule, outcome)
@@ -286,7 +385,9 @@ def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], o
         runtime.tell(changes)
 
 
-def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[_Outcomes]:
+def _upserting(
+    runtime: Runtime, requests: Sequence[ScheduleRequest], within: CallerTransaction | None
+) -> Decide[_Outcomes]:
     """Return what decides about upserts of one namespace, in their order.
 
     Raises WrongDatabaseError when Redis belongs to another database.
@@ -294,6 +395,7 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
     runtime.ownership.require_own_redis()
     # In this order they are listed: they are created at one instant.
     uids = new_uids(runtime.now(), len(requests))
+    plans = _plans_of(runtime, requests, uids, within)
 
     def decide(connection: Connection, tried: Decided[_Outcomes] | None) -> Decided[_Outcomes]:
         namespace, wanted = requests[0].named.namespace, _wanted(requests)
@@ -309,6 +411,7 @@ def _upserting(runtime: Runtime, requests: Sequence[ScheduleRequest]) -> Decide[
             runs_of=partial(open_runs, connection),
             calendars_of=_calendars_of(connection, namespace),
             ran_of=partial(changes.nominals_run, connection),
+            plans=plans,
         )
         decided = upstreams.told([one for one, _ in done], wanted)
         outcomes = [(one.after, outcome) for one, (_, outcome) in zip(decided, done, strict=True)]
@@ -359,6 +462,7 @@ def _decide_each(
     runs_of: RunsOf,
     calendars_of: _CalendarsOf,
     ran_of: RanOf,
+    plans: _Plans | None = None,
 ) -> list[tuple[Change, str]]:
     """Decide about each request; those schedules that are `known` by their id are there.
 
@@ -369,13 +473,32 @@ def _decide_each(
     for request, uid in zip(requests, uids, strict=True):
         schedule = known.get(request.named.schedule_id)
         calendars = calendars_of(request.definition.parsed_spec.calendars)
+        decided = plans.taken(uid, schedule, calendars) if plans else None
         if schedule is None:
-            done.append((_created_alike(made, request, uid, now, calendars), "created"))
+            done.append((decided or _created_alike(made, request, uid, now, calendars), "created"))
             continue
-        change = partial(_changed, (runs_of, ran_of), request=request, operation=uid, now=now, calendars=calendars)
-        decided = lifecycle.planned_first(schedule, change, now=now, ran_of=ran_of)
+        decided = decided or _decide_one(
+            schedule, request, uid, now, calendars=calendars, runs_of=runs_of, ran_of=ran_of
+        )
         done.append((decided, "unchanged" if decided.is_empty else "updated"))
     return done
+
+
+def _decide_one(
+    schedule: Schedule | None,
+    request: ScheduleRequest,
+    uid: str,
+    now: datetime,
+    *,
+    calendars: tuple[Calendar, ...],
+    runs_of: RunsOf,
+    ran_of: RanOf,
+) -> Change:
+    """Decide to create what is not known, or to change what is."""
+    if schedule is None:
+        return created(request, uid, now, calendars)
+    change = partial(_changed, (runs_of, ran_of), request=request, operation=uid, now=now, calendars=calendars)
+    return lifecycle.planned_first(schedule, change, now=now, ran_of=ran_of)
 
 
 def _created_alike(

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from rqsched.chain import upstreams
+from rqsched.chain.calendars import CalendarsMoved, while_calendars_move
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
-from rqsched.errors import ScheduleNotFoundError, VersionConflictError
-from rqsched.store import changes, pruning
+from rqsched.errors import RqschedError, ScheduleNotFoundError, VersionConflictError
+from rqsched.store import calendars, changes, pruning
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -34,6 +36,7 @@ def operate(
     stops: bool = False,
     within: CallerTransaction | None = None,
     after: tuple[str, str, str] | None = None,
+    foresee: Decide | None = None,
 ) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
@@ -41,10 +44,14 @@ def operate(
     only `stops` something is done even when Redis belongs to another database; anything else raises
     WrongDatabaseError then. `after` are a namespace, the id of this schedule in it and that of the one that it
     is to come after: raises UpstreamError where it cannot.
+
+    `foresee` is `decide` without a lock, for a decision that may take long and rests on the schedule and its calendars
+    alone: it is made first, and taken under the lock where both are as they were. Raises CalendarBusyError.
     """
     if not stops:
         runtime.ownership.require_own_redis()
     operation = new_uid(runtime.now())
+    foreseen: _Foreseen | None = None
 
     def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:
         namespace, schedule_id, upstream = after or ("", "", None)
@@ -60,12 +67,51 @@ def operate(
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         upstreams.require(connection, namespace, wanted, locked)
         ran_of = partial(changes.nominals_run, connection)
-        decided = planned_first(
+        decided = (foreseen and foreseen.taken(connection, schedule)) or planned_first(
             schedule, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of
         )
         return Decided([decided], decided.after, also=upstreams.telling(namespace, wanted, [decided]))
 
-    return change(runtime, decide_one, within=within)
+    def attempt() -> Schedule:
+        nonlocal foreseen
+        if foresee is not None and within is None:
+            foreseen = runtime.database.read(partial(_look_ahead, runtime, uid, foresee, operation))
+        return change(runtime, decide_one, within=within)
+
+    return while_calendars_move(attempt)
+
+
+class _Foreseen(NamedTuple):
+    """An operation that was decided without a lock."""
+
+    known: Schedule
+    """The schedule as it was read."""
+    outcome: Change | RqschedError
+    """The Change, or why the operation is refused."""
+
+    def taken(self, connection: Connection, schedule: Schedule) -> Change | None:
+        """Return it where the locked schedule is as it was read, else None; raises CalendarsMoved and the refusal."""
+        if schedule != self.known:
+            return None
+        if isinstance(self.outcome, RqschedError):
+            raise self.outcome
+        after = self.outcome.after
+        names = after.spec.calendars
+        if names and calendars.named(connection, after.namespace, names, locks=True) != after.contents:
+            raise CalendarsMoved(names)
+        return self.outcome
+
+
+def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, connection: Connection) -> _Foreseen | None:
+    known = changes.find(connection, uid)
+    if known is None:
+        return None
+    ran_of = partial(changes.nominals_run, connection)
+    try:
+        change = planned_first(known, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of)
+    except RqschedError as error:
+        return _Foreseen(known, error)
+    return _Foreseen(known, change)
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:

@@ -59,7 +59,7 @@ class Wiring:
     ended_sessions: EndedSessions
     """The dashboard's sessions that ended before their time."""
     heavy_reads: HeavyReads
-    """What computes for seconds."""
+    """Admits requests that compute for seconds."""
 
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
@@ -246,9 +246,9 @@ async def _is_dry(request: Request) -> bool:
     return isinstance(body, dict) and bool(body.get("dry_run"))
 
 
-HeavyRead = Annotated[Call, Depends(_heavy(Role.READ))]
+ReadHeavy = Annotated[Call, Depends(_heavy(Role.READ))]
 """A call that requires the role `read` and computes for seconds."""
-HeavyAdmin = Annotated[Call, Depends(_heavy(Role.ADMIN))]
+AdminHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN))]
 """A call that requires the role `admin` and computes for seconds."""
 OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only_dry=True))]
 """A call as `OperateAlways`, which computes for seconds when it is a dry run."""

@@ -27,7 +27,7 @@ class HeavyReads:
 
     def __init__(self) -> None:
         self._principals = set[str]()
-        """Whose read is under way."""
+        """The principals that have a read under way."""
 
     @property
     def count(self) -> int:
@@ -38,7 +38,7 @@ class HeavyReads:
     async def admit(self, request: Request, principal: str, *, patience: float = 0.0) -> AsyncIterator[None]:
         """Let a read of a principal compute, in threads that are started inside the block.
 
-        What it computes ends with WorkCancelledError soon after the client has disconnected. Raises
+        The work ends with WorkCancelledError soon after the client has disconnected. Raises
         TooManyHeavyReadsError when there is no room within `patience` seconds; no thread waits for it.
         """
         most = max(1, int(to_thread.current_default_thread_limiter().total_tokens * SHARE))

@@ -178,6 +178,13 @@ def find(connection: Connection, uid: str) -> Schedule | None:
     return None if row is None else to_schedule(connection, row)
 
 
+def find_all(connection: Connection, uids: Sequence[str]) -> list[Schedule]:
+    """Read schedules, deleted or not, in uid order without locking them."""
+    dialect = dialect_of(connection)
+    statement = SELECT_SCHEDULES.where(dialect.among(schedules.c.uid)).order_by(schedules.c.uid)
+    return to_schedules(connection, connection.execute(statement, {"among": dialect.listed(uids)}).all())
+
+
 def open_runs(
     connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
 ) -> dict[str, list[Run]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from rqsched.chain import calendars as chain
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.errors import (
+    CalendarBusyError,
     CalendarChangedError,
     CalendarInUseError,
     CalendarNotFoundError,
@@ -225,17 +227,112 @@ def test_many_schedules_are_planned_again_in_batches(any_env: Env, monkeypatch: 
     check_invariants(any_env.runtime)
 
 
-def test_batch_that_takes_too_long_leaves_the_rest_to_the_next(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "MOST_SECONDS", 0)
-    before = any_env.scheduler.calendars.set("holidays", [])
-    naming = [any_env.create(f"s{number}", DAILY, exclude="holidays") for number in range(3)]
-    after = edit_alone(any_env, "holidays", ["2026-01-16"])
+@contextmanager
+def at_transactions(env: Env, numbers: Container[int], act: Callable[[], object]) -> Iterator[None]:
+    """Act before these transactions of SQLite begin, those of `act` not counted: as another process does."""
+    begun, is_acting = 0, False
 
-    batches = [*chain.plan_again(any_env.runtime, after, before)]
+    def note(word: str) -> None:
+        nonlocal begun, is_acting
+        if word != "BEGIN" or is_acting:
+            return
+        begun += 1
+        if begun in numbers:
+            is_acting = True
+            act()
+            is_acting = False
 
-    assert [(one.checked, one.moved) for one in batches] == [(1, 1)] * 3
-    assert {next_of(one) for one in naming} == {MORNING + DAY}
-    assert any_env.runtime.database.read(partial(store.unplanned, before=any_env.clock.now())) == []
+    with statements(env.runtime, note):
+        yield
+
+
+def test_schedule_that_changes_while_it_is_planned_again_is_planned_as_it_is_then(env: Env) -> None:
+    before = env.scheduler.calendars.set("holidays", [])
+    first, second = (env.create(f"s{number}", DAILY, exclude="holidays") for number in range(2))
+    after = edit_alone(env, "holidays", ["2026-01-16"])
+
+    with at_transactions(env, {3}, first.pause):  # a page is read, then the schedules; then they are written
+        (planned,) = chain.plan_again(env.runtime, after, before)
+
+    assert (planned.checked, planned.moved, planned.failed) == (2, 1, 0)
+    assert (first.refresh().status, next_of(second)) == ("paused", MORNING + DAY)
+    first.resume()
+    assert next_of(first) == MORNING + DAY
+    assert env.runtime.database.read(partial(store.unplanned, before=env.clock.now())) == []
+    check_invariants(env.runtime)
+
+
+def test_schedule_that_changes_each_time_is_left_to_a_pass(env: Env) -> None:
+    before = env.scheduler.calendars.set("holidays", [])
+    busy, quiet = (env.create(f"s{number}", DAILY, exclude="holidays") for number in range(2))
+    after = edit_alone(env, "holidays", ["2026-01-16"])
+    notes = iter("abcdefghij")
+
+    with at_transactions(env, range(3, 99), lambda: busy.update(note=next(notes))):
+        (planned,) = chain.plan_again(env.runtime, after, before)
+
+    assert (planned.checked, planned.failed) == (2, 1)
+    assert next_of(quiet) == MORNING + DAY
+    env.advance(env.scheduler.settings.grace)
+    env.recover()
+    assert next_of(busy) == MORNING + DAY
+    assert env.runtime.database.read(partial(store.unplanned, before=env.clock.now())) == []
+    check_invariants(env.runtime)
+
+
+PLANNING: dict[str, Callable[[Env], object]] = {
+    "create": lambda env: env.create("new", DAILY, exclude="holidays"),
+    "upsert of a new one": lambda env: env.scheduler.upsert("new", "note", DAILY, exclude="holidays"),
+    "upsert of a known one": lambda env: env.scheduler.upsert("known", "note", DAILY, exclude="holidays"),
+    "update": lambda env: env.scheduler.get("known").update(spec=DAILY, exclude="holidays"),
+}
+
+
+@pytest.mark.parametrize("plan", PLANNING.values(), ids=PLANNING.keys())
+def test_what_is_planned_with_a_calendar_that_changes_meanwhile_is_planned_again(
+    env: Env, plan: Callable[[Env], object]
+) -> None:
+    env.create("known", Cron("0 5 * * *"))
+    env.scheduler.calendars.set("holidays", [])
+
+    with at_transactions(env, {2}, lambda: edit_alone(env, "holidays", ["2026-01-16"])):
+        plan(env)
+
+    states = map(env.state, env.scheduler.list().items)
+    (changed,) = (one for one in states if one.definition.parsed_spec.exclude)
+    assert changed.next_run_at == MORNING + DAY
+    check_invariants(env.runtime)
+
+
+@pytest.mark.parametrize("plan", PLANNING.values(), ids=PLANNING.keys())
+def test_calendar_that_changes_each_time_is_a_conflict_and_nothing_is_written(
+    env: Env, plan: Callable[[Env], object]
+) -> None:
+    env.create("known", Cron("0 5 * * *"))
+    env.scheduler.calendars.set("holidays", [])
+    days = (f"2026-02-{number:02}" for number in range(1, 29))
+
+    with (
+        at_transactions(env, range(2, 99), lambda: edit_alone(env, "holidays", [next(days)])),
+        pytest.raises(CalendarBusyError, match="changed 3 times"),
+    ):
+        plan(env)
+
+    assert [one.schedule_id for one in env.scheduler.list().items] == ["known"]
+    assert env.state(env.scheduler.get("known")).definition.parsed_spec.exclude == ()
+
+
+def test_calendar_that_is_set_while_others_set_it_is_a_conflict(env: Env) -> None:
+    env.scheduler.calendars.set("holidays", [])
+    days = (f"2026-02-{number:02}" for number in range(1, 29))
+
+    with (
+        at_transactions(env, range(2, 99), lambda: edit_alone(env, "holidays", [next(days)])),
+        pytest.raises(CalendarBusyError),
+    ):
+        env.scheduler.calendars.set("holidays", ["2026-03-01"])
+
+    assert env.scheduler.calendars.get("holidays").exclude != ("2026-03-01",)
 
 
 def test_one_that_cannot_be_planned_stops_no_other_and_is_tried_again(env: Env) -> None:

@@ -31,6 +31,7 @@ OWN: dict[RqschedError, str] = {
     errors.UnknownCalendarError("a", "b"): "create that first, or correct it",
     errors.CalendarNotFoundError("a", "b"): "`rqsched calendar list` shows those that exist",
     errors.CalendarInUseError("a", ["b"]): "take it out of their `exclude` first",
+    errors.CalendarBusyError(["a", "b"], 3): "nothing was written, try again",
     errors.CalendarChangedError("a", "b"): "read it again and repeat the change",
     errors.VersionConflictError("a", 1, 2): "read it again and repeat the change",
     errors.IdempotencyConflictError("a"): "choose a new key",
@@ -47,6 +48,7 @@ OWN: dict[RqschedError, str] = {
     http_errors.TooSlowError(1): "send it again",
     http_errors.BusyError(): "try again later, or send a token",
     http_errors.RateLimitedError(1): "try again in 1 s",
+    http_errors.TooManyHeavyReadsError(): "try again later",
     http_errors.TooManyStreamsError(1): "try again later",
 }
 """Errors that write their message themselves, and what to do in it."""

@@ -29,7 +29,7 @@ ADA, BOB = "a" * 32, "b" * 32
 TOKENS = json.dumps(
     [{"name": name, "role": "admin", "token": token, "namespaces": "*"} for name, token in (("ada", ADA), ("bob", BOB))]
 )
-HEAVY = {
+HEAVY: dict[str, tuple[str, str, Any]] = {
     "load": ("GET", "/api/v1/load/", None),
     "upcoming": ("GET", at("report", "upcoming/"), None),
     "why": ("GET", at("report", "why/"), None),
@@ -173,6 +173,11 @@ def test_heavy_read_of_a_client_that_disconnects_ends_at_the_server(
     for number in range(12):  # half a million times are computed for a month of these
         web.env.create(f"often-{number}", Cron("* * * * *"), jitter=timedelta(seconds=1))
     heavy = web.app.state.rqsched.heavy_reads
+
+    def logged() -> list[int]:
+        seen = [record.__dict__ for record in caplog.records]
+        return [fields["status"] for fields in seen if "load" in fields.get("path", "")]
+
     with served(web.app) as url, caplog.at_level(logging.INFO, "rqsched.http.access"):
         where = urlsplit(url)
         with socket.create_connection((where.hostname, where.port)) as client:
@@ -184,5 +189,5 @@ def test_heavy_read_of_a_client_that_disconnects_ends_at_the_server(
             assert httpx.get(f"{url}{SCHEDULES}", headers={"authorization": f"Bearer {BOB}"}).status_code == 200
             assert heavy.count == 1, "the first request was over too soon to be disconnected"
         wait_until(lambda: heavy.count == 0, timeout=PATIENCE, what="its computation has ended")
-    statuses = [record.__dict__["status"] for record in caplog.records if "load" in record.__dict__.get("path", "")]
-    assert statuses == [503, 503], "the load was computed to its end although nobody waited"
+        wait_until(lambda: len(logged()) == 2, timeout=PATIENCE, what="both requests for the load are logged")
+    assert logged() == [503, 503], "the load was computed to its end although nobody waited"

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.core.hold import Hold, Released, ReleasePreview
-from rqsched.http.dependencies import AdminAlways, Call, HeavyAdmin, Read
+from rqsched.http.dependencies import AdminAlways, AdminHeavy, Call, Read
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.native.requests import (
     THAW_MISSED,
@@ -55,7 +55,7 @@ def history(call: Read) -> Response:
 
 @router.get("/hold/preview/", response_model=ReleasePreviewResponse)
 def preview(
-    call: HeavyAdmin,
+    call: AdminHeavy,
     since: Annotated[Instant | None, Query(description="With `missed`: only what is due since then.")] = None,
     missed: Annotated[bool, Query(description="What is due is recorded as missed instead of firing.")] = False,
 ) -> Response:
@@ -98,7 +98,7 @@ def freezes(call: Read) -> Response:
 
 @router.get("/freeze/preview/", response_model=ReleasePreviewResponse)
 def preview_thaw(
-    call: HeavyAdmin, missed: Annotated[ThawMissed | None, Query(description=THAW_MISSED)] = None
+    call: AdminHeavy, missed: Annotated[ThawMissed | None, Query(description=THAW_MISSED)] = None
 ) -> Response:
     """Show what a thaw would do now: what fires, and which runs wait to begin; at most 500 of each."""
     return Json(_previewed(call.scheduler.preview_thaw(missed=missed, namespace=call.namespace)))

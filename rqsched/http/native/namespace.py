@@ -13,7 +13,7 @@ from rqsched.api.load import MOST_HOURS
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
 from rqsched.core.results import Load, Peak, QueueLoad
-from rqsched.http.dependencies import HeavyRead, OperateAlways, Read
+from rqsched.http.dependencies import OperateAlways, Read, ReadHeavy
 from rqsched.http.native.requests import Cursor, Limit, LimitRequest
 from rqsched.http.native.responses import LimitResponse, LimitsResponse, WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import Json, Schema, schema_of
@@ -82,7 +82,7 @@ LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"),
 
 @router.get("/load/", response_model=LoadResponse, tags=["load"])
 def read_load(
-    call: HeavyRead, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
+    call: ReadHeavy, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
 ) -> Response:
     """Count what fires in the next hours, minute by minute: the peaks, which schedules make them, and each queue."""
     return Json(call.scheduler.load(hours, namespace=call.namespace))

@@ -19,7 +19,7 @@ from rqsched.chain.backfill import BackfillRange
 from rqsched.core.model import RUN_FILTERS
 from rqsched.core.policy import OverlapPolicy, Rerun
 from rqsched.errors import InvalidLimitError
-from rqsched.http.dependencies import HeavyRead, OperateAlways, OperateOrHeavy, Read
+from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
@@ -238,7 +238,7 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
 
 @router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
 def upcoming(
-    call: HeavyRead, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
+    call: ReadHeavy, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
 ) -> Response:
     """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
@@ -247,7 +247,7 @@ def upcoming(
 
 @router.get("/schedules/{schedule_id}/why/", response_model=WhyResponse, tags=["runs"])
 def why(
-    call: HeavyRead,
+    call: ReadHeavy,
     schedule_id: ScheduleId,
     at: Annotated[Instant | None, Query(description="An instant; default: the newest occurrence up to now.")] = None,
 ) -> Response:
