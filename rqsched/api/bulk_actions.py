@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -194,9 +194,14 @@ def _require(text: str | None, namespace: str, now: datetime) -> BulkAction:
     return action
 
 
-def _lock(connection: Connection, known: BulkAction, now: datetime) -> BulkAction:
-    """Read it as it is now, and keep others from changing it until the transaction ends; raises NotFoundError."""
-    return _require(metadata.lock_value(connection, _STATE + known.uid), known.namespace, now)
+def _lock(connection: Connection, known: BulkAction, clock: Callable[[], datetime]) -> tuple[BulkAction, datetime]:
+    """Read it as it is now, and when that is; others do not change it until the transaction ends.
+
+    Raises NotFoundError.
+    """
+    text = metadata.lock_value(connection, _STATE + known.uid)
+    now = clock()
+    return _require(text, known.namespace, now), now
 
 
 def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> BulkAction:
@@ -209,8 +214,7 @@ def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> 
     worker = secrets.token_hex(8)
 
     def decide(connection: Connection) -> BulkAction:
-        now = runtime.now()
-        held = _lock(connection, known, now)
+        held, now = _lock(connection, known, runtime.now)
         is_carried_out = held.status == "running" and not held.is_interrupted(now)
         if is_carried_out or held.status == "done":
             return held
@@ -260,8 +264,7 @@ def stop(runtime: Runtime, known: BulkAction, by: str) -> None:
     """Have it stop behind the batch that is being done; what is done stays done. Raises NotFoundError."""
 
     def decide(connection: Connection) -> None:
-        now = runtime.now()
-        held = _lock(connection, known, now)
+        held, now = _lock(connection, known, runtime.now)
         if held.status != "running" or held.stopped_by is not None:
             return
         _save(connection, replace(held, stopped_by=by))
@@ -300,7 +303,7 @@ def _carry_out(runtime: Runtime, action: BulkAction, filters: Filters) -> None:
             if is_first:
                 batch, is_first = _with_unrecorded(runtime, action, batch, [*left]), False
             moved = action.after(batch, runtime.now())
-            action = runtime.database.transact(partial(_record, moved=moved))
+            action = runtime.database.transact(partial(_record, runtime, moved=moved))
             if action.status != "running" or action.worker != moved.worker:
                 return
             pause_between_chunks()
@@ -351,11 +354,12 @@ def _bulk(action: BulkAction) -> Bulk:
     )
 
 
-def _record(connection: Connection, moved: BulkAction) -> BulkAction:
+def _record(runtime: Runtime, connection: Connection, moved: BulkAction) -> BulkAction:
     """Write the progress, however often; returns what is stored when somebody else carries it out now."""
-    held = _lock(connection, moved, moved.updated_at)
+    held, now = _lock(connection, moved, runtime.now)
     if held.worker != moved.worker:
         return held
+    moved = replace(moved, updated_at=now)
     if moved.position < moved.total:
         status = "stopped" if held.stopped_by else "running"
         return _save(connection, replace(moved, status=status, stopped_by=held.stopped_by))

@@ -368,8 +368,9 @@ class ScheduleHandle(ScheduleView):
 
         def decide(connection: Any, schedule: Schedule, operation: str, *, locks: bool = True) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
-            now = self._runtime.now()
             names = definition.parsed_spec.calendars if definition.spec != schedule.definition.spec else ()
+            calendars = require_named(connection, schedule.namespace, names, locks=locks) if names else ()
+            now = self._runtime.now()
             change = lifecycle.decide_update(
                 schedule,
                 definition,
@@ -378,7 +379,7 @@ class ScheduleHandle(ScheduleView):
                 tzdata=tzdata_version(),
                 context=context,
                 operation=operation,
-                calendars=require_named(connection, schedule.namespace, names, locks=locks) if names else (),
+                calendars=calendars,
                 ran_of=partial(changes.nominals_run, connection),
             )
             return lifecycle.decide_switch(

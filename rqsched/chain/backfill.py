@@ -107,7 +107,9 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, u
             return Decided([], known)
         if locked is None or locked.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        return Decided([], backfill, also=partial(backfills.add, backfill=backfill))
+        begun_at = runtime.now()
+        opened = replace(backfill, created_at=begun_at, updated_at=begun_at)
+        return Decided([], opened, also=partial(backfills.add, backfill=opened))
 
     return change(runtime, decide)
 

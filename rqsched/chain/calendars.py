@@ -120,16 +120,16 @@ def _set(
         _require_revision(wanted.name, before, revision)
         if (before and before.edit) != (checked and checked.edit):
             raise CalendarsMoved([wanted.name])
-        new = _next(wanted, before, edit, context, runtime.now())
-        if before is not None and _holds(before) == _holds(new):
-            return before, before, "unchanged"
         if before is None:
             system_queries.lock_calendars(connection)
             _require_room(connection, wanted)
+        new = _next(wanted, before, edit, context, runtime.now())
+        if before is not None and _holds(before) == _holds(new):
+            return before, before, "unchanged"
         _require_movable(connection, new)
         if not calendars.write(connection, new, before, calendars.change_of(new, before, context.reason)):
             raise CalendarChangedError(wanted.name, "was created by somebody else at the same moment")
-        metadata.record_altered(connection, _told(new, before), runtime.now(), context, new.namespace)
+        metadata.record_altered(connection, _told(new, before), runtime.now, context, new.namespace)
         return before, new, "updated" if before else "created"
 
     return runtime.database.transact(work)
@@ -252,7 +252,7 @@ def delete_calendar(
             raise CalendarInUseError(name, told, more)
         calendars.remove(connection, namespace, name)
         what = f"{_kind(before)} {name}: deleted"
-        metadata.record_altered(connection, what, runtime.now(), context, namespace)
+        metadata.record_altered(connection, what, runtime.now, context, namespace)
         return before
 
     gone = runtime.database.transact(work)

@@ -145,9 +145,9 @@ def _create(
         return Decided([unchanged(known)], known)
     if known is not None:
         raise ScheduleExistsError(schedule_id, namespace)
-    now = runtime.now()
     upstreams.require(connection, namespace, wanted, locked)
     calendars = _calendars_of(connection, namespace)(request.definition.parsed_spec.calendars)
+    now = runtime.now()
     new = plans.taken(uid, None, calendars) or created(request, uid, now, calendars)
     tell = upstreams.telling(namespace, wanted, [new])
     if key is None:

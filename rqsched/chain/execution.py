@@ -172,7 +172,7 @@ def write_claim(
     runtime: Runtime, job: RunJobId, token: str, worker: str, *, patience: Patience | None = None
 ) -> Claim | None:
     """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
-    start = {"token": token, "started_at": runtime.now(), "worker": worker}
+    start = {"token": token, "worker": worker}
     claim = None
     if runtime.database.takes_single_statements and not runtime.notifier.tells_every_start:
         alone = partial(_claim, runtime, job, start, is_untold=True)
@@ -183,6 +183,9 @@ def write_claim(
 def _claim(
     runtime: Runtime, job: RunJobId, start: dict[str, Any], connection: Connection, *, is_untold: bool = False
 ) -> Claim | None:
+    if not is_untold:  # which waits for no lock
+        claims.lock_run(connection, job.uid)
+    start = {**start, "started_at": runtime.now()}
     started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=is_untold)
     if started is None:
         return None

@@ -117,11 +117,11 @@ def heartbeat(
     distinct = list(dict.fromkeys(uids))
 
     def work(connection: Connection) -> set[str]:
+        locked = claims.lock_external(connection, distinct, worker_id=worker_id, namespace=namespace)
         now = runtime.now()
         held_until = _held_until(runtime, now, held_for)
-        return claims.record_external_heartbeats(
-            connection, distinct, worker_id=worker_id, namespace=namespace, now=now, held_until=held_until
-        )
+        claims.record_external_heartbeats(connection, locked, now=now, held_until=held_until)
+        return set(locked)
 
     alive = runtime.database.transact(work) if distinct else set()
     return [uid for uid in distinct if uid in alive], [uid for uid in distinct if uid not in alive]

@@ -156,14 +156,19 @@ def fan_out(
     """
     number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
     for chunk in () if batch.is_named else chunks:
-        record = partial(fan_out_targets.record, batch=batch, named=chunk, first=number, now=runtime.now())
-        runtime.database.transact(record)
+        runtime.database.transact(partial(_record, runtime, batch, chunk, number))
         number += len(chunk)
         if checkpoint is not None:
             checkpoint()
     dispatch_first(runtime, batch.run_uid)
     counts = runtime.database.read(lambda connection: fan_out_targets.count(connection, batch.run_uid))
     return sum(counts.values())
+
+
+def _record(
+    runtime: Runtime, batch: Batch, chunk: Sequence[str | tuple[str, str | None]], first: int, connection: Connection
+) -> None:
+    fan_out_targets.record(connection, batch, chunk, first, runtime.now())
 
 
 def dispatch_first(runtime: Runtime, run_uid: str) -> None:
@@ -184,9 +189,11 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them. Raises
     UnknownJobError when this database has no target of that run.
     """
+    size = runtime.settings.target_chunk
 
     def take(connection: Connection) -> tuple[list[Target], int | None, dict[str, RunName]]:
-        chunk, following = fan_out_targets.take_chunk(connection, job, runtime.settings.target_chunk, runtime.now())
+        fan_out_targets.lock_waiting(connection, job.run_uid, size + 1)
+        chunk, following = fan_out_targets.take_chunk(connection, job, size, runtime.now())
         return chunk, following, fan_out_targets.names_of(connection, [job.run_uid]) if chunk else {}
 
     chunk, following, names = runtime.database.transact(take)
@@ -228,8 +235,12 @@ def _groups_of(found: Iterable[Target]) -> set[str]:
 
 def fill(runtime: Runtime, run_uid: str) -> int:
     """Put targets of a run with `max_parallel` in the places that are free; returns how many."""
-    now, most = runtime.now(), runtime.settings.target_chunk
-    taken = runtime.database.transact(lambda connection: fan_out_targets.take_free(connection, run_uid, most, now))
+
+    def take(connection: Connection) -> list[Target]:
+        fan_out_targets.lock_first(connection, run_uid)
+        return fan_out_targets.take_free(connection, run_uid, runtime.settings.target_chunk, runtime.now())
+
+    taken = runtime.database.transact(take)
     if taken:
         enqueue_soon(runtime, taken)
     return len(taken)
@@ -240,8 +251,7 @@ def promote(runtime: Runtime, run_uid: str | None = None) -> int:
 
     Returns how many there were; with PAGE of them there may be more.
     """
-    now = runtime.now()
-    ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, now, PAGE, run_uid))
+    ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, runtime.now(), PAGE, run_uid))
     if ready:
         enqueue_soon(runtime, ready)
     for uid in sorted({target.run_uid for target in limited}):

@@ -178,7 +178,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
             fired.append(Fired(str(link), "newer", now + offer_delay(late)))
         else:
             due.append((link, schedule))
-    fired += _fire_due(runtime, connection, due, now=now, skip_locked=skip_locked)
+    fired += _fire_due(runtime, connection, due, skip_locked=skip_locked)
     runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
     return fired
 
@@ -201,7 +201,6 @@ def _fire_due(
     connection: Connection,
     links: Sequence[tuple[LinkId, Schedule]],
     *,
-    now: datetime,
     skip_locked: bool,
 ) -> list[Fired]:
     """Decide about links that are due, from what ran and runs of their schedules."""
@@ -209,6 +208,7 @@ def _fire_due(
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
+    now = runtime.now()  # again: a run that this ends may have started while its lock was waited for
     fired = []
     for link, schedule in links:
         if (open_runs := runs.get(schedule.uid)) is None:

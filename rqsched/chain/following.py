@@ -92,6 +92,7 @@ def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool
 
 
 def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> None:
+    changes.lock_one(connection, uid)
     now = runtime.now()
     ends = upstream_ends.read_owed(connection, uid, now, MOST_AT_ONCE)
     upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
@@ -126,7 +127,6 @@ def _follow(
     Nothing of a namespace that is frozen, unless `is_frozen` says so, nor of a schedule that a newer release wrote.
     """
     tried = dict[str, Change]()
-    now = runtime.now()
 
     def work(connection: Connection) -> tuple[int, list[Change]]:
         locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
@@ -135,12 +135,13 @@ def _follow(
         for uid in {*uids} - locked.keys():
             if changes.find(connection, uid) is None:  # it was purged while a run before it ended
                 upstream_ends.forget(connection, uid)
-        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (now, MOST_AT_ONCE)
+        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (runtime.now(), MOST_AT_ONCE)
         may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]
         owed = {one.uid: upstream_ends.read_owed(connection, one.uid, until, most) for one in may}
         asking = [one for one in may if owed[one.uid]]
         runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
         tried.clear()
+        now = runtime.now()  # after the wait for the locks: the run before has ended, and the next one starts then
         for one in asking:
             if one.uid in runs:
                 tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 
@@ -23,7 +24,7 @@ from redis.exceptions import RedisError
 from rqsched.core.hold import Hold
 from rqsched.errors import BackendUnavailableError, FrozenError, HeldError
 from rqsched.store import metadata
-from rqsched.store.database import Database, Patience
+from rqsched.store.database import Connection, Database, Patience
 from rqsched.transport.transport import Transport
 
 _log = logging.getLogger(__name__)
@@ -214,10 +215,32 @@ class HoldGate:
         self._transport.set_hold(hold.uid, hold.to_text())
         self._read_redis()
 
-    def put_into_sql(self, hold: Hold) -> None:
-        """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError."""
-        self._database.transact(lambda connection: metadata.set_hold(connection, hold), patience=_BRIEF)
+    def put_into_sql(self, hold: Hold, *, begins: bool = False) -> None:
+        """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError.
+
+        One that `begins` does so then.
+        """
+        self._database.transact(partial(self._set, hold, begins=begins), patience=_BRIEF)
         self._read_sql()
+
+    def _set(self, hold: Hold, connection: Connection, *, begins: bool) -> None:
+        metadata.lock_holds(connection, hold.namespace)
+        metadata.set_hold(connection, replace(hold, since=self.now()) if begins else hold)
+
+    def _release(
+        self,
+        holds: Sequence[Hold],
+        by: str | None,
+        reason: str | None,
+        connection: Connection,
+        *,
+        text: str | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        metadata.lock_holds(connection, namespace)
+        at = self.now()
+        ended = [replace(_over(one), released_at=at, released_by=by, release_reason=reason) for one in holds]
+        metadata.drop_hold(connection, ended, text=text, namespace=namespace)
 
     def drop(self, by: str | None = None, reason: str | None = None) -> Hold | None:
         """End what Redis and SQL hold, in SQL first, which records who released it and why; returns what has ended.
@@ -229,18 +252,17 @@ class HoldGate:
         kept = self.kept
         if kept is not None:
             found = _read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")
-            at, known = self.now(), [_over(one) for one in found if one is not None]
-            ended = [replace(one, released_at=at, released_by=by, release_reason=reason) for one in known]
-            self._database.transact(lambda connection: metadata.drop_hold(connection, ended))
-            self._transport.drop_hold([one.uid for one in ended])
+            known = [one for one in found if one is not None]
+            self._database.transact(partial(self._release, known, by, reason))
+            self._transport.drop_hold([one.uid for one in known])
             self._in_redis = None
             self._in_sql = {name: text for name, text in self._in_sql.items() if name != _ALL}
             self._note()
         return kept
 
     def freeze(self, hold: Hold) -> None:
-        """Keep the freeze of a namespace, unless it is frozen already; raises BackendUnavailableError."""
-        self._database.transact(lambda connection: metadata.set_hold(connection, hold))
+        """Freeze a namespace from then on, unless it is frozen already; raises BackendUnavailableError."""
+        self._database.transact(partial(self._set, hold, begins=True))
         self._read_sql()
         self._tell_now()
 
@@ -249,8 +271,7 @@ class HoldGate:
         self._read_sql()
         freeze, text = self.frozen.get(namespace), self._in_sql.get(namespace)
         if freeze is not None:
-            ended = replace(_over(freeze), released_at=self.now(), released_by=by, release_reason=reason)
-            self._database.transact(lambda c: metadata.drop_hold(c, [ended], text=text, namespace=namespace))
+            self._database.transact(partial(self._release, [freeze], by, reason, text=text, namespace=namespace))
             self._read_sql()
             self._tell_now()
         return freeze

@@ -72,7 +72,8 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
     asked = gate.kept or Hold(new_uid(now), now, context.principal, context.reason)
     failure: BackendUnavailableError | None = None
     try:
-        gate.put_into_sql(asked)
+        gate.put_into_sql(asked, begins=gate.kept is None)
+        asked = gate.kept or asked  # Redis is told what SQL has
     except BackendUnavailableError as error:
         _log.warning("the hold is not in SQL yet: %s", error, extra={"action": "hold_not_copied"})
         failure = error
@@ -115,7 +116,7 @@ def _preview(runtime: Runtime, wanted: _Due) -> ReleasePreview:
         now = runtime.now()
         due = _late(runtime, wanted.namespace, now, PREVIEWED + 1)(connection)
         waiting = _waiting(runtime, wanted.namespace, PREVIEWED + 1)(connection)
-        decided = _decided(runtime, connection, due[:PREVIEWED], now, wanted)
+        decided = _decided(runtime, connection, due[:PREVIEWED], wanted)
         rows = [_row(schedule, one, now) for schedule, one in zip(due, decided, strict=False)]
         runs = [
             HeldRun(schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at)
@@ -229,7 +230,6 @@ def _decided(
     runtime: Runtime,
     connection: Connection,
     due: Sequence[Schedule],
-    now: datetime,
     wanted: _Due,
     *,
     asked: CommandContext | None = None,
@@ -241,6 +241,7 @@ def _decided(
     """
     runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
+    now = runtime.now()
     for one in due:
         context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()), asked)
         try:
@@ -286,23 +287,25 @@ def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list
 
     Each schedule is a transaction of its own, and has a later next time then.
     """
-    settled, now = dict[str, _Settled](), runtime.now()
+    # One end for all, or what is due again meanwhile would be read again and again.
+    settled, until = dict[str, _Settled](), runtime.now()
     while True:
-        due = runtime.database.read(_late(runtime, wanted.namespace, now, PREVIEWED))
+        due = runtime.database.read(_late(runtime, wanted.namespace, until, PREVIEWED))
         fresh = [one.uid for one in due if one.uid not in settled]
         if not fresh:
             return [one for one in settled.values() if any(one)]
-        settled |= {uid: _settle_due_of(runtime, uid, now, context, wanted) for uid in fresh}
+        settled |= {uid: _settle_due_of(runtime, uid, context, wanted) for uid in fresh}
 
 
-def _settle_due_of(runtime: Runtime, uid: str, now: datetime, context: CommandContext, wanted: _Due) -> _Settled:
+def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: _Due) -> _Settled:
     def decide(connection: Connection, tried: Decided[_Settled] | None) -> Decided[_Settled]:
         schedule = changes.lock_one(connection, uid)
         if tried is not None and tried.is_written(schedule):
             return tried
+        now = runtime.now()
         if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
             return Decided([], _Settled())
-        (decided,) = _decided(runtime, connection, [schedule], now, wanted, asked=context, is_locked=True)
+        (decided,) = _decided(runtime, connection, [schedule], wanted, asked=context, is_locked=True)
         if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
             what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
             _log.error("what is due of %s/%s cannot be decided: %s", *what, extra=extra)

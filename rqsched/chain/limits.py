@@ -84,8 +84,9 @@ class Limits:
         """
         try:
             if stopped:
-                give_up = partial(fan_out_targets.give_up, now=self._parts.now(), run_uids=stopped)
-                self._parts.database.transact(give_up)
+                self._parts.database.transact(
+                    lambda connection: fan_out_targets.give_up(connection, self._parts.now(), run_uids=stopped)
+                )
             only_left, known = {*left}.difference(joined), seen or {}
             unclaimed = {group: known[group] if group in known else self._wants(group) for group in only_left}
             self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
@@ -126,7 +127,7 @@ class Limits:
         hold = self._parts.hold
         held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
         return store.grant(
-            connection, groups, self._parts.now(), asked, is_target=is_target, held=held, skip_locked=skip_locked
+            connection, groups, self._parts.now, asked, is_target=is_target, held=held, skip_locked=skip_locked
         )
 
     def _deliver(self, granted: Granted) -> int:
@@ -192,7 +193,7 @@ class Limits:
                 _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
                 namespace, name = split_key(group)
                 what = f"limit {name}: {bounds.after(was)}"
-                metadata.record_altered(connection, what, self._parts.now(), context, namespace)
+                metadata.record_altered(connection, what, self._parts.now, context, namespace)
             granted = self._grant(connection, [group])
             return granted, store.describe(connection, [group], self._parts.now())[0]
 
@@ -217,9 +218,12 @@ class Limits:
                 break
         last = ""
         while empty := self._parts.database.read(partial(store.empty, after=last, limit=_AT_ONCE)):
-            self._parts.database.transact(partial(store.remove_empty, groups=empty, now=self._parts.now()))
+            self._parts.database.transact(partial(self._remove_empty, empty))
             yield len(empty), 0
             last = empty[-1]
+
+    def _remove_empty(self, groups: Sequence[str], connection: Connection) -> None:
+        store.remove_empty(connection, groups, self._parts.now())
 
     def _make_lost(self, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
         for group, policies in lost:

@@ -84,11 +84,12 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     sides = _Sides(mark, mark) if newest == text else _compare(runtime, owner, mark, is_told=is_told)
     if sides is None:
         return asking  # others are passing now
-    left = Mark(new_uid(now), "" if sides.sql is None else sides.sql.uid)
-    noticed = sides.noticed(left.at)
-    write = runtime.database.transact_alone if noticed is None else runtime.database.transact
-    if not write(partial(_write, transport.control.name, left=left, known=sides.sql, noticed=noticed)):
+    tried = list[Mark]()
+    write = runtime.database.transact_alone if sides.went_back is None else runtime.database.transact
+    left = write(partial(_write, runtime, sides, tried))
+    if left is None:
         return asking  # another process was first
+    noticed = sides.noticed(left.at)
     if noticed is not None:
         level = logging.ERROR if noticed.which is WentBack.TWO_DATABASES else logging.WARNING
         _log.log(level, "%s", noticed.text, extra=_EXTRAS[noticed.which])
@@ -128,13 +129,21 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
     return _Sides(mark, mark) if runtime.transport.push_mark(owner, str(mark), follows=str(newest)) else None
 
 
-def _write(queue: str, connection: Connection, *, left: Mark, known: Mark | None, noticed: Told | None) -> bool:
-    name, replaced = metadata.of_queue(metadata.MARK, queue), None if known is None else str(known)
-    if not metadata.replace_value(connection, name, str(left), known=replaced):
-        return False
-    if noticed is not None:
+def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Connection) -> Mark | None:
+    """Write the next mark and what both sides tell; waits for nobody, whose time would be that of before.
+
+    Returns the mark; None where another process was first. One of those `tried` may be written, its answer lost.
+    """
+    queue = runtime.transport.control.name
+    name, replaced = metadata.of_queue(metadata.MARK, queue), None if sides.sql is None else str(sides.sql)
+    tried.insert(0, Mark(new_uid(runtime.now()), "" if sides.sql is None else sides.sql.uid))
+    replace = partial(metadata.replace_value, connection, name, known=replaced, waits=False)
+    left = next((one for one in tried if replace(str(one))), None)
+    if left is None:
+        return None
+    if (noticed := sides.noticed(left.at)) is not None:
         metadata.set_value(connection, _name_of(queue, noticed), _text(noticed))
-    return True
+    return left
 
 
 def record_compared(runtime: Runtime, asking: Iterable[Told]) -> None:

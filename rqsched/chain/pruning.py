@@ -155,7 +155,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
     place = _Place()
     try:
         while place != _END:
-            step = partial(_step, uid=uid, retention=retention, place=place, now=runtime.now())
+            step = partial(_step, uid=uid, retention=retention, place=place, clock=runtime.now)
             # Look first, without a lock: most schedules with old rows have only some that always stay.
             done, place = runtime.database.read(partial(step, is_dry=True))
             if done.rows and not wanted.is_dry:
@@ -169,13 +169,19 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
 
 
 def _step(
-    connection: Connection, *, uid: str, retention: Retention, place: _Place, now: datetime, is_dry: bool
+    connection: Connection,
+    *,
+    uid: str,
+    retention: Retention,
+    place: _Place,
+    clock: Callable[[], datetime],
+    is_dry: bool,
 ) -> _Step:
     """Delete some of one schedule's runs, and of the rest of its history once no run is left to delete."""
     schedule = _lock(connection, uid, is_dry=is_dry)
     if schedule is None:
         return Pruned(busy=1), _END
-    edges = _edges(connection, schedule, retention, now)
+    edges = _edges(connection, schedule, retention, clock())
     done = Pruned()
     if place.run is not None:
         following = _prune_runs(connection, schedule, edges, place.run, done, is_dry=is_dry)
@@ -277,19 +283,23 @@ def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
     return Pruned(tasks=count, busy=len(uids) - count)
 
 
+def _delete_loose(runtime: Runtime, age: timedelta, connection: Connection) -> int:
+    return pruning.delete_loose_targets(connection, before=runtime.now() - age, limit=_ROWS)
+
+
 def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
     """Delete targets of fan-outs started by hand, which have no schedule: by age alone."""
     retention = wanted.retention or Retention.parse(runtime.settings.retention)
-    if retention.age is None:
+    age = retention.age
+    if age is None:
         return
-    before = runtime.now() - retention.age
     if wanted.is_dry:
+        before = runtime.now() - age
         count = runtime.database.read(lambda connection: pruning.count_loose_targets(connection, before))
         yield Pruned(targets=count)
         return
     while True:
-        work = partial(pruning.delete_loose_targets, before=before, limit=_ROWS)
-        count = runtime.database.transact(work)
+        count = runtime.database.transact(partial(_delete_loose, runtime, age))
         yield Pruned(targets=count)
         if count < _ROWS:
             return

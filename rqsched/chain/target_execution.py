@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -68,20 +69,22 @@ def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) ->
 
     Raises UnknownJobError when this database has no such target.
     """
-    claim = partial(fan_out_targets.claim, job=job, token=token, now=runtime.now(), worker=worker)
-    claimed = runtime.database.transact_alone(partial(claim, is_alone=runtime.database.takes_single_statements))
-    return claimed or (runtime.database.transact(claim) if _gets_place(runtime, job) else None)
 
+    def claim(connection: Connection, *, is_alone: bool = False) -> ClaimedTarget | None:
+        if not is_alone:  # which waits for no lock
+            fan_out_targets.lock(connection, job.uid)
+        return fan_out_targets.claim(connection, job, token, runtime.now(), worker, is_alone=is_alone)
 
-def _gets_place(runtime: Runtime, job: TargetJobId) -> bool:
-    """Ask for a place for a target that could not be claimed, if it was passed over; without one it is in line.
-
-    One that has a place, and whose start counts, is claimed in a transaction.
-    """
+    is_alone = runtime.database.takes_single_statements
+    claimed = runtime.database.transact_alone(partial(claim, is_alone=is_alone))
+    if claimed is not None:
+        return claimed
     found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
     if found is None:
         raise UnknownJobError("no such target in this database.")
-    return found.is_rated or (found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True))
+    # One that was passed over asks for a place; without one it is in line.
+    gets_place = found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True)
+    return runtime.database.transact(claim) if gets_place or (is_alone and found.is_ready) else None
 
 
 def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker: str) -> TargetStatus | None:
@@ -89,7 +92,8 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
     try:
         status = TargetStatus.SUCCEEDED if _handle(runtime, claimed, token) else TargetStatus.IGNORED
     except RunCancelled as signal:
-        _finish(runtime, target, token, TargetEnd(TargetStatus.CANCELLED, str(signal) or None))
+        cancelled = TargetEnd(TargetStatus.CANCELLED, str(signal) or None)
+        _finish(runtime, target, token, lambda *_: cancelled)
         return TargetStatus.CANCELLED
     except WorkflowNotFoundError as error:
         return _block(runtime, target, token, worker, error)
@@ -99,7 +103,7 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
     except BaseException as error:
         _fail(runtime, target, token, describe_error(error), types_of(error))
         raise
-    _finish(runtime, target, token, TargetEnd(status))
+    _finish(runtime, target, token, lambda *_: TargetEnd(status))
     return status
 
 
@@ -174,21 +178,21 @@ def _block(runtime: Runtime, target: Target, token: str, worker: str, error: Wor
     """Give back a target whose workflow is not here; the last time that fails it, and RQ sees why."""
     timeout = runtime.settings.blocked_timeout
     reason = f"{worker}: {error.reason}"
-    end = decide_blocked(target.blocked_at, reason, now=runtime.now(), timeout=timeout)
     _log.warning("target %s is blocked: %s", target.uid, reason, extra={"action": "target_blocked"})
-    _finish(runtime, target, token, end)
+    end = _finish(
+        runtime, target, token, lambda _, now: decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
+    )
     if end.has_ended:
         raise error
     return end.status
 
 
 def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types: ErrorTypes) -> None:
-    def decide(connection: Connection) -> TargetEnd:
+    def decide(connection: Connection, now: datetime) -> TargetEnd:
         schedule = _read_policy(connection, target)
-        now = runtime.now()
         return decide_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
 
-    _finish(runtime, target, token, runtime.database.transact(decide, patience=runtime.end_patience))
+    _finish(runtime, target, token, decide, is_alone=False)
 
 
 def _read_policy(connection: Connection, target: Target) -> Schedule | None:
@@ -197,13 +201,36 @@ def _read_policy(connection: Connection, target: Target) -> Schedule | None:
     return found[0] if found and (found[1].status in OPEN or found[1].status is RunStatus.SUCCEEDED) else None
 
 
-def _finish(runtime: Runtime, target: Target, token: str, end: TargetEnd) -> None:
-    """Record what follows through an SQL outage as long as a run's may last."""
+def _finish(
+    runtime: Runtime,
+    target: Target,
+    token: str,
+    decide: Callable[[Connection, datetime], TargetEnd],
+    *,
+    is_alone: bool = True,
+) -> TargetEnd:
+    """Record what follows through an SQL outage as long as a run's may last; returns it.
+
+    With `is_alone` in one statement where that is enough, and nobody holds the target.
+    """
+
+    def finish(connection: Connection, *, is_alone: bool = False) -> tuple[TargetEnd, tuple[bool, list[Target]] | None]:
+        if not is_alone:
+            fan_out_targets.lock(connection, target.uid)
+        now = runtime.now()
+        end = decide(connection, now)
+        return end, fan_out_targets.finish(connection, target, token, end, now, is_alone=is_alone)
+
+    written, patience = None, runtime.end_patience
+    if is_alone and target.max_parallel is None and runtime.database.takes_single_statements:
+        end, written = runtime.database.transact_alone(partial(finish, is_alone=True), patience=patience)
+    if written is None:
+        end, written = runtime.database.transact(finish, patience=patience)
     if runtime.tracing is not None:
         runtime.tracing.note_outcome(end.status.value)
-    finish = partial(fan_out_targets.finish, target=target, token=token, end=end, now=runtime.now())
-    transact = runtime.database.transact_alone if target.max_parallel is None else runtime.database.transact
-    _follow(runtime, target, end, *transact(finish, patience=runtime.end_patience))
+    may_be_last, following = written or (False, [])
+    _follow(runtime, target, end, may_be_last, following)
+    return end
 
 
 def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool, following: list[Target]) -> None:
@@ -245,6 +272,7 @@ def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None =
     """
 
     def work(connection: Connection) -> tuple[Target, TargetEnd, bool, list[Target]] | None:
+        fan_out_targets.lock(connection, job.uid)
         target = fan_out_targets.find_running(connection, job, token)
         if target is None:
             return None

@@ -29,10 +29,9 @@ class EndedSessions:
 
         Rows of which the time is over are deleted with it. Raises DatabaseUnavailableError.
         """
-        now = self._runtime.now().timestamp()
 
         def write(connection: Connection) -> None:
-            known = values_under(connection, _PREFIX)
+            now, known = self._runtime.now().timestamp(), values_under(connection, _PREFIX)
             remove_values(connection, sorted(name for name, until in known.items() if int(until) <= now))
             set_value(connection, _PREFIX + key, str(expires_at))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from rqsched.chain.runtime import Runtime, current_runtime
 from rqsched.errors import ConflictError
 from rqsched.machines.machine import Machine, state_of
 from rqsched.store import machine_states
+from rqsched.store.database import Connection
 from rqsched.store.machine_states import InstanceState
 
 TRIES = 5
@@ -75,11 +77,31 @@ def _store(
 
     With a `save` of the application, its database settles races, and the row of rqsched follows what it saved.
     """
-    state, now = state_of(instance), runtime.now()
+    state = state_of(instance)
     if machine.save is None:
         replace = partial(machine_states.replace, machine=machine.name, instance_id=instance_id, known=known)
-        return runtime.database.transact(lambda connection: replace(connection, state=state, now=now))
+        tried = list[datetime]()
+
+        def work(connection: Connection) -> bool:
+            machine_states.lock(connection, machine.name, [instance_id])
+            tried.insert(0, runtime.now())
+            # The row may be as an earlier attempt wrote it, whose answer was lost.
+            return any(replace(connection, state=state, now=at) for at in tried)
+
+        return runtime.database.transact(work)
     machine.save(instance_id, instance.model)
-    put = partial(machine_states.put, machine=machine.name, states={instance_id: state}, now=now)
-    runtime.database.transact(put)
+    runtime.database.transact(partial(write, runtime, machine.name, {instance_id: state}))
     return True
+
+
+def write(
+    runtime: Runtime,
+    machine: str,
+    states: dict[str, str],
+    connection: Connection,
+    *,
+    entered_at: datetime | None = None,
+) -> None:
+    """Set the states of instances under their locks: by default those that move have entered theirs by then."""
+    machine_states.lock(connection, machine, states)
+    machine_states.put(connection, machine, states, runtime.now(), entered_at)

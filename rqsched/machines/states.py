@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from statemachine import StateChart
@@ -12,6 +13,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.errors import InvalidInputError
 from rqsched.machines.machine import MachineClass, state_of
 from rqsched.machines.scheduler import machine_of
+from rqsched.machines.send import write
 from rqsched.spec.timeline import require_utc
 from rqsched.store import machine_states
 
@@ -50,8 +52,7 @@ class MachineStates:
         """
         since = entered_at and require_utc(entered_at, "entered_at")
         rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}
-        now = self._runtime.now()
-        self._runtime.database.transact(lambda c: machine_states.put(c, self._machine.name, rows, now, since))
+        self._runtime.database.transact(partial(write, self._runtime, self._machine.name, rows, entered_at=since))
 
     def _text(self, state: str | StateChart[Any] | None) -> str:
         if isinstance(state, StateChart):

@@ -45,6 +45,14 @@ from rqsched.store.tables import (
 )
 
 
+def lock_run(connection: Connection, run_uid: str) -> None:
+    """Lock a run that is to be claimed, so that the time of its start is read after the wait."""
+    connection.execute(_LOCK_RUN, {"b_uid": run_uid})
+
+
+_LOCK_RUN = sa.select(runs.c.uid).where(runs.c.uid == sa.bindparam("b_uid")).with_for_update(key_share=True)
+
+
 class StartedRun(NamedTuple):
     """A run as it was claimed."""
 
@@ -71,8 +79,8 @@ def start_run(
     before its grant, where the clock of who gave that is ahead: rates rely on it.
     One conditional update without a lock of the schedule; beside it, one insert where the start counts in the rate of
     its group. Repeated with the same token after a lost answer, it returns the same again. With `is_untold`
-    (PostgreSQL) a schedule with notifications of its own is left out, and so is a start that counts: it is one
-    statement.
+    (PostgreSQL) a schedule with notifications of its own is left out, and so are a start that counts and a run that
+    another transaction holds: it is one statement, and does not wait.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
@@ -114,6 +122,14 @@ def _start(dialect: Dialect) -> sa.Update:
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
 
+_MINE = runs.alias("m")
+_IS_UNLOCKED = runs.c.uid == (
+    sa.select(_MINE.c.uid)
+    .where(_MINE.c.uid == sa.bindparam("b_uid"))
+    .with_for_update(key_share=True, skip_locked=True)
+    .scalar_subquery()
+)
+"""A statement that is a transaction of its own waits for nobody: its time would be that of before."""
 _SHORT = {runs: runs.alias("r"), schedules: schedules.alias("s")}
 
 
@@ -141,8 +157,9 @@ _RETURNING = (
     .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
 _START_RETURNING = _shortened(_RETURNING)
+_UNTOLD = _RETURNING.where(_IS_UNLOCKED)
 _START_UNTOLD = _shortened(
-    _RETURNING.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text), ~runs.c.is_rated)
+    _UNTOLD.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text), ~runs.c.is_rated)
 )
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
 """SQLite returns no columns of the other table."""
@@ -178,6 +195,7 @@ def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None
 
     What an end writes is not among it, see `write`.
     """
+    lock_run(connection, uid)
     start_run(connection, uid, 1, 1, start)
     if dialect_of(connection).joins_writes:
         start_run(connection, uid, 1, 1, start, is_untold=True)
@@ -243,10 +261,8 @@ def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Sche
     return to_runs_and_schedules(connection, connection.execute(statement).all())
 
 
-def record_external_heartbeats(
-    connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str, now: datetime, held_until: datetime
-) -> set[str]:
-    """Record that a worker executes these runs until then; returns the uids of those that are still its own.
+def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str) -> list[str]:
+    """Lock those of these runs that are still a worker's own, so that the time of its heartbeat is read after the wait.
 
     What was claimed without the name of a worker belongs to the first worker that names it.
     """
@@ -255,10 +271,15 @@ def record_external_heartbeats(
     mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
     # In the order in which all runs are locked: two heartbeats, or one and a fire that cancels, never deadlock.
     locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
-    alive = list(connection.execute(locked).scalars())
+    return list(connection.execute(locked).scalars())
+
+
+def record_external_heartbeats(
+    connection: Connection, locked: Sequence[str], *, now: datetime, held_until: datetime
+) -> None:
+    """Record that their worker executes locked runs until then."""
     values = {"heartbeat_at": now, "held_until": held_until}
-    connection.execute(sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, alive)).values(**values))
-    return set(alive)
+    connection.execute(sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked)).values(**values))
 
 
 def _is_in(namespace: str) -> sa.ColumnElement[bool]:

@@ -55,9 +55,10 @@ def record(connection: Connection, owed: Sequence[Delivery]) -> None:
     insert_rows(connection, deliveries, state_columns(owed, _NAMES), or_ignore=True)
 
 
-def find(connection: Connection, uid: str) -> Delivery | None:
-    """Read one delivery; None when there is none (any more)."""
-    row = connection.execute(_SELECT.where(deliveries.c.uid == uid)).first()
+def find(connection: Connection, uid: str, *, locks: bool = False) -> Delivery | None:
+    """Read one delivery, and lock it with `locks`; None when there is none (any more)."""
+    found = _SELECT.where(deliveries.c.uid == uid)
+    row = connection.execute(found.with_for_update() if locks else found).first()
     return None if row is None else _read(row)
 
 

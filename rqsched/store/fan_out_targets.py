@@ -246,10 +246,8 @@ def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, Run
 def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
     """Make so many waiting targets of a run with `max_parallel` pending as may be handled beside the others.
 
-    The run's first target is locked meanwhile: two that look at once would both see the same places free.
+    The run's first target is locked (`lock_first`).
     """
-    mutex = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid)
-    connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update())
     # Not the first target's limit: the schedule may have got one only after an attempt that named some of them.
     first = first_waiting(connection, run_uid)
     if first is None or (most := first[1]) is None:
@@ -502,7 +500,13 @@ _CLAIM_RETURNING = _CLAIM.values(
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
 """All of it in one statement (PostgreSQL): a fan-out that was started by hand has no run to join."""
-_CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated)
+_MINE = targets.alias("mine")
+_LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
+_IS_UNLOCKED = (
+    targets.c.uid == _LOCK.with_for_update(key_share=True, skip_locked=True).correlate(None).scalar_subquery()
+)
+"""A statement that is a transaction of its own waits for nobody: its time would be that of before."""
+_CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated, _IS_UNLOCKED)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
     sa.update(targets)
@@ -518,6 +522,24 @@ _NOT_BEGUN = (
 )
 _FINISH_RETURNING = _FINISH.returning(_NOT_BEGUN.exists())
 """With the question whether others are left to begin (PostgreSQL)."""
+_FINISH_ALONE = _FINISH_RETURNING.where(_IS_UNLOCKED)
+
+
+def lock(connection: Connection, uid: str) -> None:
+    """Lock a target, so that the time of its start or its end is read after the wait."""
+    connection.execute(_LOCK.with_for_update(key_share=True), {"of": uid})
+
+
+def lock_waiting(connection: Connection, run_uid: str, limit: int) -> None:
+    """Lock the next waiting targets of a run, so that the time at which they are enqueued is read after the wait."""
+    statement = sa.select(targets.c.uid).where(*_waits(run_uid)).order_by(targets.c.number, targets.c.uid)
+    connection.execute(statement.limit(limit).with_for_update())
+
+
+def lock_first(connection: Connection, run_uid: str) -> None:
+    """Lock the first target of a run: two that look at once would both see the same places free (`take_free`)."""
+    mutex = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid)
+    connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update())
 
 
 def claim(
@@ -532,7 +554,8 @@ def claim(
     """Make a pending target running, held by `token`; None when it could not be claimed. One statement on PostgreSQL.
 
     One more writes its start where that counts in the rate of its group; `is_alone`, outside of a transaction, leaves
-    such a target out there. Repeated with the same token after a lost answer, it returns the same again.
+    such a target out there, and one that another transaction holds. Repeated with the same token after a lost answer,
+    it returns the same again.
     """
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
@@ -567,27 +590,28 @@ class Unclaimed(NamedTuple):
 
     asks: str | None
     """The group that is to be asked for a place, as it was passed over; None where that is not why."""
-    is_rated: bool
-    """Whether it has a place and its start counts, which takes a transaction."""
+    is_ready: bool
+    """Whether a transaction may claim it: one statement does not where its start counts, or another one holds it."""
 
 
 def find_unclaimed(connection: Connection, job: TargetJobId) -> Unclaimed | None:
     """Return why a target could not be claimed; None when there is no such target."""
     is_ready = targets.c.status == constant(TargetStatus.PENDING), targets.c.delivery == job.delivery
     group = sa.case((sa.and_(*is_ready, targets.c.granted_at.is_(None)), targets.c.limit_group), else_=None)
-    is_rated = sa.and_(*is_ready, targets.c.granted_at.is_not(None), targets.c.is_rated)
-    row = connection.execute(sa.select(group, is_rated).where(targets.c.uid == job.uid)).first()
+    has_place = sa.and_(*is_ready, targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))
+    row = connection.execute(sa.select(group, has_place).where(targets.c.uid == job.uid)).first()
     return None if row is None else Unclaimed(*row)
 
 
 def finish(
-    connection: Connection, target: Target, token: str, end: TargetEnd, now: datetime
-) -> tuple[bool, list[Target]]:
+    connection: Connection, target: Target, token: str, end: TargetEnd, now: datetime, *, is_alone: bool = False
+) -> tuple[bool, list[Target]] | None:
     """Record how an attempt ended, unless `token` does not hold the target any more.
 
     Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
     not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
-    One statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back.
+    One statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back. With
+    `is_alone`, outside of a transaction, None where nothing was written: another transaction may hold the target.
     """
     new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
@@ -595,7 +619,10 @@ def finish(
         is_done = connection.execute(_FINISH, given).rowcount > 0
         _give_back(connection, target, token, end)
         return _after(connection, target, now, has_place=is_done)
-    others_wait = connection.execute(_FINISH_RETURNING, {**given, "run": target.run_uid}).scalar_one_or_none()
+    statement = _FINISH_ALONE if is_alone else _FINISH_RETURNING
+    others_wait = connection.execute(statement, {**given, "run": target.run_uid}).scalar_one_or_none()
+    if is_alone and others_wait is None:
+        return None
     _give_back(connection, target, token, end)
     return not others_wait, []
 
@@ -706,4 +733,6 @@ def rehearse(connection: Connection, uid: str, now: datetime) -> None:
     if not dialect_of(connection).joins_writes:
         connection.execute(_CLAIM, {**_mine(TargetJobId(uid), uid, now, None), "deadline": now})
     target = Target(uid, uid, None, "", "", 1, None, None, 1, 1, None, None, 1)
-    finish(connection, target, uid, TargetEnd(TargetStatus.SUCCEEDED), now)
+    finish(
+        connection, target, uid, TargetEnd(TargetStatus.SUCCEEDED), now, is_alone=dialect_of(connection).joins_writes
+    )

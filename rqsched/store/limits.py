@@ -228,7 +228,7 @@ def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mappi
 def grant(
     connection: Connection,
     groups: Iterable[str],
-    now: datetime,
+    clock: Callable[[], datetime],
     asked: str | None = None,
     *,
     is_target: bool = False,
@@ -239,13 +239,14 @@ def grant(
 
     `asked` is a run, or a target (`is_target`), that a worker holds (`core.limit.decide_grants`). Without a place it is
     in line from here on, and another delivery will carry it. Of `held` groups only targets get places: what has begun
-    goes on. `skip_locked` leaves out groups that another transaction holds.
+    goes on. `skip_locked` leaves out groups that another transaction holds. `clock` is read once all is locked.
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
         return Granted([], {}, [], [])
     kind = _TARGETS if is_target else _RUNS
     group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
+    now = clock()
     unclaimed, running, silent = _taken(connection, locked)
     starts = _starts(connection, locked, now)
     given, targets_of_line = list[str](), set[str]()

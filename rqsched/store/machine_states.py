@@ -80,6 +80,12 @@ def replace(
     return connection.execute(sa.select(table.c.version).where(_is(machine, instance_id), *is_mine)).first() is not None
 
 
+def lock(connection: Connection, machine: str, instance_ids: Collection[str]) -> None:
+    """Lock the instances that are known, so that the time at which they enter a state is read after the wait."""
+    mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, sorted(instance_ids))
+    connection.execute(sa.select(table.c.version).where(*mine).order_by(table.c.instance_id).with_for_update())
+
+
 def forget(connection: Connection, machine: str, instance_id: str) -> bool:
     """Delete an instance; False when it is not known."""
     return bool(connection.execute(sa.delete(table).where(_is(machine, instance_id))).rowcount)

@@ -7,7 +7,7 @@ one namespace.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -113,15 +113,15 @@ def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
 
 
 def record_altered(
-    connection: Connection, what: str, at: datetime, context: CommandContext, namespace: str | None
+    connection: Connection, what: str, clock: Callable[[], datetime], context: CommandContext, namespace: str | None
 ) -> None:
     """Remember that somebody altered something of a namespace, or what all share (None).
 
-    Others who alter something there wait until the transaction ends.
+    Others who alter something there wait until the transaction ends; `clock` is read after the wait for them.
     """
     claim_value(connection, _ALTERED, "[]", namespace)
     known = _read_altered(lock_value(connection, _ALTERED, namespace))
-    kept = [Altered(at, what, context.principal, context.source, context.reason), *known][:MOST_ALTERED]
+    kept = [Altered(clock(), what, context.principal, context.source, context.reason), *known][:MOST_ALTERED]
     set_value(connection, _ALTERED, json.dumps(kept, default=datetime.isoformat), namespace)
 
 
@@ -147,6 +147,11 @@ def is_held(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Say that everything is held, or the namespace is frozen."""
     everything = database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
     return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)
+
+
+def lock_holds(connection: Connection, namespace: str | None) -> None:
+    """Let others who set or release a hold wait until the transaction ends; it begins, or is over, by then."""
+    _lock_released(connection, namespace)
 
 
 def _lock_released(connection: Connection, namespace: str | None) -> dict[str, Hold]:
@@ -182,16 +187,23 @@ def _insert(connection: Connection, name: str, value: str, namespace: str | None
     return dialect_of(connection).insert(table).values(**key, value=value)
 
 
-def replace_value(connection: Connection, name: str, value: str, *, known: str | None) -> bool:
+def replace_value(connection: Connection, name: str, value: str, *, known: str | None, waits: bool = True) -> bool:
     """Set a value if it is still the `known` one (None: if there is none); returns whether it is set now.
 
-    So it is, too, when an earlier attempt has set it whose answer was lost.
+    So it is, too, when an earlier attempt has set it whose answer was lost. Unless it `waits`, it is not set where
+    another transaction holds it.
     """
     if known is None:
         return claim_value(connection, name, value) == value
     row = database_metadata.c.name == name
+    if not waits:
+        free = sa.select(_FREE.c.name).where(_FREE.c.name == name).with_for_update(skip_locked=True)
+        row &= database_metadata.c.name == free.scalar_subquery()
     replaced = sa.update(database_metadata).where(row, database_metadata.c.value == known).values(value=value)
     return connection.execute(replaced).rowcount == 1 or find_value(connection, name) == value
+
+
+_FREE = database_metadata.alias("free")
 
 
 def of_queue(name: str, control_queue: str) -> str:

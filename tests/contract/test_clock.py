@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -43,6 +44,66 @@ def test_no_module_imports_time_time_under_a_bare_name() -> None:
         i.source for m, p in modules().items() for i in imports_of(m, p) if i.target in {"time.time", "time.time_ns"}
     ]
     assert hidden == []
+
+
+TRANSACTIONS = {"transact", "transact_alone", "change", "commit"}
+"""What takes a function that writes in one transaction."""
+OF_BEFORE = {
+    "rqsched.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
+    "rqsched.chain.reconcile.hours:count_ended": "a bound: what ended after it is counted by a later pass",
+    "rqsched.chain.runtime:record_workflows": "they were registered before they are recorded",
+    "rqsched.api.bulk_actions:count": "the set was counted before it is stored",
+    "rqsched.api.bulk_actions:_carry_out": "it is replaced under the lock",
+    "rqsched.chain.backfill:open_backfill": "the range is of the request; when it began is read under the lock",
+}
+"""Functions that give a transaction an instant of before, and why that is right."""
+
+
+def is_instant(node: ast.AST) -> bool:
+    """Say whether a clock is read here."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "now"
+
+
+def instants_in(node: ast.AST, known: set[str], *, is_later: bool = False) -> Iterator[ast.AST]:
+    """Yield what is an instant of before in an expression: inside a function only what is named outside of it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"new_uid", "new_uids"}:
+        return
+    if (is_instant(node) and not is_later) or (isinstance(node, ast.Name) and node.id in known):
+        yield node
+    is_function = isinstance(node, ast.Lambda | ast.FunctionDef)
+    if isinstance(node, ast.Lambda | ast.FunctionDef):
+        known = known - {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+        known -= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    for child in ast.iter_child_nodes(node):
+        yield from instants_in(child, known, is_later=is_later or is_function)
+
+
+def read_before(function: ast.FunctionDef) -> bool:
+    """Say whether a function gives a transaction an instant that it has read before."""
+    known, calls = set[str](), list[ast.Call]()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            calls += [node] if name in TRANSACTIONS else []
+    for statement in function.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef) and any(instants_in(node, known)):
+                known.add(node.name)
+            if isinstance(node, ast.Assign) and any(instants_in(node.value, known)):
+                known |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return any(any(instants_in(argument, known)) for call in calls for argument in (*call.args, *call.keywords))
+
+
+def test_no_transaction_gets_an_instant_that_was_read_before_it() -> None:
+    """What is stored or decided under a lock is read there, and again when the transaction is repeated."""
+    found = {
+        f"{module}:{node.name}"
+        for module, path in modules().items()
+        if not module.startswith(("rqsched.coming_over", "rqsched.store"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and read_before(node)
+    }
+    assert found == {*OF_BEFORE}
 
 
 def test_the_system_clock_returns_aware_utc() -> None:

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from rqsched.chain.error_text import describe_error
@@ -68,15 +68,14 @@ def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) ->
     except BaseException as error:
         _fail(runtime, delivery, token, describe_error(error).partition("\n")[0])
         raise
-    now = runtime.now()
-    runtime.database.transact(lambda connection: deliveries.succeed(connection, delivery, token, now))
+    runtime.database.transact(partial(_succeed, runtime, delivery, token))
     return DeliveryStatus.SUCCEEDED
 
 
 def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
     """Claim a delivery that makes sense now; one whose receiver does not answer others waits with those."""
+    found = deliveries.find(connection, job.uid, locks=True)
     now = runtime.now()
-    found = deliveries.find(connection, job.uid)
     if found is None or not runtime.settings.notify:
         return None
     until = now + timedelta(seconds=runtime.notifier.seconds(found) + LEASE_SECONDS)
@@ -106,10 +105,20 @@ def _leave() -> None:
     """Record nothing."""
 
 
+def _succeed(runtime: Runtime, delivery: Delivery, token: str, connection: Connection) -> None:
+    deliveries.find(connection, delivery.uid, locks=True)
+    deliveries.succeed(connection, delivery, token, runtime.now())
+
+
 def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> DeliveryStatus:
     """Record that an attempt failed, and tell operators; the last one is an error."""
-    now, error = runtime.now(), error[:MAX_ERROR]
-    again_at = runtime.database.transact(lambda c: deliveries.fail(c, delivery, token, error, now))
+    error = error[:MAX_ERROR]
+
+    def fail(connection: Connection) -> datetime | None:
+        deliveries.find(connection, delivery.uid, locks=True)
+        return deliveries.fail(connection, delivery, token, error, runtime.now())
+
+    again_at = runtime.database.transact(fail)
     level, fate = (logging.ERROR, "is given up") if again_at is None else (logging.WARNING, "is tried again")
     text = "%s of %s to a %s %s: %s"
     _log.log(
@@ -127,12 +136,11 @@ def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> Deliv
 
 def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
     """Write what the start of an attempt owes whose claim could not, its workflow being found only now."""
-    now = runtime.now()
-    if not runtime.notifier.owes_start(schedule, run, now):
+    if not runtime.notifier.owes_start(schedule, run, runtime.now()):
         return ()
     try:
         owed = runtime.database.transact(
-            lambda connection: runtime.notifier.write_start(connection, schedule, run, now)
+            lambda connection: runtime.notifier.write_start(connection, schedule, run, runtime.now())
         )
     except BackendUnavailableError as error:
         _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})

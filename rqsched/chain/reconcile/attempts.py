@@ -5,7 +5,7 @@ Of all three a pass asks the same: whose job has vanished, whose process has die
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -61,14 +61,18 @@ def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
 
 def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
     """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
-    now = runtime.now()
-    interval = runtime.settings.reconcile_interval
-    compare = partial(reconcile_queries.compare_heartbeats, now=now, before=now - interval)
+
+    def compare(connection: Connection, *, after: str | None, limit: int) -> tuple[list[str], str | None]:
+        now = runtime.now()  # not that of a pass that waited: two sightings are an interval apart
+        before = now - runtime.settings.reconcile_interval
+        return reconcile_queries.compare_heartbeats(connection, now=now, before=before, after=after, limit=limit)
+
     for uids in pages(runtime, compare, is_writing=True):
         yield Recovered(checked=len(uids))
     for runs in pages(runtime, partial(reconcile_queries.without_heartbeat, sightings=SIGHTINGS)):
         yield _lose(runtime, runs, "no sign of life from its worker")
-    for runs in pages(runtime, partial(reconcile_queries.silent, now=now, usual=runtime.settings.ojs_visibility)):
+    silent = partial(reconcile_queries.silent, now=runtime.now(), usual=runtime.settings.ojs_visibility)
+    for runs in pages(runtime, silent):
         yield _lose(runtime, runs, "no heartbeat from its external worker")
 
 
@@ -136,8 +140,8 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
     """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
-    yield from _end_lost_and_blocked(runtime, now)
-    given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, now))
+    yield from _end_lost_and_blocked(runtime)
+    given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, runtime.now()))
     yield Recovered(checked=given_up, targets=given_up)
     while promoted := promote(runtime):
         yield Recovered(checked=promoted, targets=promoted)
@@ -154,27 +158,31 @@ def repair_targets(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
         yield Recovered(checked=len(uids), targets=ended, failed=failed)
 
 
-def _end_lost_and_blocked(runtime: Runtime, now: datetime) -> Iterator[Recovered]:
+def _end_lost_and_blocked(runtime: Runtime) -> Iterator[Recovered]:
     """Decide about targets whose process vanished, and about those that were blocked for too long."""
-    timeout = runtime.settings.blocked_timeout
-
-    def blocked_for_too_long(connection: Connection, target: Target) -> TargetEnd:
-        reason = fan_out_targets.read_error(connection, target.uid) or ""
-        return decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
-
-    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
-    lost = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
-    blocked = EndStep(blocked_for_too_long, now, PAGE)
-    works: tuple[Callable[[Connection], list[str]], ...] = (
-        partial(fan_out_targets.end_silent, before=silent_since, step=lost),
-        partial(fan_out_targets.end_blocked, before=now - timeout, step=blocked),
-    )
-    for work in works:
+    for end in (_end_lost, _end_blocked):
         while True:
-            ended = len(runtime.database.transact(work))
+            ended = len(runtime.database.transact(partial(end, runtime)))
             yield Recovered(checked=ended, targets=ended)
             if ended < PAGE:
                 break
+
+
+def _end_lost(runtime: Runtime, connection: Connection) -> list[str]:
+    now = runtime.now()
+    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
+    step = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
+    return fan_out_targets.end_silent(connection, silent_since, step)
+
+
+def _end_blocked(runtime: Runtime, connection: Connection) -> list[str]:
+    now, timeout = runtime.now(), runtime.settings.blocked_timeout
+
+    def decide(connection: Connection, target: Target) -> TargetEnd:
+        reason = fan_out_targets.read_error(connection, target.uid) or ""
+        return decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
+
+    return fan_out_targets.end_blocked(connection, now - timeout, EndStep(decide, now, PAGE))
 
 
 def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
@@ -186,9 +194,12 @@ def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
 
 def redeliver_notifications(runtime: Runtime) -> Iterator[Recovered]:
     """Enqueue notifications that are due and have no live job, and fail attempts whose process vanished."""
-    now = runtime.now()
-    for rows in pages(runtime, partial(deliveries.due, now=now)):
+
+    def lose(connection: Connection) -> int:
+        return deliveries.lose(connection, silent, runtime.now())
+
+    for rows in pages(runtime, partial(deliveries.due, now=runtime.now())):
         silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
-        lost = runtime.database.transact(partial(deliveries.lose, silent=silent, now=now)) if silent else 0
+        lost = runtime.database.transact(lose) if silent else 0
         waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
         yield Recovered(checked=len(rows), notifications=lost + runtime.notifier.enqueue(waiting, runtime.now()))

@@ -115,9 +115,11 @@ def repair_each(repairs: Mapping[str, Callable[[], object]], complaint: str) -> 
 
 
 def repair_schedules(
-    runtime: Runtime, uids: Sequence[str], decide: Callable[[Connection, Schedule, datetime], Change]
+    runtime: Runtime, uids: Sequence[str], decide: Callable[[Connection, Schedule, Callable[[], datetime]], Change]
 ) -> tuple[int, int]:
     """Decide about each schedule under its lock, write, publish; returns how many changed and how many failed.
+
+    `decide` gets the clock, and reads it once it has locked what else it needs.
 
     A schedule that another process holds is left to the next pass.
     """
@@ -125,12 +127,14 @@ def repair_schedules(
     return repair_each(repairs, "schedule %s cannot be repaired now")
 
 
-def _repair_schedule(runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, datetime], Change]) -> bool:
+def _repair_schedule(
+    runtime: Runtime, uid: str, decide: Callable[[Connection, Schedule, Callable[[], datetime]], Change]
+) -> bool:
     def decide_one(connection: Connection, tried: Decided[bool] | None) -> Decided[bool]:
         schedule = changes.lock_one(connection, uid, skip_locked=True)
         if tried is not None and tried.is_written(schedule):
             return tried
-        decided = None if schedule is None else decide(connection, schedule, runtime.now())
+        decided = None if schedule is None else decide(connection, schedule, runtime.now)
         return Decided([], False) if decided is None or decided.is_empty else Decided([decided], True)
 
     return change(runtime, decide_one)

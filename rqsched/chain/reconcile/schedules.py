@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 
@@ -46,8 +46,8 @@ def end_pauses(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(len(uids), resumed=resumed, failed=failed)
 
 
-def _end_pause(connection: Connection, schedule: Schedule, now: datetime) -> Change:
-    return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=now)
+def _end_pause(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=clock())
 
 
 def start_owed(runtime: Runtime) -> Iterator[Recovered]:
@@ -65,10 +65,10 @@ def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(len(uids), next_times=planned, failed=failed)
 
 
-def _plan(connection: Connection, schedule: Schedule, now: datetime) -> Change:
+def _plan(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
     uid = schedule.awaiting_run_uid
     awaited = None if uid is None else changes.find_run(connection, uid)
-    return decide_replan(schedule, awaited, now=now)
+    return decide_replan(schedule, awaited, now=clock())
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:
@@ -78,8 +78,8 @@ def drain(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(len(uids), drained=drained, failed=failed)
 
 
-def _drain_one(connection: Connection, schedule: Schedule, now: datetime) -> Change:
-    return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=now)
+def _drain_one(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=clock())
 
 
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
@@ -89,8 +89,8 @@ def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
         yield Recovered(len(uids), overdue=found, failed=failed)
 
 
-def _note_overdue(_: Connection, schedule: Schedule, now: datetime) -> Change:
-    return decide_overdue(schedule, now=now)
+def _note_overdue(_: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    return decide_overdue(schedule, now=clock())
 
 
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
@@ -101,10 +101,10 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
         return
     left: list[str] = []
 
-    def apply(_: Connection, schedule: Schedule, now: datetime) -> Change:
+    def apply(_: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
         if not schedule.spec.is_known:
             left.append(schedule.uid)
-        return decide_retime(schedule, now=now, tzdata=current)
+        return decide_retime(schedule, now=clock(), tzdata=current)
 
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved, failed = repair_schedules(runtime, uids, apply)

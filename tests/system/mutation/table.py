@@ -2221,6 +2221,66 @@ AFTER = (
     ),
 )
 
+_TIMES = _CHAIN + "time_under_locks.py::test_"
+TIMES = (
+    _edit(
+        "a claim reads the time before it waits for its run",
+        "chain/execution.py",
+        "        claims.lock_run(connection, job.uid)\n",
+        "        pass\n",
+        _TIMES + "claim_starts_when_its_run_is_locked",
+        _TIMES + "run_that_may_not_start_any_more_after_a_wait_is_not_claimed",
+    ),
+    _edit(
+        "a claim that is one statement waits, with the time of before",
+        "store/claims.py",
+        "_UNTOLD = _RETURNING.where(_IS_UNLOCKED)\n",
+        "_UNTOLD = _RETURNING\n",
+        _TIMES + "claim_starts_when_its_run_is_locked",
+    ),
+    Mutation(
+        "a run after another has the time of before its schedule was locked",
+        (
+            Edit(
+                "rqsched/chain/following.py",
+                "    tried = dict[str, Change]()\n",
+                "    tried, now = dict[str, Change](), runtime.now()\n",
+            ),
+            Edit("rqsched/chain/following.py", "        now = runtime.now()  # after the wait", "        #"),
+        ),
+        (_TIMES + "run_after_another_starts_when_its_schedule_is_locked",),
+    ),
+    Mutation(
+        "a fire that waited for a run decides with the time of before",
+        (
+            Edit(
+                "rqsched/chain/firing.py",
+                "    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)\n",
+                "    now = runtime.now()\n"
+                "    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)\n",
+            ),
+            Edit("rqsched/chain/firing.py", "    now = runtime.now()  # again", "    # again"),
+        ),
+        (_TIMES + "run_that_started_while_a_fire_waited_for_it_does_not_end_before_it_started",),
+    ),
+    _edit(
+        "a target starts with the time of before it was locked",
+        "chain/target_execution.py",
+        "# which waits for no lock\n            fan_out_targets.lock(connection, job.uid)\n",
+        "\n            pass\n",
+        _TIMES + "target_starts_when_it_is_locked",
+    ),
+    _edit(
+        "a target ends with the time of before it was locked",
+        "chain/target_execution.py",
+        "            fan_out_targets.lock(connection, target.uid)\n",
+        "            pass\n",
+        _TIMES + "target_ends_and_the_next_one_follows_when_it_is_locked[one statement]",
+        _TIMES + "target_ends_and_the_next_one_follows_when_it_is_locked[one at a time]",
+        _TIMES + "target_that_failed_is_tried_again_a_backoff_after_it_is_locked",
+    ),
+)
+
 MUTATIONS = (
     *AFTER,
     *FENCES,
@@ -2240,4 +2300,5 @@ MUTATIONS = (
     *NEWER_RELEASE,
     *SPREADING,
     *TRACES,
+    *TIMES,
 )
