@@ -35,6 +35,7 @@ RqschedError
 │   └── TransactionConflictError
 ├── QuotaExceededError
 ├── WorkCancelledError
+├── NotExecutedError
 ├── ConfigError
 │   └── WrongDatabaseError
 ├── SchemaError
@@ -540,6 +541,17 @@ class WorkCancelledError(RqschedError):
 
     def __init__(self) -> None:
         super().__init__("the client disconnected before the answer was there; ask again and wait for it.")
+
+
+class NotExecutedError(RqschedError, TypeError):
+    """A workflow returned what has not run yet: a generator, an awaitable, a `map` or a `filter`."""
+
+    code = "not_executed"
+    remedy = "Execute the work in the workflow, and return a value: take `yield` out, await it, or make a list of it."
+
+    def __init__(self, kind: str, advice: str) -> None:
+        self.kind = kind
+        super().__init__(f"the workflow returned {kind}, whose work has not been done: {advice}.")
 
 
 class ConfigError(RqschedError):

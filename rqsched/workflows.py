@@ -7,7 +7,16 @@ import importlib
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token, copy_context
@@ -19,12 +28,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.core.notifications import workflow_name
 from rqsched.core.option_table import Options, timeout_seconds
-from rqsched.errors import InvalidIdError, InvalidInputError, UnknownWorkflowError
+from rqsched.errors import InvalidIdError, InvalidInputError, NotExecutedError, UnknownWorkflowError
 from rqsched.fork_guard import ForkGuard, call_in_this_process
 from rqsched.spec.duration import SpanLike
 from rqsched.timing import When
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 Enter = Callable[[], AbstractContextManager[Any]]
 """What `around_runs` takes: a function that is called for each run and returns the context to execute it in."""
 E = TypeVar("E", bound=Enter)
@@ -93,15 +103,40 @@ class Workflow:
         return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute it in this thread and return its result."""
+        """Execute it in this thread and return its result; raises what `require_executed` does."""
         with surroundings():
-            return self.perform(args, kwargs)
+            return require_executed(self.perform(args, kwargs))
 
     def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute it as a call does, but without `surroundings`, which the caller has entered."""
+        """Execute it as a call does, but without `surroundings`, which the caller has entered.
+
+        What it returns may be a generator: that of a function that names targets is.
+        """
         made: Any = call_in_this_process(self.target) if inspect.isclass(self.target) else None
         result = call_in_this_process(self.target if made is None else made.run, *args, **kwargs)
         return _end_of(result) if inspect.iscoroutine(result) else result
+
+
+_UNEXECUTED: tuple[tuple[tuple[type, ...], str, str], ...] = (
+    ((Coroutine, Awaitable), "an awaitable", "write `async def`, and await it there"),
+    ((AsyncGenerator,), "an async generator", "take `yield` out of the function, or consume it in an `async for`"),
+    ((Generator,), "a generator", "take `yield` out of the function, or consume it there, as list(...) does"),
+    ((map,), "a map", "use a `for` loop, or return list(...) of it"),
+    ((filter,), "a filter", "use a `for` loop, or return list(...) of it"),
+)
+
+
+def require_executed(result: R) -> R:
+    """Return the result of a call; raises NotExecutedError for one whose code runs only when somebody consumes it.
+
+    Other iterators, such as those of files and of rows, are results: what made them has run.
+    """
+    for kinds, kind, advice in _UNEXECUTED:
+        if isinstance(result, kinds):
+            if isinstance(result, Coroutine):
+                result.close()  # or Python warns that it was never awaited
+            raise NotExecutedError(kind, advice)
+    return result
 
 
 _around: list[Enter] = []

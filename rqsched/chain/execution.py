@@ -28,7 +28,7 @@ from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import BLOCKED, Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.errors import BackendUnavailableError, HeldError, RunCancelled
+from rqsched.errors import BackendUnavailableError, HeldError, NotExecutedError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.database import Connection, Patience
 from rqsched.transport.redelivery import is_requeued, mark_failed
@@ -136,7 +136,9 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
 
 
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
-    failed = AttemptResult(AttemptOutcome.FAILED, error=describe_error(error), error_types=types_of(error))
+    is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+    text, types = describe_error(error), types_of(error)
+    failed = AttemptResult(AttemptOutcome.FAILED, error=text, is_final=is_final, error_types=types)
     if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
         _mark_failed(rq_job)
 

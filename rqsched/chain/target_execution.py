@@ -29,7 +29,7 @@ from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Sche
 from rqsched.core.policy import TIMEOUT, ErrorTypes
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
-from rqsched.errors import BackendUnavailableError, RunCancelled, UnknownWorkflowError
+from rqsched.errors import BackendUnavailableError, NotExecutedError, RunCancelled, UnknownWorkflowError
 from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
@@ -101,7 +101,8 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
         _fail(runtime, target, token, f"timeout: {error}", TIMEOUT)
         raise JobTimeoutException(str(error)) from error
     except BaseException as error:
-        _fail(runtime, target, token, describe_error(error), types_of(error))
+        is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+        _fail(runtime, target, token, describe_error(error), types_of(error), is_final=is_final)
         raise
     _finish(runtime, target, token, lambda *_: TargetEnd(status))
     return status
@@ -187,9 +188,11 @@ def _block(runtime: Runtime, target: Target, token: str, worker: str, error: Wor
     return end.status
 
 
-def _fail(runtime: Runtime, target: Target, token: str, error: str, error_types: ErrorTypes) -> None:
+def _fail(
+    runtime: Runtime, target: Target, token: str, error: str, error_types: ErrorTypes, *, is_final: bool = False
+) -> None:
     def decide(connection: Connection, now: datetime) -> TargetEnd:
-        schedule = _read_policy(connection, target)
+        schedule = None if is_final else _read_policy(connection, target)
         return decide_failed(schedule, target.uid, target.attempt, error, now=now, error_types=error_types)
 
     _finish(runtime, target, token, decide, is_alone=False)

@@ -15,6 +15,7 @@ from rqsched.machines.machine import Machine, state_of
 from rqsched.store import machine_states
 from rqsched.store.database import Connection
 from rqsched.store.machine_states import InstanceState
+from rqsched.workflows import require_executed
 
 TRIES = 5
 """How often an event is tried while other processes change the instance."""
@@ -44,7 +45,7 @@ def send(machine: Machine, event: str, instance_id: str) -> bool:
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:
     """Create the live instance in the state of its model, if it has one, else in the one in `machine_states`."""
-    model = _Model() if machine.load is None else machine.load(instance_id)
+    model = _Model() if machine.load is None else require_executed(machine.load(instance_id))
     if model is None or isinstance(model, machine.cls):
         return model
     if getattr(model, "state", None) is None:
@@ -61,7 +62,9 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
     if not machine.takes(before, event):
         return False
     try:
-        instance.send(event)
+        done = instance.send(event)
+        for result in done if isinstance(done, list) else [done]:  # of each action, where there are several
+            require_executed(result)
     except TransitionNotAllowed as refusal:
         # An action may have sent another event that was refused; the instance has moved all the same.
         if str(refusal.event) == event and state_of(instance) == before:
@@ -89,7 +92,7 @@ def _store(
             return any(replace(connection, state=state, now=at) for at in tried)
 
         return runtime.database.transact(work)
-    machine.save(instance_id, instance.model)
+    require_executed(machine.save(instance_id, instance.model))
     runtime.database.transact(partial(write, runtime, machine.name, {instance_id: state}))
     return True
 

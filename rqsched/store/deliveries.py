@@ -137,9 +137,11 @@ def succeed(connection: Connection, delivery: Delivery, token: str, now: datetim
     return connection.execute(_held(delivery.uid, token).values(**values)).rowcount == 1
 
 
-def fail(connection: Connection, delivery: Delivery, token: str, error: str, now: datetime) -> datetime | None:
+def fail(
+    connection: Connection, delivery: Delivery, token: str, error: str, now: datetime, *, is_final: bool = False
+) -> datetime | None:
     """Record that an attempt failed, if `token` still holds it; returns when the next one is, None for none."""
-    again_at = next_attempt_at(delivery, now)
+    again_at = None if is_final else next_attempt_at(delivery, now)
     is_ours = connection.execute(_held(delivery.uid, token).values(**_failed(delivery, error, again_at, now))).rowcount
     return again_at if is_ours else None
 

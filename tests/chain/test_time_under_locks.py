@@ -286,7 +286,7 @@ def test_instance_enters_its_state_when_it_is_locked(postgres_env: Env) -> None:
     after_a_wait(env, sa.select(instances.c.version), partial(states.put, "a", "on"))
     assert states.entered_at("a") == began + WAIT
 
-    workflow = env.registry.resolve(f"{lamp.__name__}.SWITCH")
+    workflow = env.registry.resolve(f"machine:{lamp.__name__}:SWITCH")
     with using(env.runtime):
         after_a_wait(env, sa.select(instances.c.version), partial(present(workflow.each), "a"))
     assert (states.get("a"), states.entered_at("a")) == ("off", began + 2 * WAIT)

@@ -42,6 +42,7 @@ OWN: dict[RqschedError, str] = {
     errors.QuotaExceededError("a", "bytes", limit=1, used=1, wanted=1): "Delete what is not needed",
     errors.TooMuchWorkError("spec", 1): "exclude less",
     errors.WorkCancelledError(): "ask again",
+    errors.NotExecutedError("a generator", "take `yield` out"): "take `yield` out",
     errors.DatabaseLimitError("timeout"): "Ask for less at once",
     http_errors.UnauthorizedError(): "send Authorization: Bearer TOKEN",
     http_errors.TooLargeError(1): "send less at once",

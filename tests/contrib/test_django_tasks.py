@@ -54,6 +54,11 @@ async def double(number):
 
 
 @task
+def yields():
+    yield 1
+
+
+@task
 def fail(text):
     raise Boom(text)
 
@@ -174,6 +179,7 @@ wait(
     about=tasks.about.using(queue_name="slow").enqueue(text="hello"),
     double=tasks.double.enqueue(21),
     fail=tasks.fail.enqueue("not today"),
+    yields=tasks.yields.enqueue(),
     not_json=tasks.returns_what_is_not_json.enqueue(),
     too_much=tasks.returns_too_much.enqueue(),
     later=tasks.double.using(run_after=timezone.now() + timedelta(seconds=2)).enqueue(1),
@@ -196,12 +202,13 @@ def test_worker_executes_what_is_enqueued_and_its_end_is_the_result(any_tasks: P
     failed = {name: one["errors"] for name, one in found.items() if one["status"] == "FAILED"}
     assert {name: path for name, [[path, _]] in failed.items()} == {
         "fail": "visits.tasks.Boom",
+        "yields": "rqsched.errors.NotExecutedError",
         "not_json": "builtins.TypeError",
         "too_much": "rqsched.errors.InvalidPayloadError",
     }
     assert "raise Boom(text)" in failed["fail"][0][1]
     assert all(one["attempts"] == 1 and all(one["times"]) for one in found.values())
-    wait_until(lambda: told.read_text().count("finished") == 8, timeout=SOON, what="eight ends that are told")
+    wait_until(lambda: told.read_text().count("finished") == 9, timeout=SOON, what="nine ends that are told")
     lines = told.read_text().splitlines()
     assert {"started fail RUNNING 1", "finished fail FAILED 1", "finished rename SUCCESSFUL 1"} <= {*lines}
 

@@ -27,7 +27,7 @@ from rqsched.chain.time_limit import OutOfTimeError, time_limit
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
 from rqsched.core.model import Run, Schedule
-from rqsched.errors import BackendUnavailableError
+from rqsched.errors import BackendUnavailableError, NotExecutedError
 from rqsched.store import deliveries
 from rqsched.store.database import Connection
 
@@ -66,7 +66,8 @@ def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) ->
     except messages.SendingError as error:
         return _fail(runtime, delivery, token, str(error))
     except BaseException as error:
-        _fail(runtime, delivery, token, describe_error(error).partition("\n")[0])
+        is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+        _fail(runtime, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
         raise
     runtime.database.transact(partial(_succeed, runtime, delivery, token))
     return DeliveryStatus.SUCCEEDED
@@ -110,13 +111,13 @@ def _succeed(runtime: Runtime, delivery: Delivery, token: str, connection: Conne
     deliveries.succeed(connection, delivery, token, runtime.now())
 
 
-def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str) -> DeliveryStatus:
+def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
     """Record that an attempt failed, and tell operators; the last one is an error."""
     error = error[:MAX_ERROR]
 
     def fail(connection: Connection) -> datetime | None:
         deliveries.find(connection, delivery.uid, locks=True)
-        return deliveries.fail(connection, delivery, token, error, runtime.now())
+        return deliveries.fail(connection, delivery, token, error, runtime.now(), is_final=is_final)
 
     again_at = runtime.database.transact(fail)
     level, fate = (logging.ERROR, "is given up") if again_at is None else (logging.WARNING, "is tried again")

@@ -43,7 +43,7 @@ from rqsched.errors import ConfigError, InvalidInputError, InvalidPayloadError, 
 from rqsched.spec.spec import Every, Once
 from rqsched.store import changes, schedule_queries
 from rqsched.store.database import Connection
-from rqsched.workflows import RunContext, callable_of, current_run
+from rqsched.workflows import RunContext, callable_of, current_run, require_executed
 
 _PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 _base: Any = import_module(f"{_PACKAGE}.base")
@@ -295,7 +295,7 @@ def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
     result = _running(task, current_run(), args, kwargs)
     _signals.task_started.send(type(result.task.get_backend()), task_result=result)
     given = (TaskContext(task_result=result), *args) if task.takes_context else args
-    value = _base.normalize_json(task.call(*given, **kwargs))
+    value = _base.normalize_json(require_executed(task.call(*given, **kwargs)))
     if (size := len(dumps(value))) > MAX_RESULT:
         raise InvalidPayloadError("return value", f"has {size} characters of JSON; the limit is {MAX_RESULT}. Store it")
     return value
