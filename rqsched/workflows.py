@@ -105,7 +105,8 @@ class Workflow:
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute it in this thread and return its result; raises what `require_executed` does."""
         with surroundings():
-            return require_executed(self.perform(args, kwargs))
+            result = self.perform(args, kwargs)
+            return require_executed(result) if isinstance(result, _MAYBE_UNEXECUTED) else result
 
     def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute it as a call does, but without `surroundings`, which the caller has entered.
@@ -124,6 +125,9 @@ _UNEXECUTED: tuple[tuple[tuple[type, ...], str, str], ...] = (
     ((map,), "a map", "use a `for` loop, or return list(...) of it"),
     ((filter,), "a filter", "use a `for` loop, or return list(...) of it"),
 )
+
+
+_MAYBE_UNEXECUTED = tuple(kind for kinds, *_ in _UNEXECUTED for kind in kinds)
 
 
 def require_executed(result: R) -> R:
