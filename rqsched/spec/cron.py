@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 from croniter import CroniterBadDateError, croniter
 
 from rqsched.errors import InvalidCronError
+from rqsched.spec.steps import spend
 from rqsched.spec.zones import FIRST_YEAR, Span, spans_from, spans_until
 
 ALIASES: Mapping[str, str] = {
@@ -41,6 +42,9 @@ _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 # Every weekday falls on 29 February once in 28 years, so 50 years from any date tell whether an expression ever fires.
 _EPOCH = date(2000, 1, 1)
 _DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
+_END = datetime.max - timedelta(days=1)  # noqa: DTZ901
+MONTH_STEPS = 20
+"""What a month costs in steps for each walk of croniter."""
 
 
 class _Field(NamedTuple):
@@ -108,10 +112,26 @@ class DayRule:
             return max((stop - first).days, 0)
         total, day = 0, self.on_or_after(first)
         while day is not None and day < stop:
+            spend(MONTH_STEPS * len(self.all_walks))
             days = _days_of_month(self, day.replace(day=1))
             total += bisect_left(days, stop) - bisect_left(days, day)
             day = self.on_or_after(days[-1] + _DAY)
         return total
+
+    def count_by_weekday(self, first: date, stop: date) -> list[int]:
+        """Return how many days in [first, stop) match of each weekday, Monday first."""
+        counts = [0] * 7
+        if self is EVERY_DAY:
+            weeks, rest = divmod(max((stop - first).days, 0), 7)
+            return [weeks + ((weekday - first.weekday()) % 7 < rest) for weekday in range(7)]
+        day = self.on_or_after(first)
+        while day is not None and day < stop:
+            spend(MONTH_STEPS * len(self.all_walks))
+            days = _days_of_month(self, day.replace(day=1))
+            for one in days[bisect_left(days, day) : bisect_left(days, stop)]:
+                counts[one.weekday()] += 1
+            day = self.on_or_after(days[-1] + _DAY)
+        return counts
 
     @property
     def all_walks(self) -> tuple[str, ...]:
@@ -165,35 +185,47 @@ class CronExpression:
         """Whether it names all 24 hours: then it fires in every real hour, in both passes of a repeated one."""
         return len(self.hours) == 24
 
-    def ascending(self, after: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> Iterator[datetime]:
-        """Yield the instants strictly after the aware UTC `after`, in order, until the calendar ends."""
+    def ascending(
+        self, after: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, until: datetime | None = None
+    ) -> Iterator[datetime]:
+        """Yield the instants strictly after the aware UTC `after`, in order, up to `until` or the calendar's end."""
         begin = after.replace(microsecond=0, tzinfo=None)
+        last = _END if until is None else until.replace(microsecond=0, tzinfo=None)
         is_once, shifts = self._obeyed(choice)
         for span in spans_from(zone, begin):
+            if span.start > last:
+                return
             start = max(begin + _SECOND, span.start) + span.offset
             if is_once:
                 start = max(start, span.seen_until)
-            found = self.readings(start, span.local_end)
+            end = min(last, span.end - _SECOND) + _SECOND
+            found = self.readings(start, end + span.offset)
             if shifts and begin < span.shifted_until:
-                moved = self.readings(*_left_out(span, begin + _SECOND, span.end))
-                for reading, _ in groupby(merge(found, (reading + span.gap for reading in moved))):
+                moved = self._shifted(span, begin + _SECOND, end, choice)
+                for reading, _ in groupby(merge(found, moved)):
                     yield (reading - span.offset).replace(tzinfo=UTC)
                 continue
             for reading in found:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
-    def descending(self, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> Iterator[datetime]:
-        """Yield the instants at or before the aware UTC `until`, newest first."""
+    def descending(
+        self, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, after: datetime | None = None
+    ) -> Iterator[datetime]:
+        """Yield the instants at or before the aware UTC `until`, newest first, those after `after`."""
         last = until.replace(microsecond=0, tzinfo=None)
+        begin = _DAWN if after is None else max(after.replace(microsecond=0, tzinfo=None) + _SECOND, _DAWN)
         is_once, shifts = self._obeyed(choice)
         for span in spans_until(zone, last):
-            start = max(span.local_start, span.seen_until) if is_once else span.local_start
-            end = min(last, span.end - _SECOND) + span.offset
-            found = self._readings_back(start, end)
+            if span.end <= begin:
+                return
+            start = max(begin, span.start) + span.offset
+            if is_once:
+                start = max(start, span.seen_until)
+            end = min(last, span.end - _SECOND)
+            found = self._readings_back(start, end + span.offset)
             if shifts and span.start < span.shifted_until:
-                first, stop = _left_out(span, span.start, last + _SECOND)
-                moved = self._readings_back(first, stop - _SECOND)
-                found = (at for at, _ in groupby(merge(found, (at + span.gap for at in moved), reverse=True)))
+                moved = self._shifted(span, begin, end + _SECOND, choice, is_back=True)
+                found = (at for at, _ in groupby(merge(found, moved, reverse=True)))
             for reading in found:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
@@ -211,8 +243,8 @@ class CronExpression:
             end = min(last, span.end - _SECOND) + span.offset
             total += self._count_readings(start, end + _SECOND) if start <= end else 0
             if shifts and begin < span.shifted_until:
-                moved = self.readings(*_left_out(span, begin + _SECOND, last + _SECOND))
-                total += sum(not self._names(reading + span.gap) for reading in moved)
+                moved = self._shifted(span, begin + _SECOND, last + _SECOND, choice)
+                total += sum(not self._names(reading) for reading in moved)
         return total
 
     def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
@@ -253,6 +285,25 @@ class CronExpression:
             for reading in self.readings(start, min(span.seen_until, last + _SECOND + span.offset)):
                 yield Gap((reading - span.offset).replace(tzinfo=UTC), reading)
 
+    def _shifted(
+        self, span: Span, start: datetime, end: datetime, choice: ClockChoice, *, is_back: bool = False
+    ) -> Iterator[datetime]:
+        """Yield the readings of [start, end) in UTC that stand for those that the change before a span left out."""
+        del choice
+        first, stop = _left_out(span, start, end)
+        # Those of the expression itself, whatever a subclass makes of them.
+        if is_back:
+            left_out = CronExpression._readings_back(self, first, stop - _SECOND)
+        else:
+            left_out = CronExpression.readings(self, first, stop)
+        return (reading + span.gap for reading in left_out)
+
+    def is_named(self, reading: datetime) -> bool:
+        """Return whether it names a reading, also one that no clock shows."""
+        second = reading.hour * 3600 + reading.minute * 60 + reading.second
+        is_time = self.count_times(second + 1) > self.count_times(second)
+        return is_time and self.days.count(reading.date(), reading.date() + _DAY) > 0
+
     def _names(self, reading: datetime) -> bool:
         return self._count_readings(reading, reading + _SECOND) > 0
 
@@ -289,9 +340,14 @@ class CronExpression:
         """Return how many readings of the day of `end` lie before it."""
         if not self.days.count(end.date(), end.date() + _DAY):
             return 0
-        at = bisect_left(self.hours, end.hour)
-        hours, is_named = at * len(self.seconds_of_hour), at < len(self.hours) and self.hours[at] == end.hour
-        return hours + (bisect_left(self.seconds_of_hour, end.minute * 60 + end.second) if is_named else 0)
+        return self.count_times(end.hour * 3600 + end.minute * 60 + end.second)
+
+    def count_times(self, end: int) -> int:
+        """Return how many times of a day lie before a second of it."""
+        hour, rest = divmod(end, 3600)
+        at = bisect_left(self.hours, hour)
+        is_named = at < len(self.hours) and self.hours[at] == hour
+        return at * len(self.seconds_of_hour) + (bisect_left(self.seconds_of_hour, rest) if is_named else 0)
 
     def _times_from(self, elapsed: timedelta) -> Iterator[int]:
         hour, rest = divmod(elapsed.seconds, 3600)

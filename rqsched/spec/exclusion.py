@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidSpecError
+from rqsched.spec.steps import spend
 from rqsched.spec.zones import FIRST_YEAR, LAST_YEAR, spans_from, spans_until
 
 MAX_EXCLUSIONS = 500
@@ -24,6 +25,8 @@ MAX_NAMED = 20
 """The most calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
 """Further than these ten years no question looks for an instant beyond what is excluded."""
+STRETCH_STEPS = 4
+"""What it costs in steps to find the excluded stretch of an instant."""
 
 _Date: TypeAlias = date | str
 ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
@@ -302,21 +305,20 @@ class Exclusion:
                 return start.replace(tzinfo=UTC)
         return instant
 
-    def ascending(self, walk: Callable[[datetime], Iterator[datetime]], after: datetime) -> Iterator[datetime]:
-        """Yield those instants of `walk(after)`, which are in order, that are not excluded.
-
-        Ends where ten years after `after`, or after the last one, all are excluded.
-        """
-        found, stretch, last = walk(after), None, after
+    def ascending(
+        self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
+    ) -> Iterator[datetime]:
+        """Yield those instants of `walk(after)`, which are in order, that are not excluded; ends soon after `until`."""
+        found, stretch = walk(after), None
         while (at := next(found, None)) is not None:
             if stretch is None or at >= stretch.end:
                 stretch = self.stretch_after(at) or Stretch(_LAST, _LAST)
             if at < stretch.start:
                 yield at
-                last = at
-            elif stretch.end - last > LONGEST_LOOK:
+            elif stretch.end > until:
                 return
             else:
+                spend(STRETCH_STEPS)
                 found = walk(stretch.end - _TICK)
 
     def descending(
@@ -328,6 +330,7 @@ class Exclusion:
             if not self.holds(at):
                 yield at
                 continue
+            spend(STRETCH_STEPS)
             if (start := self.start_of(at)) <= after:
                 return
             found = walk(start - _TICK)
@@ -336,8 +339,34 @@ class Exclusion:
         """Yield the stretches of (after, until], each as its part of that."""
         at = after + _TICK
         while (stretch := self.stretch_after(at)) is not None and stretch.start <= until:
+            spend(STRETCH_STEPS)
             yield Stretch(max(stretch.start, at), min(stretch.end, until + _TICK))
             at = stretch.end
+
+    def takes(self, reading: datetime) -> bool:
+        """Return whether a reading is excluded."""
+        return any(start <= reading for start, _ in self._ahead(reading))
+
+    def takes_day(self, day: date) -> bool:
+        """Return whether a whole day is excluded, by its date or by a window."""
+        midnight = datetime.combine(day, time.min)
+        return any(start <= midnight and end - midnight >= _DAY for start, end in self._ahead(midnight))
+
+    def dates_after(self, reading: datetime) -> tuple[datetime, datetime] | None:
+        """Return the first excluded dates in a row that end after `reading`, from midnight to midnight."""
+        at = bisect_right(self._date_ends, reading)
+        return self.dates[at] if at < len(self.dates) else None
+
+    @cached_property
+    def by_weekday(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The windows of each weekday, Monday first, in seconds from its midnight."""
+        found: tuple[list[tuple[int, int]], ...] = tuple([] for _ in _NAMES)
+        day_seconds = int(_DAY.total_seconds())
+        for start, end in ((int(a.total_seconds()), int(b.total_seconds())) for a, b in self.week):
+            for day in range(start // day_seconds, (end - 1) // day_seconds + 1):
+                midnight = day * day_seconds
+                found[day].append((max(start - midnight, 0), min(end - midnight, day_seconds)))
+        return tuple(map(tuple, found))
 
     @cached_property
     def _over(self) -> datetime:
@@ -353,19 +382,21 @@ class Exclusion:
             return None
         start, end = min(ahead)
         while (further := max((w[1] for w in self._ahead(end) if w[0] <= end), default=end)) > end:
+            spend()
             end = further
         return Stretch(start, end)
 
     def _opening(self, end: datetime) -> datetime:
         """Return from which reading on all up to `end`, which itself may be allowed, are excluded."""
         while (earlier := min((w[0] for w in self._behind(end) if w[1] >= end), default=end)) < end:
+            spend()
             end = earlier
         return end
 
     def _ahead(self, reading: datetime) -> list[tuple[datetime, datetime]]:
         """Return the first range of dates and the first weekly window that end after `reading`."""
-        at = bisect_right(self._date_ends, reading)
-        found = [self.dates[at]] if at < len(self.dates) else []
+        dates = self.dates_after(reading)
+        found = [] if dates is None else [dates]
         if self.week:
             monday = _monday(reading)
             found.append(self._window(monday, bisect_right(self._week_ends, reading - monday)))

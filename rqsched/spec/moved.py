@@ -84,7 +84,7 @@ class Moved:
         if self.is_back:
             found = self.exclusion.descending(self._days_back, nominal - REACH, nominal)
         else:
-            found = self.exclusion.ascending(self._days, nominal)
+            found = self.exclusion.ascending(self._days, nominal, nominal + REACH)
         at = next(found, None)
         if at is None:
             return None

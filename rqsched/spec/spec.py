@@ -36,7 +36,7 @@ from rqsched.spec.members import (
 )
 from rqsched.spec.moved import ON_EXCLUDED, Moved, at_time_of, on_every_day, require_on_excluded, require_whole_days
 from rqsched.spec.places import placed
-from rqsched.spec.timeline import Source, Timeline, ZonedCron, require_utc
+from rqsched.spec.timeline import Source, Timeline, ZonedCron, named_beside, require_utc
 from rqsched.spec.zones import require_choice, require_timezone
 
 __all__ = ["After", "Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
@@ -184,6 +184,7 @@ class Spec(Timeline):
         fraction = timedelta(0)
         if isinstance(source, ZonedCron):
             clock_time = on_every_day(source.expression)
+            source = named_beside(source, self.exclusion)
         else:
             local = next(source.descending(_LAST)).astimezone(zone)
             clock_time, fraction = at_time_of(local), timedelta(microseconds=local.microsecond)
@@ -419,10 +420,19 @@ class Spec(Timeline):
 
     def _gaps_between(self, after: datetime, until: datetime, limit: int) -> list[Gap]:
         crons = [source for source in self.nominal_sources(after) if isinstance(source, ZonedCron)]
-        gaps = {gap for c in crons for gap in islice(c.expression.gaps(after, until, c.zone), limit)}
-        if self.exclusion is not None:
-            gaps = {gap for gap in gaps if not self.exclusion.holds(gap.occurrence_at)}
+        gaps = set[Gap]()
+        for cron in crons:
+            named = cron.expression.gaps(after, until, cron.zone)
+            gaps.update(islice((gap for gap in named if not self._excludes_gap(cron, gap)), limit))
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
+
+    def _excludes_gap(self, cron: ZonedCron, gap: Gap) -> bool:
+        """Return whether a local time that is left out is told as excluded: whole days come before the clocks."""
+        if self.exclusion is None:
+            return False
+        is_on_day = cron.zone is self.exclusion.zone and self.exclusion.takes_day(gap.reading.date())
+        is_held = self.exclusion.holds(gap.occurrence_at)
+        return (is_on_day and (is_held or not self.is_moving)) or (is_held and self.dst_gap == "shift")
 
     def describe(self) -> str:
         """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""

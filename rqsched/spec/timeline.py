@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import merge
-from itertools import chain, filterfalse, groupby, islice, takewhile
-from operator import gt
-from typing import NamedTuple, Protocol
+from itertools import filterfalse, groupby, islice, takewhile
+from typing import NamedTuple, Protocol, cast
 from zoneinfo import ZoneInfo
 
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, CronExpression
-from rqsched.spec.exclusion import Exclusion
+from rqsched.spec.cut import CutGrid, CutWalk, NamedExpression, cut_expression, divides_a_week
+from rqsched.spec.exclusion import LONGEST_LOOK, Exclusion
 from rqsched.spec.moved import Moved
+from rqsched.spec.steps import spend
 
 _TICK = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -124,17 +125,47 @@ class ZonedCron:
     choice: ClockChoice = SKIP_AND_FIRST
     """What it does about a change of clocks."""
 
-    def ascending(self, after: datetime) -> Iterator[datetime]:
-        """Yield the instants strictly after `after`, in order."""
-        return self.expression.ascending(after, self.zone, self.choice)
+    def ascending(self, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
+        """Yield the instants strictly after `after`, in order, up to `until`."""
+        return self.expression.ascending(after, self.zone, self.choice, until)
 
-    def descending(self, until: datetime) -> Iterator[datetime]:
-        """Yield the instants at or before `until`, newest first."""
-        return self.expression.descending(until, self.zone, self.choice)
+    def descending(self, until: datetime, after: datetime | None = None) -> Iterator[datetime]:
+        """Yield the instants at or before `until`, newest first, those after `after`."""
+        return self.expression.descending(until, self.zone, self.choice, after)
 
     def count(self, after: datetime, until: datetime) -> int:
         """Return how many instants lie in (after, until]."""
         return self.expression.count(after, until, self.zone, self.choice)
+
+
+class Cut(Protocol):
+    """What an exclusion leaves of a source, or takes."""
+
+    def ascending(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the instants in (after, until], in order."""
+
+    def descending(self, until: datetime, after: datetime) -> Iterator[datetime]:
+        """Yield the instants in (after, until], newest first."""
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many lie in (after, until]."""
+
+
+def cut(source: Source, exclusion: Exclusion, *, takes: bool) -> Cut:
+    """Return the instants of a source that are not excluded, or those that are (`takes`)."""
+    if isinstance(source, ZonedCron) and source.zone is exclusion.zone:
+        return replace(source, expression=cut_expression(source.expression, exclusion, takes=takes))
+    if isinstance(source, Grid) and divides_a_week(source.every):
+        return CutGrid(source.every, source.origin, exclusion, takes)
+    return CutWalk(source, exclusion, takes)
+
+
+def named_beside(source: ZonedCron, exclusion: Exclusion) -> ZonedCron:
+    """Return all that a cron names, on excluded days also what the clock leaves out."""
+    if source.zone is not exclusion.zone:
+        return source
+    of = source.expression
+    return replace(source, expression=NamedExpression(of.hours, of.seconds_of_hour, of.days, exclusion))
 
 
 class Timeline(ABC):
@@ -181,12 +212,10 @@ class Timeline(ABC):
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)
+        kept = sources if self.exclusion is None or self.is_moving else self._cut(sources, takes=False)
         low, high = self._within(after, until)
-        counts = [source.count(low, high) for source in sources]
-        if self.exclusion is not None and not self.is_moving:
-            for start, end in self.exclusion.stretches(low, high):
-                inner = (start - _TICK, end - _TICK)
-                counts = [n - source.count(*inner) for n, source in zip(counts, sources, strict=True)]
+        spend(len(kept))
+        counts = [source.count(low, high) for source in kept]
         if len(counts) == 1:
             return Count(counts[0] - sum(low < at <= high for at in self.left_out), is_capped=False)
         if max(counts, default=0) > cap:
@@ -204,17 +233,24 @@ class Timeline(ABC):
         sources = self.sources(after)
         if self.is_moving:
             return self._lost_between([one for one in sources if isinstance(one, Moved)], after, until, cap)
-        walk, back = partial(_merged, sources), partial(_merged_back, sources)
-        stretches = self.exclusion.stretches(*self._within(after, until))
-        parts = [(start - _TICK, end) for start, end in stretches if next(walk(start - _TICK), end) < end]
-        if not parts:
+        low, high = self._within(after, until)
+        taken = self._cut(sources, takes=True)
+        spend(len(taken))
+        counts = [source.count(low, high) for source in taken]
+        if not any(counts):
             return None
+        found = [source for source, many in zip(taken, counts, strict=True) if many]
         if len(sources) == 1:
-            count = Count(sum(sources[0].count(before, end - _TICK) for before, end in parts), is_capped=False)
+            count = Count(counts[0], is_capped=False)
+        elif max(counts) > cap:
+            count = Count(cap, is_capped=True)
         else:
-            named = (takewhile(partial(gt, end), walk(before)) for before, end in parts)
-            count = _counted(chain.from_iterable(named), cap)
-        return Excluded(count, next(walk(parts[0][0])), next(back(parts[-1][1] - _TICK)))
+            count = _counted(_distinct(merge(*(source.ascending(low, high) for source in found))), cap)
+        firsts, lasts = (
+            [next(one.ascending(low, high)) for one in found],
+            [next(one.descending(high, low)) for one in found],
+        )
+        return Excluded(count, min(firsts), max(lasts))
 
     def _lost_between(self, sources: Sequence[Moved], after: datetime, until: datetime, cap: int) -> Excluded | None:
         span = self._within(after, until)
@@ -235,9 +271,12 @@ class Timeline(ABC):
         """Return the newest `limit` instants in (after, until], oldest first, without walking the older ones."""
         after, until = require_utc(after, "after"), require_utc(until, "until")
         low, high = self._within(after, until)
-        walk = partial(_merged_back, self.sources(after))
-        cuts = None if self.is_moving else self.exclusion
-        found = walk(high) if cuts is None else cuts.descending(walk, low, high)
+        sources = self.sources(after)
+        if self.exclusion is None or self.is_moving:
+            found = _merged_back(sources, high)
+        else:
+            kept = self._cut(sources, takes=False)
+            found = _distinct(merge(*(source.descending(high, low) for source in kept), reverse=True))
         if self.left_out:
             found = filterfalse(self.left_out.__contains__, found)
         newest = list(islice(takewhile(lambda at: at > low, found), limit))
@@ -259,7 +298,7 @@ class Timeline(ABC):
     def _ascending(self, after: datetime, anchor: datetime) -> Iterator[datetime]:
         sources, after = self.sources(anchor), max(after, self._opens_after)
         if self.exclusion is not None and not self.is_moving:
-            found = self.exclusion.ascending(partial(_merged, sources), after)
+            found = self._kept_ascending(sources, after)
         elif len(sources) == 1:
             found = sources[0].ascending(after)
         else:
@@ -268,6 +307,43 @@ class Timeline(ABC):
             found = filterfalse(self.left_out.__contains__, found)
         end_at = self.end_at
         return found if end_at is None else takewhile(lambda at: at < end_at, found)
+
+    def _cut(self, sources: tuple[Source, ...], *, takes: bool) -> tuple[Cut, ...]:
+        """Return what the exclusion leaves of each source, or takes; made once for the same sources."""
+        known = self.__dict__.setdefault("_cuts", {})
+        found: tuple[tuple[Source, ...], tuple[Cut, ...]] | None = known.get(takes)
+        if found is None or found[0] is not sources:
+            exclusion = cast(Exclusion, self.exclusion)
+            found = known[takes] = (sources, tuple(cut(one, exclusion, takes=takes) for one in sources))
+        return found[1]
+
+    def _kept_ascending(self, sources: tuple[Source, ...], after: datetime) -> Iterator[datetime]:
+        """Yield the instants that are not excluded; ends where ten years after the last one, or `after`, all are."""
+        kept = self._cut(sources, takes=False)
+        last, base = after, None
+        while last != base:
+            base, horizon = last, last + LONGEST_LOOK if _LAST - last > LONGEST_LOOK else _LAST
+            spend(len(kept))
+            for last in _distinct(merge(*(source.ascending(base, horizon) for source in kept))):
+                yield last
+            if last == base and (beyond := self._beyond(sources, kept, base, horizon)) is not None:
+                yield beyond
+                last = beyond
+
+    def _beyond(
+        self, sources: Sequence[Source], kept: Sequence[Cut], after: datetime, horizon: datetime
+    ) -> datetime | None:
+        """Return the next instant beyond a horizon up to which all are excluded.
+
+        None where a stretch that takes an instant reaches beyond the horizon.
+        """
+        behind = [at for source in sources if (at := next(source.descending(horizon), after)) > after]
+        stretch = self.exclusion and behind and self.exclusion.stretch_after(max(behind))
+        if stretch and stretch.end > horizon:
+            return None
+        ahead = min((at for source in sources for at in islice(source.ascending(horizon), 1)), default=None)
+        is_kept = ahead is not None and any(source.count(ahead - _TICK, ahead) for source in kept)
+        return ahead if is_kept else None
 
 
 def require_utc(value: datetime, field: str = "instant") -> datetime:

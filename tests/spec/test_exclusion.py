@@ -163,17 +163,28 @@ def test_what_is_left_is_every_instant_whose_local_time_is_not_excluded(zone: st
         parts += [some_window(random) for _ in range(random.randrange(1 if parts else 2))]
         if not parts:
             parts = [some_window(random)]
-        plain = Spec(random.choice(SPECS), zone)
-        spec = Spec(plain.members, zone, exclude=[part.text for part in parts])
+        clocks = {"dst_gap": random.choice(["skip", "shift"]), "dst_fold": random.choice(["first", "both"])}
+        plain = Spec(random.choice(SPECS), zone, **clocks)
+        spec = Spec(plain.members, zone, exclude=[part.text for part in parts], **clocks)
         start = utc(day) + random.randrange(-4 * 1440, 1440) * MINUTE + random.choice([timedelta(0), TICK])
         end = start + random.randrange(1, 8 * 1440) * MINUTE
         named = list(plain.between(start, end))
 
-        def is_excluded(at: datetime, parts: list[Part] = parts) -> bool:
-            return any(part.takes(at.astimezone(clock).replace(tzinfo=None)) for part in parts)
+        def is_taken(reading: datetime, parts: list[Part] = parts) -> bool:
+            return any(part.takes(reading) for part in parts)
+
+        def is_whole_day(reading: datetime, is_taken: Callable[[datetime], bool] = is_taken) -> bool:
+            midnight = datetime.combine(reading.date(), time.min)
+            return all(is_taken(midnight + minute * MINUTE) for minute in range(1440))
+
+        # Whole excluded days come before the clocks: what these leave out on such a day is excluded, too.
+        left_out = [gap for gap in plain.gaps_between(start - TICK, end - TICK) if is_whole_day(gap.reading)]
+
+        def is_excluded(at: datetime, is_taken: Callable[[datetime], bool] = is_taken) -> bool:
+            return is_taken(at.astimezone(clock).replace(tzinfo=None))
 
         kept = [at for at in named if not is_excluded(at)]
-        taken = [at for at in named if is_excluded(at)]
+        taken = sorted({*named, *(gap.occurrence_at for gap in left_out)} - {*kept})
         assert list(spec.between(start, end)) == kept, spec.describe()
         assert spec.count_between(start - TICK, end - TICK, cap=20_000) == (len(kept), False), spec.describe()
         assert spec.last_between(start - TICK, end - TICK, 20_000) == kept, spec.describe()
@@ -200,6 +211,38 @@ def test_a_local_time_that_is_never_shown_is_no_gap_on_an_excluded_day() -> None
     assert (len(free.gaps_between(*range_)), excluded.gaps_between(*range_)) == (1, [])
 
 
+@pytest.mark.parametrize("dst_gap", ["skip", "shift"])
+@pytest.mark.parametrize(
+    ("on_excluded", "at"), [("skip", None), ("next", "2026-03-30T00:30"), ("previous", "2026-03-28T01:30")]
+)
+def test_an_excluded_day_is_decided_by_the_day_that_the_expression_names_before_the_clocks(
+    dst_gap: str, on_excluded: str, at: str | None
+) -> None:
+    spec = Spec("30 2 29 3 *", "Europe/Berlin", exclude="2026-03-29", dst_gap=dst_gap, on_excluded=on_excluded)
+    march = utc("2026-03-01"), utc("2026-04-01")
+    assert list(spec.between(*march)) == ([] if at is None else [utc(at)])
+    assert spec.count_between(*march) == (0 if at is None else 1, False)
+    assert spec.gaps_between(*march) == []  # exactly one of the two tells it
+    told = spec.excluded_between(*march)
+    assert (told and told.first) == (utc("2026-03-29T01:30") if at is None else None)
+    if at is not None:
+        assert spec.nominals_of(utc(at)) == (utc("2026-03-29T01:30"),)
+
+
+def test_a_part_of_a_day_is_excluded_after_the_clocks_and_the_gap_tells_what_these_leave_out() -> None:
+    spec = Spec("30 2 * * *", "Europe/Berlin", exclude="02:00-04:00", dst_gap="skip")
+    night = utc("2026-03-29"), utc("2026-03-29T12:00")
+    assert [gap.occurrence_at for gap in spec.gaps_between(*night)] == [utc("2026-03-29T01:30")]
+    assert spec.excluded_between(*night) is None
+
+
+def test_a_named_day_that_is_excluded_takes_what_the_clock_shifts_to_the_next_one() -> None:
+    spec = Spec("30 23 * * *", "America/Nuuk", exclude="Sat", dst_gap="shift")  # 23:00 to 24:00 is left out
+    around = utc("2024-03-30T12:00"), utc("2024-03-31T12:00")
+    assert list(spec.between(*around)) == []
+    assert present(spec.excluded_between(*around)).first == utc("2024-03-31T01:30")
+
+
 def test_the_zone_of_the_spec_says_when_a_day_begins_for_every_member() -> None:
     spec = Spec([Cron("0 9 * * *", "Asia/Tokyo"), Every("1d", anchor=utc("2026-01-01T04:00"))], "America/New_York",
                 exclude="2026-05-02")  # fmt: skip
@@ -220,7 +263,11 @@ def test_a_year_of_minutes_is_jumped_over_and_counted_without_a_step() -> None:
             yield at
 
     exclusion = present(spec.exclusion)
-    assert next(exclusion.ascending(walk, utc("2025-12-31T23:59"))) == utc("2027-01-01") == spec.next_after(drawn[0])
+    assert (
+        next(exclusion.ascending(walk, utc("2025-12-31T23:59"), utc("2030-01-01")))
+        == utc("2027-01-01")
+        == spec.next_after(drawn[0])
+    )
     assert len(drawn) == 2
     assert spec.last_between(utc("2025-12-31T23:00"), utc("2026-12-31"), 1) == [utc("2025-12-31T23:59")]
     assert spec.count_between(utc("2025-01-01"), utc("2028-01-01") - TICK) == (2 * 365 * 1440 - 1, False)
