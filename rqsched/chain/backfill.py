@@ -34,7 +34,7 @@ from rqsched.errors import (
     ScheduleNotFoundError,
 )
 from rqsched.spec.moved import REACH
-from rqsched.spec.steps import spend
+from rqsched.spec.steps import Steps, bounded, spend
 from rqsched.store import backfills, changes, pruning
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
@@ -130,7 +130,8 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
         raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
     if schedule.spec.after is not None:
         raise InvalidInputError("spec", "has no past occurrences where it comes after another; trigger it instead")
-    count = schedule.declared.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
+    with bounded(Steps(field="end")):
+        count = schedule.declared.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
     if count > bound:
         raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
 

@@ -58,6 +58,7 @@ from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhau
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
 from rqsched.spec.calendars import Calendar, holding_since
 from rqsched.spec.spec import After, Member, Once, Spec
+from rqsched.spec.steps import Steps, bounded
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
@@ -188,7 +189,10 @@ def _with_action(event: Event, action: dict[str, Any]) -> Event:
 
 
 def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars: tuple[Calendar, ...] = ()) -> None:
-    """Refuse a spec that has no occurrence after `now` for the schedule of that name; raises InvalidSpecError."""
+    """Refuse a spec that has no occurrence after `now` for the schedule of that name.
+
+    Raises InvalidSpecError, and TooMuchWorkError where that takes too many steps to find out.
+    """
     future = registered(spec, named, now).with_calendars(calendars)
     _refuse_all_excluded(future, now)
     if future.next_after(now) is None and future.after is None:
@@ -197,7 +201,10 @@ def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars:
 
 def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
     spec.require_whole_days()
-    if spec.is_all_excluded_after(now):
+    with bounded(Steps()):
+        # Once here, where it is bounded: the same question is answered at once when the next time is planned.
+        is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
+    if is_over:
         raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
 
 

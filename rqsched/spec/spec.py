@@ -150,7 +150,15 @@ class Spec(Timeline):
         Raises InvalidSpecError for a naive `instant`.
         """
         after = require_utc(instant)
+        known = self.__dict__.get("_next")
+        if known is not None and known[1] is not None and known[0] <= after < known[1] and self._is_fixed:
+            return cast(datetime, known[1])
         return self._remembered("_next", after, partial(super().next_after, after))
+
+    @cached_property
+    def _is_fixed(self) -> bool:
+        """Whether its instants do not depend on the one that is asked about."""
+        return self.is_anchored and not self.is_from_completion
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
         """Return the last answer if the same question is asked again: schedules that share a spec are due together."""

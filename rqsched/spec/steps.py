@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from rqsched.errors import TooMuchWorkError, WorkCancelledError
 
-MOST_STEPS = 200_000
+MOST_STEPS = 100_000
 """The steps that a request may take to find out when a schedule fires: under a second of CPU."""
 POLL_EVERY = 1_000
 """After so many steps it is asked again whether somebody still waits."""

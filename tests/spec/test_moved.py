@@ -184,12 +184,21 @@ class Scan:
         self.lost: set[datetime] = set()
         for member in spec.members:
             plain = Spec([member], spec.timezone, dst_gap=spec.dst_gap, dst_fold=spec.dst_fold)
-            for nominal in plain.between(start, end):
+            for nominal in sorted({*plain.between(start, end), *self.left_out(member, plain, start, end)}):
                 at = self.target(member, nominal)
                 if at is not None and self.admits(at):
                     self.moved.setdefault(at, set()).add(nominal)
                 elif self.is_excluded(nominal) and self.admits(nominal):
                     self.lost.add(nominal)
+
+    def left_out(self, member: Member, plain: Spec, start: datetime, end: datetime) -> set[datetime]:
+        """What the clocks leave out of excluded days: the day that the expression names is decided first."""
+        if isinstance(member, Cron) and member.timezone not in {None, self.spec.timezone}:
+            return set()
+        gaps = (
+            gap for gap in plain.gaps_between(start, end) if any(one.takes(gap.reading.date()) for one in self.parts)
+        )
+        return {gap.occurrence_at for gap in gaps if self.is_excluded(gap.occurrence_at)}
 
     def admits(self, at: datetime) -> bool:
         spec = self.spec
