@@ -14,6 +14,7 @@ from typing import Any
 
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, plainly
 from rqsched.chain.backfill import BackfillRange
+from rqsched.core.delays import later
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Run, Schedule, ScheduleStatus, parse_spec
@@ -202,5 +203,5 @@ def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = No
     yield schedule.due_at
     if schedule.spec.is_from_completion or not schedule.spec.is_known:
         return
-    after = max(schedule.next_run_at, now) + TICK
+    after = later(max(schedule.next_run_at, now), TICK)
     yield from due_times(schedule, schedule.timeline.between(max(after, since or after), _LAST))

@@ -7,7 +7,7 @@ is random about a delay is a hash, not a draw: every process computes the same o
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 import tenacity
@@ -34,6 +34,7 @@ FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
 """After how long a blocked run is offered to workers again, at first and at most."""
 
 _RESOLUTION = 1 << 64
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta | None) -> datetime:
@@ -45,7 +46,12 @@ def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta |
     """
     if jitter < timedelta(0):
         raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
-    return nominal_at + _share(f"{uid}:{nominal_at.timestamp():.6f}", jitter, gap)
+    return later(nominal_at, _share(f"{uid}:{nominal_at.timestamp():.6f}", jitter, gap))
+
+
+def later(instant: datetime, length: timedelta) -> datetime:
+    """Return the instant so much later, or the last one of the calendar where that is beyond it."""
+    return instant + length if length < _LAST - instant else _LAST
 
 
 def spread_out(named: tuple[str, str], spread: timedelta, gap: timedelta | None) -> timedelta:
@@ -74,7 +80,7 @@ def retry_at(
     """
     if attempt > retry.max_retries:
         return None
-    return now + backoff(retry, attempt, interval=interval, salt=salt, spread=spread)
+    return later(now, backoff(retry, attempt, interval=interval, salt=salt, spread=spread))
 
 
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:

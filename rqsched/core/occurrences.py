@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.delays import jittered, spread_out
+from rqsched.core.delays import jittered, later, spread_out
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.core.moves import evaluate_to
@@ -88,7 +88,8 @@ def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> 
     Jitter takes what the spread leaves of the gap.
     """
     offset = spread_out((schedule.namespace, schedule.schedule_id), schedule.policies.spread, gap)
-    return jittered(schedule.uid, nominal, schedule.definition.jitter, None if gap is None else gap - offset) + offset
+    at = jittered(schedule.uid, nominal, schedule.definition.jitter, None if gap is None else gap - offset)
+    return later(at, offset)
 
 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:

@@ -313,7 +313,7 @@ class Exclusion:
         while (at := next(found, None)) is not None:
             if stretch is None or at >= stretch.end:
                 stretch = self.stretch_after(at) or Stretch(_LAST, _LAST)
-            if at < stretch.start:
+            if at < stretch.start or stretch.start == _LAST:
                 yield at
             elif stretch.end > until:
                 return
@@ -337,7 +337,8 @@ class Exclusion:
 
     def stretches(self, after: datetime, until: datetime) -> Iterator[Stretch]:
         """Yield the stretches of (after, until], each as its part of that."""
-        at = after + _TICK
+        until = min(until, _LAST - _TICK)
+        at = min(after, until) + _TICK
         while (stretch := self.stretch_after(at)) is not None and stretch.start <= until:
             spend(STRETCH_STEPS)
             yield Stretch(max(stretch.start, at), min(stretch.end, until + _TICK))

@@ -28,7 +28,7 @@ REACH = FURTHEST + timedelta(days=2)
 """No two instants of such a move are further apart, whatever the clocks do."""
 
 _TICK = timedelta(microseconds=1)
-_LAST = datetime.max.replace(tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _SHIFT = ClockChoice(is_shift=True)
 
 
@@ -125,7 +125,7 @@ class Moved:
 
     def descending(self, until: datetime) -> Iterator[datetime]:
         """Yield the instants at or before `until`, newest first."""
-        last = until + _TICK
+        last = min(until, _LAST - _TICK) + _TICK
         walk = self._nominals_back(self._end_ahead(until) if self.is_back else until)
         while (nominal := next(walk, None)) is not None:
             at: datetime | None = nominal
@@ -195,7 +195,7 @@ class Moved:
         while (nominal := next(walk, None)) is not None:
             if nominal >= stretch.end:
                 stretch = self.exclusion.stretch_after(nominal) or Stretch(_LAST, _LAST)
-            if nominal < stretch.start:
+            if nominal < stretch.start or stretch.start == _LAST:
                 yield nominal, None
             else:
                 yield nominal, stretch
@@ -203,7 +203,7 @@ class Moved:
 
     def _begin_behind(self, after: datetime) -> datetime:
         """Return after which instant all nominal ones lie that move to after `after`."""
-        begin, least = after, after - REACH
+        begin, least = after, max(after, _FIRST + REACH) - REACH
         while begin > least:
             day = next(self._days_back(begin), None)
             if day is None or not self.exclusion.holds(day):
@@ -213,7 +213,7 @@ class Moved:
 
     def _end_ahead(self, until: datetime) -> datetime:
         """Return up to which instant all nominal ones lie that move to `until` or before."""
-        end, most = until, until + REACH
+        end, most = until, min(until, _LAST - REACH) + REACH
         while end < most:
             day = next(self._days(end), None)
             stretch = None if day is None else self.exclusion.stretch_after(day)

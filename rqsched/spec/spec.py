@@ -36,7 +36,7 @@ from rqsched.spec.members import (
 )
 from rqsched.spec.moved import ON_EXCLUDED, Moved, at_time_of, on_every_day, require_on_excluded, require_whole_days
 from rqsched.spec.places import placed
-from rqsched.spec.timeline import Source, Timeline, ZonedCron, named_beside, require_utc
+from rqsched.spec.timeline import Source, Timeline, ZonedCron, just_before, named_beside, require_utc
 from rqsched.spec.zones import require_choice, require_timezone
 
 __all__ = ["After", "Cron", "Every", "Gap", "Member", "Once", "Spec", "SpecLike"]
@@ -344,7 +344,7 @@ class Spec(Timeline):
 
     def names(self, instant: datetime) -> bool:
         """Return whether an aware UTC instant is an occurrence."""
-        return next(self.between(instant, instant + _TICK), None) is not None
+        return next(self._ascending(just_before(instant), anchor=instant), None) == instant
 
     def without(self, instants: Iterable[datetime]) -> Spec:
         """Return the spec without those of these instants that it names; it is equal to this one."""

@@ -203,7 +203,7 @@ class Timeline(ABC):
         Raises InvalidSpecError at the call, not at the first instant, for naive bounds.
         """
         first, stop = require_utc(start, "start"), require_utc(end, "end")
-        return takewhile(lambda at: at < stop, self._ascending(_just_before(first), anchor=first))
+        return takewhile(lambda at: at < stop, self._ascending(just_before(first), anchor=first))
 
     def count_between(self, after: datetime, until: datetime, cap: int = 1000) -> Count:
         """Return the number of instants in (after, until]: exact for one member, else enumerated up to `cap`.
@@ -285,7 +285,7 @@ class Timeline(ABC):
     def _within(self, after: datetime, until: datetime) -> tuple[datetime, datetime]:
         """Return (after, until] cut at the window; where nothing is left both are the same."""
         low = max(after, self._opens_after)
-        return low, max(low, min(until, _just_before(self.end_at or _LAST)))
+        return low, max(low, min(until, just_before(self.end_at or _LAST)))
 
     def admits(self, instant: datetime) -> bool:
         """Return whether an instant is within `start_at` and `end_at`."""
@@ -293,7 +293,7 @@ class Timeline(ABC):
 
     @cached_property
     def _opens_after(self) -> datetime:
-        return _just_before(self.start_at or _FIRST)
+        return just_before(self.start_at or _FIRST)
 
     def _ascending(self, after: datetime, anchor: datetime) -> Iterator[datetime]:
         sources, after = self.sources(anchor), max(after, self._opens_after)
@@ -360,7 +360,8 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
         raise InvalidSpecError(field, f"{value.isoformat()} is outside the calendar in UTC; name another") from error
 
 
-def _just_before(instant: datetime) -> datetime:
+def just_before(instant: datetime) -> datetime:
+    """Return the instant a microsecond earlier; of the first one of the calendar itself."""
     return instant - _TICK if instant > _FIRST else instant
 
 
