@@ -163,7 +163,10 @@ def test_what_is_left_is_every_instant_whose_local_time_is_not_excluded(zone: st
         parts += [some_window(random) for _ in range(random.randrange(1 if parts else 2))]
         if not parts:
             parts = [some_window(random)]
-        clocks = {"dst_gap": random.choice(["skip", "shift"]), "dst_fold": random.choice(["first", "both"])}
+        clocks: dict[str, Any] = {
+            "dst_gap": random.choice(["skip", "shift"]),
+            "dst_fold": random.choice(["first", "both"]),
+        }
         plain = Spec(random.choice(SPECS), zone, **clocks)
         spec = Spec(plain.members, zone, exclude=[part.text for part in parts], **clocks)
         start = utc(day) + random.randrange(-4 * 1440, 1440) * MINUTE + random.choice([timedelta(0), TICK])
