@@ -197,7 +197,8 @@ class ScheduleHandle(ScheduleView):
 
         instant = None if at is None else require_utc(at, "at")
         schedule, now = self.refresh().state, self._runtime.now()
-        return self._runtime.database.read(lambda connection: why(connection, schedule, instant, now))
+        default = self._runtime.settings.default_queue
+        return self._runtime.database.read(lambda connection: why(connection, schedule, instant, now, default))
 
     def _operate(
         self,

@@ -63,6 +63,7 @@ class Dispatcher:
         self._heartbeat = DispatcherHeartbeat(
             runtime.transport.redis, runtime.transport.control.name, runtime.now, environment=runtime.settings.env
         )
+        self._in_words = f"dispatchers of {runtime.transport.name}"
         self._interval = runtime.settings.reconcile_interval
         batch = runtime.settings.fire_batch
         self._batch = min(batch, SQLITE_BATCH) if runtime.database.dialect.has_one_writer else batch
@@ -88,14 +89,20 @@ class Dispatcher:
                     self._use_spare_time(is_idle=not fired)
             except (BackendUnavailableError, RedisError) as error:
                 self._pass = self._pruning = None
-                if isinstance(error, DatabaseUnavailableError):
-                    self._heartbeat.waits_for = str(error)
+                self._keep(error)
                 self._tell(logging.WARNING, "waiting for a backend: %s", error, "backend_wait")
                 self._pause()
             except WrongDatabaseError as error:
                 self._wait_for_server(error)
         with contextlib.suppress(RedisError):
             self._heartbeat.stop()
+
+    def _keep(self, error: BackendUnavailableError | RedisError) -> None:
+        """Let others know what this dispatcher waits for: in Redis what SQL answered, and in SQL what Redis refused."""
+        if isinstance(error, DatabaseUnavailableError):
+            self._heartbeat.waits_for = str(error)
+        if isinstance(error, RedisError):
+            self._runtime.refusals.note(self._in_words, error, self._runtime.transport.keys_of(error))
 
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
         """Take nothing while the control queue is another server's, count as none, and ask again soon."""
@@ -118,6 +125,8 @@ class Dispatcher:
 
     def _use_spare_time(self, *, is_idle: bool) -> None:
         """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""
+        if self._runtime.refusals.known:
+            self._runtime.refusals.accept(self._in_words)
         if is_idle and self.reconcile_some():
             return
         if not self.prune_some() and is_idle:

@@ -154,6 +154,7 @@ _CHECKS: list[_Check] = []
 _OF_PROCESSES = frozenset(
     {
         "redis",
+        "publishing",
         "hold",
         "writes",
         "memory",
@@ -363,6 +364,21 @@ def _schema(scope: _Scope) -> Finding:
     return Finding(Level.OK, f"at {HEAD}")
 
 
+@_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.")
+def _publishing(scope: _Scope) -> Finding:
+    """Look for what Redis refuses for good, as any process has met it: nothing executes there."""
+    found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
+    if not found:
+        return Finding(Level.OK, "Redis takes what is published")
+    names = [one.what for one in found]
+    if scope.namespace is not None:
+        return Finding(
+            Level.PROBLEM, f"Redis refuses what is published, in {len(found)} place(s)", advice=found[0].advice
+        )
+    told = _listed(f"{one.what}: {one.text}, since {_when(one.since)}" for one in found)
+    return Finding(Level.PROBLEM, told, names=names, advice=" ".join(dict.fromkeys(one.advice for one in found)))
+
+
 @_check(
     "went back",
     "schema",
@@ -481,7 +497,7 @@ def _connections(scope: _Scope) -> Finding:
 
 @_check(
     "dispatchers",
-    "schema redis",
+    "schema redis publishing",
     "Start `rqsched worker`, or `rq worker -c rqsched.preload`. Where one runs, `rqsched ping` on its machine says "
     "what it waits for.",
 )
@@ -499,7 +515,7 @@ def _dispatchers(scope: _Scope) -> Finding:
 
 @_check(
     "waits",
-    "database redis",
+    "schema redis publishing",
     "Mend what it says, such as a full disk of the database; they continue by themselves then.",
 )
 def _waits(scope: _Scope) -> Finding:
@@ -516,7 +532,7 @@ def _waits(scope: _Scope) -> Finding:
 
 @_check(
     "environments",
-    "schema redis",
+    "schema redis publishing",
     "Set RQSCHED_ENV of every dispatcher to one of them, or change them: `rqsched update ID --environment NAME`.",
 )
 def _environments(scope: _Scope) -> Finding:
@@ -542,7 +558,7 @@ def _environments(scope: _Scope) -> Finding:
     return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
 
 
-@_check("workers", "schema redis", "Start `rqsched worker QUEUE` for that queue.")
+@_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.")
 def _workers(scope: _Scope) -> Finding:
     workers = telemetry.live_workers(scope.runtime.transport.redis)
     listening = Counter(name for one in workers for name in one.queues)
@@ -573,7 +589,7 @@ def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool
 
 @_check(
     "foreign workers",
-    "schema redis",
+    "schema redis publishing",
     "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
     "queues of its own (RQSCHED_DEFAULT_QUEUE).",
 )
@@ -613,7 +629,7 @@ def _blocked(scope: _Scope) -> Finding:
 
 @_check(
     "limits",
-    "schema redis",
+    "schema redis publishing",
     "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
 )
 def _limits(scope: _Scope) -> Finding:
@@ -670,7 +686,9 @@ def _calendars(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}", names=ends)
 
 
-@_check("newer release", "schema redis", "Start workers of that release; those of this one leave them alone.")
+@_check(
+    "newer release", "schema redis publishing", "Start workers of that release; those of this one leave them alone."
+)
 def _newer_release(scope: _Scope) -> Finding:
     """Look among late schedules for those that this release leaves to a newer one."""
     until = late_until(scope.runtime)
@@ -680,7 +698,7 @@ def _newer_release(scope: _Scope) -> Finding:
     return _of(found, len(found), "no schedule waits for a process of a newer release", wrong)
 
 
-@_check("late", "schema redis", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+@_check("late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.hold.is_on:
         return Finding(Level.OK, "everything is held")
@@ -834,7 +852,7 @@ def _successes(scope: _Scope) -> Finding:
 
 @_check(
     "notifications",
-    "schema redis",
+    "schema redis publishing",
     "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
 )
 def _notifications(scope: _Scope) -> Finding:
@@ -856,7 +874,7 @@ def _notifications(scope: _Scope) -> Finding:
     return Finding(Level.OK, f"{waiting} wait")
 
 
-@_check("links", "schema redis", "Run `rqsched recover`; a worker does so every 15 seconds.")
+@_check("links", "schema redis publishing", "Run `rqsched recover`; a worker does so every 15 seconds.")
 def _links(scope: _Scope) -> Finding:
     links = _due_soon(scope)
     dead = _not_live(scope, links)

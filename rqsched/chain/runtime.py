@@ -22,6 +22,7 @@ from rqsched.chain.imports import Imports
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
+from rqsched.chain.refusals import Refusals
 from rqsched.chain.run_log import log_ends
 from rqsched.chain.time_limit import Watch, watch_horse
 from rqsched.chain.write_gate import WriteGate
@@ -92,6 +93,10 @@ class Runtime:
         """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
+        self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
+        """What Redis refuses for good, for all who ask."""
+        self.transport.on_refused, self.transport.on_accepted = self.refusals.note, self.refusals.accept
+        self.transport.refused = self.refusals.known
         self.ownership = Ownership(self.database, self.transport, self.now)
         """Whose the control queue is."""
         self.transport.owner = self.ownership.owner_of_jobs

@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rqsched.chain.limits import told_of_line, told_of_targets
+from rqsched.chain.refusals import find_all
 from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord, instant_of
@@ -39,6 +40,7 @@ from rqsched.store import (
     upstream_ends,
 )
 from rqsched.store.database import Connection
+from rqsched.transport.transport import queue_in_words
 
 LOOKED_AT = 5_000
 """Events that are looked at for what was decided before or after an instant; more are not known to this answer."""
@@ -70,12 +72,18 @@ _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
 
 
-def why(connection: Connection, schedule: Schedule, at: datetime | None, now: datetime) -> Why:
-    """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given."""
+def why(
+    connection: Connection, schedule: Schedule, at: datetime | None, now: datetime, default_queue: str = "default"
+) -> Why:
+    """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given.
+
+    `default_queue` is the queue of runs that name none.
+    """
     asked = _Question(connection, schedule, now, now if at is None else at)
     try:
         told = _found(asked, schedule, at, now)
-        return replace(told, text=told.text + asked.shifted(told.occurrence_at))
+        refused = asked.refused(told, default_queue)
+        return replace(told, text=told.text + asked.shifted(told.occurrence_at) + refused)
     except NewerReleaseError as error:
         text = f"Its timing is of a newer release ({error.unknown}), whose processes fire it; ask one of them."
         return asked.say(Answer.NEWER_RELEASE, text)
@@ -128,6 +136,17 @@ class _Question:
             return told
         live = self.without_run()  # what came of the occurrence when it was due
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
+
+    def refused(self, told: Why, default_queue: str) -> str:
+        """Say of what waits that Redis refuses it for good; nothing of everything else."""
+        if told.answer not in {Answer.WAITS, Answer.LATE}:
+            return ""
+        run = None if told.run_uid is None else changes.find_run(self.connection, told.run_uid)
+        queue = None
+        if run is not None and run.status is RunStatus.PENDING:
+            queue = queue_in_words(run.queue or default_queue, run.connection)
+        found = [one for one in find_all(self.connection, self.now) if one.what == queue or "control" in one.what]
+        return f" {found[-1].text}. {found[-1].advice}" if found else ""
 
     def shifted(self, occurrence: datetime | None) -> str:
         """Say of an occurrence that it stands for a local time which the clock left out; nothing of every other one."""

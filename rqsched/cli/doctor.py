@@ -73,8 +73,11 @@ def _examine(read_settings: Callable[[], Settings]) -> Iterator[Finding]:
     try:
         runtime = _open(settings)
     except health.BACKEND_ERRORS as error:
-        advice = in_words("Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL.")
-        yield Finding(Level.PROBLEM, explain(error), advice=advice, check="servers")
+        is_setting = isinstance(error, ConfigError)
+        advice = (
+            "Correct it, for every process alike." if is_setting else "Set RQSCHED_DATABASE_URL and RQSCHED_REDIS_URL."
+        )
+        yield Finding(Level.PROBLEM, explain(error), advice=in_words(advice), check="servers")
         return
     with closing(runtime):
         yield from health.examine(runtime)

@@ -299,6 +299,7 @@ class PatientWorker(BaseWorker):
                     found, is_refused = super().dequeue_job_and_maintain_ttl(*arguments, **options), False
                 except ResponseError as error:  # RQ itself waits for a lost connection alone
                     if not is_transient(error):
+                        self._keep(error)
                         raise
                     self._tell("its next job", error)
                     time.sleep(self.max_connection_wait_time)
@@ -415,6 +416,12 @@ class PatientWorker(BaseWorker):
             if not is_transient(error):
                 raise
             self._tell(what, error)
+
+    def _keep(self, error: RedisError) -> None:
+        """Let others know of what ends this worker: Redis refuses, for good, what it takes jobs with."""
+        if self.runtime is not None:
+            keys = self.runtime.transport.keys_of(error, lists=[str(queue.key) for queue in self.queues])
+            self.runtime.refusals.note(f"workers of {', '.join(self.queue_names())}", error, keys)
 
     def _tell(self, what: str, error: RedisError) -> None:
         _log.warning("%s waits: %s", what, told(error), extra={"action": "rq_worker_waits"})

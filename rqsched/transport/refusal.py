@@ -38,8 +38,12 @@ _WORDS: Mapping[type[Exception], str] = {
 """The words that redis-py takes away, by its classes; a subclass stands before its base."""
 _PASSING = frozenset(
     {"READONLY", "NOREPLICAS", "OOM", "MISCONF", "MASTERDOWN", "LOADING", "BUSY", "CLUSTERDOWN", "NOSCRIPT", "TRYAGAIN"}
+    | {"UNBLOCKED"}
 )
-"""The words that say that Redis cannot do it now, whatever the command is."""
+"""The words that say that Redis cannot do it now, whatever the command is.
+
+UNBLOCKED ends a wait for a job when the server becomes a replica.
+"""
 _ADVICE: Mapping[str, str] = {
     "READONLY": "Set RQSCHED_REDIS_URL to the primary, or promote this server: it is a replica.",
     "NOREPLICAS": "Start its replicas, or lower its min-replicas-to-write.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache, partial
@@ -22,10 +22,12 @@ from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job
+from rq.serializers import resolve_serializer
 
-from rqsched.config import Settings
+from rqsched.config import Settings, serializer_path
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.errors import ConfigError
 from rqsched.patience import call_patiently
 from rqsched.transport import redis_keys
 from rqsched.transport.breaker import RedisAwayError
@@ -44,7 +46,7 @@ from rqsched.transport.lua import (
     TRY_WRITE,
 )
 from rqsched.transport.redelivery import mark_failed
-from rqsched.transport.refusal import is_transient
+from rqsched.transport.refusal import is_transient, word_of
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -132,7 +134,9 @@ class Transport:
         redis: Redis,
         connections: Mapping[str, Redis] | None = None,
     ) -> None:
-        """Open the queues."""
+        """Open the queues; raises ConfigError for a serializer that cannot be used."""
+        for name in {settings.serializer, *settings.queue_serializers.values()}:
+            _require_serializer(name)
         self.settings = settings
         self.owner: Callable[[], str | None] | None = None
         """Returns the id of the database whose runs and targets are enqueued; None while it is not known."""
@@ -140,6 +144,12 @@ class Transport:
         """The identity of this process's database server; empty while it is not known, and on SQLite."""
         self.claim: Callable[[], object] | None = None
         """Called when another one is recorded: raises WrongDatabaseError, or another is presented from then on."""
+        self.on_refused: Callable[[str, RedisError, str], object] = _do_nothing
+        """Called with what Redis refused and does not pass, the error, and more about its keys."""
+        self.on_accepted: Callable[[str], object] = _do_nothing
+        """Called with what is in `refused` when Redis has taken it."""
+        self.refused: Collection[str] = ()
+        """What Redis refused before."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
@@ -214,10 +224,50 @@ class Transport:
         if not jobs:
             return 0
         try:
-            return self._patiently(self._links.put, jobs, now=now, server=self.server)
+            written = self._patiently(self._links.put, jobs, now=now, server=self.server)
         except ResponseError as error:
+            if not str(error).startswith(FOREIGN):
+                self._refuse(f"links of {self.name}", error, self._links)
             self._claim_queue(error)
             return self.arm(arms, now=now)
+        if self.refused:
+            self.on_accepted(f"links of {self.name}")
+        return written
+
+    @property
+    def name(self) -> str:
+        """The control queue in words."""
+        return f"control queue {self.control.name!r}"
+
+    def _refuse(self, what: str, error: RedisError, job_queue: JobQueue) -> None:
+        if not is_transient(error):
+            self.on_refused(what, error, self.keys_of(error, job_queue))
+
+    def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
+        """Return which keys Redis may mean, which names none: of a queue and of the control queue; empty for none.
+
+        Of keys of another type only those that have another one than they must are named. `lists` are more keys.
+        """
+        one, name = job_queue or self._links, self.settings.control_queue
+        if word_of(error) == "NOPERM" and "a key" in str(error):
+            return f" (it needs {one.list_key}, {one.scheduled_key}, {Queue.redis_queues_keys} and the jobs' hashes)"
+        if word_of(error) != "WRONGTYPE":
+            return ""
+        types = dict.fromkeys(lists, "list") | {
+            one.scheduled_key: "zset", one.list_key: "list", Queue.redis_queues_keys: "set",
+            self.scheduled_key: "zset", self.list_key: "list", self.wake_key: "list", self.hold_key: "hash",
+            redis_keys.dispatchers(name): "set", redis_keys.passes(name): "hash",
+        }  # fmt: skip
+        try:
+            pipe = one.redis.pipeline(transaction=False)
+            for key in types:
+                pipe.type(key)
+            found = [_text(answer) for answer in pipe.execute()]
+        except RedisError:
+            return ""
+        rows = zip(types.items(), found, strict=True)
+        odd = [f"{key} is a {is_now}, not a {type_}" for (key, type_), is_now in rows if is_now not in {type_, "none"}]
+        return f" ({'; '.join(odd)})" if odd else ""
 
     def _claim_queue(self, refusal: ResponseError) -> None:
         """Have it decided whether this process's server may go on, where that is what was refused; else raise that."""
@@ -262,7 +312,7 @@ class Transport:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
         try:
-            return self._patiently(job_queue.put, jobs, now=now, server=self.server)
+            written = self._patiently(job_queue.put, jobs, now=now, server=self.server)
         except RedisError as error:
             if isinstance(error, ResponseError) and str(error).startswith(FOREIGN):
                 self._claim_queue(error)
@@ -271,7 +321,11 @@ class Transport:
                 raise
             text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
             _log.error(text, len(jobs), job_queue.queue.name, where, error, extra={"action": "deliver_failed"})
+            self._refuse(queue_in_words(job_queue.queue.name, connection), error, job_queue)
             return 0
+        if self.refused and jobs:
+            self.on_accepted(queue_in_words(job_queue.queue.name, connection))
+        return written
 
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
         """Return for each pending run whether its current delivery is live.
@@ -294,6 +348,7 @@ class Transport:
             _log.warning(
                 "queue %s is not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"}
             )
+            self._refuse(queue_in_words(job_queue.queue.name, runs[0].connection), error, job_queue)
             return [True] * len(runs)
 
     def _by_queue(self, runs: Iterable[Run]) -> list[tuple[JobQueue | None, list[Run]]]:
@@ -601,9 +656,30 @@ def is_waiting(run: Run, now: datetime) -> bool:
     return is_later and run.status is RunStatus.PENDING
 
 
+def queue_in_words(name: str, connection: str | None) -> str:
+    """Return a queue of runs in words."""
+    return f"queue {name!r}" + ("" if connection is None else f" of connection {connection!r}")
+
+
 def job_id_of(run: Run) -> RunJobId:
     """Return the id of the RQ job of a run's current delivery."""
     return RunJobId(run.uid, run.attempt, run.delivery)
+
+
+def _require_serializer(name: str) -> None:
+    """Raise ConfigError unless a serializer is found and reads what it writes: else no job could be written later."""
+    try:
+        found: Any = resolve_serializer(serializer_path(name))
+        found.loads(found.dumps((EXECUTE, None, [], {})))
+    except Exception as error:
+        raise ConfigError(
+            f"the serializer {name!r} cannot be used: {type(error).__name__}: {error}. Write pickle, json, or the "
+            "dotted path of a class with dumps and loads, into RQSCHED_SERIALIZER and RQSCHED_QUEUE_SERIALIZERS."
+        ) from error
+
+
+def _do_nothing(*_: object) -> None:
+    """Do nothing: nobody keeps it."""
 
 
 def _text(value: bytes | str) -> str:

@@ -59,6 +59,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "connections",
             "memory",
             "writes",
+            "publishing",
             "went back",
             "hold",
             "frozen",
@@ -476,6 +477,17 @@ def test_a_user_of_redis_that_may_not_ask_how_it_is_set_up_is_no_problem(
     found = cli.findings(0)
     assert "takes writes" in found["redis"]["detail"]
     assert all("not known" in found[name]["detail"] for name in ("eviction", "memory", "persistence"))
+
+
+@pytest.mark.parametrize("name", ["no.such.Serializer", "json.JSONDecoder"])
+def test_serializer_that_cannot_be_used_is_found_before_anything_is_written(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("RQSCHED_QUEUE_SERIALIZERS", json.dumps({"legacy": name}))
+    found = cli.findings(1)["servers"]
+    assert name in found["detail"]
+    assert "RQSCHED_QUEUE_SERIALIZERS" in found["detail"]
+    assert "Correct it" in found["advice"]
 
 
 def test_each_named_connection_that_refuses_writes_is_named(

@@ -14,8 +14,9 @@ from tests.support.env import HOUR
 from tests.support.pages import Pages
 from tests.support.refusals import WAYS, refusing
 from tests.support.servers import ValkeyServer
-from tests.support.web import MakeWeb
+from tests.support.web import MakeWeb, one_token
 
+SECRET = "tenant-secret-0123456789"
 MISLEADING = ("Start `rqsched worker", "RQSCHED_ENV", "full disk", "does not answer", "No dispatcher", "None is alive")
 
 
@@ -73,3 +74,22 @@ def test_a_redis_that_takes_writes_again_is_ready_and_its_probe_expires(pages: P
     assert pages.web.get("/readyz").status_code == 200
     (probe,) = pages.env.redis.keys("rqsched:write-probe:*")
     assert 0 < pages.env.redis.pttl(probe) <= 60_000
+
+
+def test_what_redis_refuses_for_good_is_a_problem_with_its_remedy(pages: Pages) -> None:
+    pages.env.redis.set("rq:queue:default", "somebody's")
+    pages.env.scheduler.get("nightly").trigger()
+    shown = pages.get("/").replace("&#39;", "'")
+    assert "Redis does not take what is published" in shown
+    assert "rq:queue:default is a string, not a list" in shown
+    assert "Rename or delete that key" in shown
+
+
+def test_tenant_is_told_that_redis_refuses_and_no_key_of_others(make_web: MakeWeb, own_valkey: ValkeyServer) -> None:
+    pages = Pages(make_web(redis_url=own_valkey.url, tokens=one_token(SECRET, "read", namespaces=["tenant"])))
+    pages.env.redis.set("rq:queue:payroll", "x")
+    pages.env.create("theirs", queue="payroll").trigger()
+    pages.web.headers["authorization"] = f"Bearer {SECRET}"
+    shown = pages.get("/?namespace=tenant")
+    assert "Redis refuses what is published" in shown
+    assert "payroll" not in shown

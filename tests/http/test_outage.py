@@ -46,6 +46,26 @@ def test_while_redis_is_unavailable_requests_succeed_and_links_follow_later(
     assert redis_web.read()["success_count"] == 1
 
 
+def test_what_redis_refuses_for_good_is_counted_by_a_process_that_did_not_meet_it(
+    redis_web: Web, make_web: MakeWeb
+) -> None:
+    other = make_web(
+        redis_url=redis_web.env.runtime.redis_url, database_url=redis_web.env.runtime.settings.database_url
+    )
+    redis_web.env.redis.set("rq:queue:default", "somebody's")
+    redis_web.create()
+    redis_web.post(at(operation="trigger/"))
+    other.app.state.rqsched.meter.refresh(force=True)
+    told = other.get("/metrics").text
+    assert "rqsched_refused 1.0" in told
+    assert "rqsched_refusals_total 1.0" in told
+    redis_web.env.redis.delete("rq:queue:default")
+    redis_web.env.advance(timedelta(minutes=1))
+    redis_web.env.recover()
+    other.app.state.rqsched.meter.refresh(force=True)
+    assert "rqsched_refused 0.0" in other.get("/metrics").text
+
+
 @pytest.mark.postgres
 def test_while_sql_is_unavailable_requests_are_503_and_recover_by_themselves(
     make_web: MakeWeb, own_postgres: PostgresServer, own_postgres_url: str

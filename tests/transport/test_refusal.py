@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 from redis import Redis
@@ -13,6 +14,7 @@ from redis.retry import Retry
 
 from rqsched.transport import refusal
 from rqsched.transport.breaker import RedisAwayError
+from tests.support.processes import wait_until
 from tests.support.refusals import WAYS, refusing
 from tests.support.servers import ValkeyServer
 
@@ -82,3 +84,16 @@ def test_breaker_says_what_it_was_refused_with() -> None:
     refused = RedisAwayError("Redis refuses: NOAUTH Authentication required; it is asked again in the background")
     refused.__cause__ = RedisConnectionError("Error 111 connecting")
     assert refusal.told(refused) == str(refused)
+
+
+def test_wait_for_a_job_that_ends_because_the_server_becomes_a_replica_is_made_again(own_valkey: ValkeyServer) -> None:
+    """A worker of RQ ended with it."""
+    with Redis.from_url(own_valkey.url, retry=ONCE) as redis, ThreadPoolExecutor(1) as waiting:
+        wait = waiting.submit(redis.blpop, ["empty"], 60)
+        with Redis.from_url(own_valkey.url) as other:
+            wait_until(lambda: cast(Any, other.info("clients"))["blocked_clients"] == 1, what="a client that waits")
+            other.execute_command("REPLICAOF 127.0.0.1 1")
+        error = wait.exception(60)
+    assert isinstance(error, RedisError)
+    assert refusal.word_of(error) == "UNBLOCKED"
+    assert refusal.is_transient(error)

@@ -73,6 +73,7 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_paus
 
 
 def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:
+    runtime.refusals.look()
     flush_marker = _leave_flush_marker(runtime)
     _claim_server(runtime)
     uncompared = _leave_mark(runtime)

@@ -124,6 +124,10 @@ class DatabaseGauges(NamedTuple):
     """Notifications that wait, and those given up within a day, by namespace and status."""
     went_back: set[WentBack]
     """What passes have noticed within a day."""
+    refusals: int
+    """How often Redis has refused for good what was published or taken."""
+    refused: list[str]
+    """What it refuses now."""
 
 
 def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
@@ -240,6 +244,14 @@ def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
     for one in WentBack:
         family.add_metric((one.value,), float(one in noticed))
     return family
+
+
+def refused(found: DatabaseGauges) -> Iterator[Metric]:
+    """Return what Redis refuses for good, and how often it has."""
+    text = "How often Redis has refused for good what was published or taken."
+    yield CounterMetricFamily("rqsched_refusals", text, value=found.refusals)
+    text = "Queues, and kinds of links, of which Redis refuses for good what is published or taken."
+    yield GaugeMetricFamily("rqsched_refused", text, value=len(found.refused))
 
 
 class RedisGauges(NamedTuple):

@@ -100,6 +100,8 @@ class Meter:
             usages=usages(self._runtime, connection),
             notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
             went_back={one.which for one in find_told(self._runtime, now, connection)},
+            refusals=self._runtime.refusals.count(connection),
+            refused=[one.what for one in self._runtime.refusals.find(connection, now)],
         )
 
     def _read_redis(self) -> RedisGauges | None:
@@ -133,6 +135,7 @@ class Meter:
                 if sees_all:
                     yield from exposition.queues(self._database, self._follower.queue_label)
                     yield exposition.went_back(self._database.went_back)
+                    yield from exposition.refused(self._database)
             if sees_all:
                 takes_writes = self._redis is not None and self._redis.dispatchers is not None
                 yield exposition.up({"database": self._database is not None, "redis": takes_writes})
