@@ -25,10 +25,10 @@ from rq.job import Job
 
 from rqsched.config import Settings
 from rqsched.core.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId, iso_utc, new_uid
-from rqsched.errors import BackendUnavailableError, NotFoundError, RqschedError, WrongDatabaseError
+from rqsched.errors import BackendUnavailableError, ConfigError, NotFoundError, RqschedError, WrongDatabaseError
 from rqsched.store import metadata
 from rqsched.store.database import Database, Patience
-from rqsched.store.server_identity import ServerIdentity
+from rqsched.store.server_identity import ServerIdentity, parse_identity
 from rqsched.transport import telemetry
 from rqsched.transport.redelivery import give_up, record_refusal
 from rqsched.transport.transport import Standing, Transport
@@ -82,8 +82,17 @@ class Ownership:
         if database.dialect.has_server:
             transport.claim = self.claim_server
             database.on_identity.append(self._present)
+            database.recorded = self._recorded
             if database.identity is not None:
                 self._present(database.identity)
+
+    def _recorded(self) -> ServerIdentity | None:
+        """Ask Redis which server has the control queue; None when none is recorded or Redis does not answer."""
+        try:
+            server = self.transport.recorded(attempts=1).server
+        except (RedisError, ConfigError):
+            return None
+        return None if server is None else parse_identity(server)
 
     def _present(self, mine: ServerIdentity) -> None:
         """Present the server that the newest connection has reached, as Redis has it recorded if that is known."""

@@ -193,18 +193,26 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
-def make_engine(url: str, pooler: str | None = None, *, named: str = "RQSCHED_DATABASE_URL") -> Engine:
+def make_engine(
+    url: str,
+    pooler: str | None = None,
+    *,
+    named: str = "RQSCHED_DATABASE_URL",
+    examine: Callable[[Any], ServerIdentity] | None = None,
+    newest: Callable[[], ServerIdentity | None] = lambda: None,
+) -> Engine:
     """Open an engine; no connection is made before it is used.
 
-    `pooler` is the setting `database_pooler`. Raises ConfigError, which calls the URL what it is `named`, for an option
-    that no connection to PostgreSQL could be made with.
+    `pooler` is the setting `database_pooler`; `examine` and `newest` are explained at `postgres.make_engine`. Raises
+    ConfigError, which calls the URL what it is `named`, for an option that no connection to PostgreSQL could be made
+    with.
     """
     if sa.make_url(url).get_backend_name() == "sqlite":
         connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
         return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
-    return postgres.make_engine(url, pools_transactions=pooler is not None, named=named)
+    return postgres.make_engine(url, pools_transactions=pooler is not None, named=named, examine=examine, newest=newest)
 
 
 @contextmanager
@@ -274,7 +282,8 @@ class Database:
         self.patience = patience or Patience()
         self._pooler = pooler
         self._open_engine = open_engine
-        self._engine = make_engine(url, pooler) if open_engine is None else open_engine()
+        opened = partial(make_engine, url, pooler, examine=self._examine, newest=self._find_newest)
+        self._engine = (open_engine or opened)()
         self.dialect: Dialect = dialect_of(self._engine)
         """What differs between SQLite and PostgreSQL."""
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
@@ -288,6 +297,9 @@ class Database:
         """Of the server that the newest connection has reached; None before the first one, and on SQLite."""
         self.on_identity: list[Callable[[ServerIdentity], object]] = []
         """Called with the identity of each new connection's server."""
+        self.recorded: Callable[[], ServerIdentity | None] = lambda: None
+        """Returns the server that the control queue belongs to, as Redis has it recorded; None where it is not known.
+        Asked for each new connection of a URL with several hosts."""
         self._identities = IdentityReader()
         if self.dialect.has_server:
             sa.event.listen(self._engine, "connect", self._on_connect)
@@ -311,14 +323,27 @@ class Database:
 
     def _on_connect(self, raw: Any, entry: ConnectionPoolEntry) -> None:
         self._raw.add(raw)
+        found = getattr(raw, "identity", None)
+        if found is None:  # opened as the application opens its own
+            try:
+                found = self._examine(raw)
+            except BaseException:
+                raw.close()
+                raise
+        self._note(found, entry.info)
+
+    def _examine(self, raw: Any) -> ServerIdentity:
+        """Return which server a new connection has reached; raises OperationalError for an old primary."""
         found = self._identities.of_new(raw)
         if self.identity is not None and found.is_before(self.identity):
-            raw.close()
             raise self._engine.dialect.loaded_dbapi.OperationalError(
                 f"an old primary answers: timeline {found.timeline} after {self.identity.timeline}; if it is the right "
                 "server (`rqsched db adopt`), start this process again"
             )
-        self._note(found, entry.info)
+        return found
+
+    def _find_newest(self) -> ServerIdentity | None:
+        return self.recorded() or self.identity
 
     def _note(self, found: ServerIdentity, info: Any) -> None:
         info[_IDENTITY] = self.identity = found

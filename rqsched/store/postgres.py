@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -26,10 +26,15 @@ from sqlalchemy.engine import Engine
 
 from rqsched.errors import ConfigError
 from rqsched.store.dialect import SESSION, limit_transaction
+from rqsched.store.server_identity import ServerIdentity
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Examine = Callable[["BoundedConnection"], ServerIdentity]
+"""Returns the identity of the server that a new connection has reached; raises OperationalError to refuse it."""
+_Open = Callable[..., "BoundedConnection"]
+"""Opens a connection for the event `do_connect` of SQLAlchemy; `kind` may name another class for it."""
 
 CONNECT_SECONDS = 3
 """How long opening a connection may take, for each address of the server; a URL may say otherwise."""
@@ -52,11 +57,23 @@ class BoundedConnection(psycopg.Connection[Any]):
     """How long one answer may take to come, or to continue; None for ever."""
     quiet_seconds: float = 2.0
     """A connection that has heard nothing for so long is asked whether it lives before it is given a statement."""
+    examine: ClassVar[Examine | None] = None
+    """Returns the server that it has reached, or refuses that; None to ask nothing."""
+    identity: ServerIdentity | None = None
+    """The server that it has reached; None where nobody has asked."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take what psycopg's connection takes."""
+        """Take what psycopg's connection takes; after an OperationalError psycopg tries the next address of the URL."""
         super().__init__(*args, **options)
         self._heard_at = monotonic()
+        examine = type(self).examine
+        if examine is None:
+            return
+        try:
+            self.identity = examine(self)
+        except BaseException:
+            self.pgconn.finish()
+            raise
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         """Return a cursor for a statement; a connection that was quiet has to answer an empty query first.
@@ -140,8 +157,19 @@ class _PlainCursor(psycopg.Cursor[Any]):
         return _Description(found) if found is not None and found.nfields else super().description
 
 
-def make_engine(url: str, *, pools_transactions: bool = False, named: str = "RQSCHED_DATABASE_URL") -> Engine:
+def make_engine(
+    url: str,
+    *,
+    pools_transactions: bool = False,
+    named: str = "RQSCHED_DATABASE_URL",
+    examine: Examine | None = None,
+    newest: Callable[[], ServerIdentity | None] = lambda: None,
+) -> Engine:
     """Open an engine whose connections are bounded; none is made before it is used.
+
+    `examine` is called with each new connection. `newest` returns the newest server that is known, and is called only
+    where the URL names several hosts: a connection to an earlier timeline is then replaced by one to another host that
+    has a later timeline.
 
     Where a pooler `pools_transactions`, a session is ours for one transaction only: its limits are set in each, by its
     first statement, and no statement is prepared, for the next one would look for it in another session.
@@ -154,10 +182,13 @@ def make_engine(url: str, *, pools_transactions: bool = False, named: str = "RQS
     )  # fmt: skip
     _require_known_options(engine, named)
     if pools_transactions:
-        sa.event.listen(engine, "do_connect", _connect_to_pooler)
         sa.event.listen(engine, "begin", limit_transaction)
-    else:
-        sa.event.listen(engine, "do_connect", _connector())
+    kind = _examined_by(examine, _PooledConnection if pools_transactions else BoundedConnection)
+    opened = _opener_for_pooler(kind) if pools_transactions else _opener(kind)
+    options = engine.dialect.create_connect_args(engine.url)[1]
+    if examine is not None and "," in str(options.get("host") or os.environ.get("PGHOST", "")):
+        opened = _to_newest(opened, examine, kind, newest)
+    sa.event.listen(engine, "do_connect", opened)
     sa.event.listen(engine, "checkin", _ask_for_no_mode)
     return engine
 
@@ -172,10 +203,44 @@ def _ask_for_no_mode(raw: psycopg.Connection[Any] | None, *_: object) -> None:
         raw.read_only = None
 
 
-def _connect_to_pooler(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
-    del dialect, record
-    usual = {"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None}
-    return _PooledConnection.connect(*args, **{**usual, **options})
+def _examined_by(examine: Examine | None, kind: type[BoundedConnection]) -> type[BoundedConnection]:
+    return type(kind.__name__, (kind,), {"examine": None if examine is None else staticmethod(examine)})
+
+
+def _to_newest(
+    opened: _Open, examine: Examine, kind: type[BoundedConnection], newest: Callable[[], ServerIdentity | None]
+) -> _Open:
+    """Return what opens each connection to the newest server that the hosts of the URL have."""
+
+    def connect(*asked: Any) -> BoundedConnection:
+        found, known = opened(*asked), newest()
+
+        def later_than_found(raw: BoundedConnection) -> ServerIdentity:
+            identity = examine(raw)
+            if found.identity is None or not found.identity.is_before(identity):
+                raise psycopg.OperationalError(f"server {identity} is not newer than {found.identity}")
+            return identity
+
+        while found.identity is not None and (known is None or found.identity.is_before(known)):
+            try:
+                later = opened(*asked, kind=_examined_by(later_than_found, kind))
+            except psycopg.OperationalError:
+                break  # no other host that answers is newer
+            found.close()
+            found = later
+        return found
+
+    return connect
+
+
+def _opener_for_pooler(usual: type[BoundedConnection]) -> _Open:
+    def opened(
+        dialect: Any, record: Any, args: Any, options: dict[str, Any], *, kind: type[BoundedConnection] = usual
+    ) -> BoundedConnection:
+        del dialect, record
+        return kind.connect(*args, **{"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, **options})
+
+    return opened
 
 
 def _require_known_options(engine: Engine, named: str) -> None:
@@ -189,11 +254,13 @@ def _require_known_options(engine: Engine, named: str) -> None:
         ) from None
 
 
-def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]:
+def _opener(usual: type[BoundedConnection]) -> _Open:
     """Return what opens the connections of one engine; it remembers that start-up options are refused."""
     is_limited = True
 
-    def connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> BoundedConnection:
+    def opened(
+        dialect: Any, record: Any, args: Any, options: dict[str, Any], *, kind: type[BoundedConnection] = usual
+    ) -> BoundedConnection:
         nonlocal is_limited
         del dialect, record
         plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options}
@@ -203,7 +270,7 @@ def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
                 own = {**plain, "options": f"{limits} {others}".strip()}
-                return BoundedConnection.connect(*args, **own)
+                return kind.connect(*args, **own)
             except psycopg.OperationalError as error:
                 if _REFUSED not in str(error):
                     raise
@@ -216,6 +283,6 @@ def _connector() -> Callable[[Any, Any, Any, dict[str, Any]], BoundedConnection]
                     ", ".join(SESSION),
                     extra={"action": "session_unlimited"},
                 )
-        return BoundedConnection.connect(*args, **plain)
+        return kind.connect(*args, **plain)
 
-    return connect
+    return opened

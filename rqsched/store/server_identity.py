@@ -76,6 +76,12 @@ class IdentityReader:
             raw.autocommit = usual
 
 
+def parse_identity(text: str) -> ServerIdentity | None:
+    """Return the identity that a text holds, as Redis records it; None for a text that is none."""
+    parts = text.split()
+    return ServerIdentity(*parts) if len(parts) == len(ServerIdentity._fields) else None
+
+
 def to_identity(row: Sequence[Any]) -> ServerIdentity:
     """Make an identity of what `query` returned."""
     return ServerIdentity(*(OPEN if part is None else str(part) for part in row))

@@ -16,8 +16,9 @@ from rqsched.core.marks import WentBack
 from rqsched.store import metadata
 from rqsched.store.database import Database
 from rqsched.store.tables import runs
+from rqsched.transport import redis_keys
 from tests.support import servers
-from tests.support.processes import rqsched_command, wait_until
+from tests.support.processes import rqsched_command, run_to_end, wait_until
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import LiveEnv, MakeLive
 
@@ -70,6 +71,64 @@ def test_a_promotion_is_followed_at_once_and_the_old_primary_is_refused_when_it_
     assert count_runs(own_postgres_url) == known
     assert worker.is_running
     assert "Traceback" not in worker.log()
+
+
+BY = {
+    "worker": lambda live: live.start_worker(),
+    "plain": lambda live: live.start_rq("worker", "-c", "rqsched.preload"),
+}
+"""What executes: our worker, and a plain one of RQ's whose work horses connect anew for each run."""
+
+
+@pytest.mark.parametrize("kind", BY)
+def test_processes_that_start_reach_the_new_primary_when_the_old_one_is_back_as_the_first_host(
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str, standby: PostgresServer, kind: str
+) -> None:
+    first, _, name = own_postgres_url.rpartition("@")[2].partition("/")
+    hosts = f"host={first}&host=127.0.0.1:{standby.port}"
+    url = f"postgresql+psycopg://postgres@/{name}?{hosts}&target_session_attrs=read-write"
+    live = make_live(url)
+    worker = live.start_worker()
+    live.note_every("note", Every("1s"))
+    executed(live, 2)
+    own_postgres.kill()
+    standby.execute("SELECT pg_promote()")
+    executed(live, 2)  # Redis knows the new primary
+    worker.kill_tree()
+    own_postgres.start()
+    known = count_runs(own_postgres_url)
+
+    started = BY[kind](live)
+
+    executed(live, 5)
+    assert "earlier timeline" not in started.log()
+    assert count_runs(url) > known, "a process that Redis tells nothing compares the hosts"
+    assert count_runs(own_postgres_url) == known
+
+
+def test_a_restored_snapshot_of_an_earlier_timeline_is_adopted_as_one_of_two_hosts(
+    make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str, standby: PostgresServer
+) -> None:
+    live = make_live(either(own_postgres_url, standby))
+    standby.execute("SELECT pg_promote()")
+    live.redis.set(redis_keys.database_id("rqsched"), live.scheduler.runtime.ownership.database_id())
+    live.redis.set(redis_keys.identity("rqsched"), recorded_later(standby.url(own_postgres_url.rpartition("/")[2])))
+    standby.kill()  # the right server is gone, and the snapshot is older
+
+    refused = run_to_end(rqsched_command("worker"), live.environment)
+    assert "is of an earlier timeline" in refused.stderr
+    adopted = run_to_end(rqsched_command("db", "adopt", "--yes"), live.environment)
+    assert adopted.returncode == 0, adopted.stderr
+
+    live.start_worker()
+    live.note_every("note", Every("1s"))
+    executed(live, 2)
+
+
+def recorded_later(url: str) -> str:
+    with closing(Database(url)) as database:
+        wait_until(lambda: "2" in str(database.identify()).split(), timeout=60, what="a promoted server")
+        return str(database.identity)
 
 
 def test_a_clone_beside_the_redis_of_its_original_executes_nothing_until_it_is_adopted(
