@@ -42,7 +42,8 @@ RqschedError
 ├── DatabaseLimitError
 └── BackendUnavailableError
     ├── DatabaseUnavailableError
-    │   └── DatabaseReadOnlyError
+    │   ├── DatabaseReadOnlyError
+    │   └── DatabasePrivilegeError
     └── RedisUnavailableError
 
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
@@ -621,6 +622,20 @@ class DatabaseReadOnlyError(DatabaseUnavailableError):
     remedy = (
         "Send the call to a process whose RQSCHED_DATABASE_URL names the primary, or repeat it after the promotion."
     )
+
+
+class DatabasePrivilegeError(DatabaseUnavailableError):
+    """The user of the SQL database lacks a privilege that rqsched needs. Nothing was written."""
+
+    code = "database_privilege"
+    remedy = "Run the GRANT that the message names, as the owner of the tables; `rqsched doctor` names all that lack."
+
+    def __init__(self, missing: Iterable[str], reason: str, *, user: str = "its user") -> None:
+        self.missing = [*missing]
+        self.reason = reason
+        grants = " ".join(f"GRANT {one} TO {user};" for one in self.missing)
+        told = f"run as the owner of the tables: {grants}" if grants else f"{reason}. {self.remedy}"
+        super().__init__(f"the user of the database lacks a privilege: {told}")
 
 
 class RedisUnavailableError(BackendUnavailableError):

@@ -41,17 +41,10 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
     return found
 
 
-_NOT_ALLOWED = "42501"
-"""What PostgreSQL calls a user that lacks a privilege."""
-
-
 def explain(error: Exception) -> str:
     """Return an error as one line; drivers' errors without their statements."""
     if isinstance(error, DatabaseError):
-        orig = getattr(error, "orig", None)
-        text = f"the database returned an error: {orig or error}"
-        if getattr(orig, "sqlstate", None) == _NOT_ALLOWED:
-            text += "; its user needs SELECT on the tables of rqsched to read, and INSERT, UPDATE and DELETE to write"
+        text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
     elif isinstance(error, RedisError):
         text = refusal.told(error)
     else:

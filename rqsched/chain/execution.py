@@ -28,9 +28,9 @@ from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import BLOCKED, Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.errors import BackendUnavailableError, HeldError, NotExecutedError, RunCancelled
+from rqsched.errors import HeldError, NotExecutedError, RunCancelled
 from rqsched.store import changes, claims
-from rqsched.store.database import Connection, Patience
+from rqsched.store.database import FAILURES, Connection, Patience
 from rqsched.transport.redelivery import is_requeued, mark_failed
 from rqsched.workflows import FannedOut, Workflow, WorkflowNotFoundError, enter_run, leave_run
 
@@ -230,8 +230,8 @@ def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
     """Show that the run lives; returns the status it has once it is no longer this process's."""
     try:
         return runtime.database.transact(lambda c: claims.record_heartbeat(c, claim.run.uid, claim.token))
-    except BackendUnavailableError:
-        _log.warning("no heartbeat of run %s: SQL does not answer", claim.run.uid, extra={"action": "heartbeat_failed"})
+    except FAILURES as error:  # the database's fault, and none of the workflow
+        _log.warning("no heartbeat of run %s: %s", claim.run.uid, error, extra={"action": "heartbeat_failed"})
         return None
 
 
@@ -270,7 +270,10 @@ def _dump_result(result: Any) -> str | None:
 
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
-    """Record how this process's attempt ended, through an SQL outage of `completion_outage`; None if it was fenced."""
+    """Record how this process's attempt ended, through an outage of `completion_outage`; None if it was fenced.
+
+    An outage is also a database that refuses: for lack of a privilege or of room, or because it is read-only.
+    """
     at, is_repeated = None, False
     if runtime.tracing is not None:
         runtime.tracing.note_outcome(attempt_result.outcome.value)
@@ -284,7 +287,7 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
     try:
         patience = runtime.end_patience
         written = write_end(runtime, claim, attempt_result, at=at, is_repeated=is_repeated, patience=patience)
-    except BackendUnavailableError:
+    except FAILURES:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
         raise
     return publish_end(runtime, written)

@@ -48,6 +48,7 @@ from rqsched.store import (
     deliveries,
     limits,
     metadata,
+    privileges,
     reconcile_queries,
     run_queries,
     schedule_queries,
@@ -282,8 +283,22 @@ def _database(scope: _Scope) -> Finding:
     "server. `rqsched web` may serve what is read from it.",
 )
 def _writes(scope: _Scope) -> Finding:
-    if scope.runtime.database.takes_writes():
-        return Finding(Level.OK, "the database takes writes")
+    """Ask for writes, and for every privilege that some statement of rqsched needs."""
+    database = scope.runtime.database
+    if database.takes_writes():
+        secured = database.read(privileges.find_secured)
+        if not secured:
+            return Finding(Level.OK, "the database takes writes")
+        told = f"row level security hides rows of {', '.join(secured)} from the user of the database"
+        advice = "ALTER ROLE ... BYPASSRLS, or disable it for these tables: rqsched has to see every row."
+        return Finding(Level.WARNING, told, names=secured, advice=advice)
+    if lacking := database.lacking.privileges:
+        advice = f"Run as the owner of the tables: {database.lacking.text} Workers wait until then."
+        told = f"the user of the database lacks {'; '.join(lacking)}"
+        return Finding(Level.PROBLEM, told, names=lacking, advice=advice)
+    if not database.dialect.has_server:
+        advice = "Let the user of this process write to the database's file, and to the folder that it is in."
+        return Finding(Level.PROBLEM, "read only: the database's file cannot be written", advice=advice)
     return Finding(Level.WARNING, "read only: the database is a standby, or its transactions are read-only")
 
 

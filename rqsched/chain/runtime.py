@@ -136,7 +136,7 @@ class Runtime:
     @property
     def end_patience(self) -> Patience:
         """How long the end of an attempt is written through an outage of SQL."""
-        return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_timeouts=True)
+        return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_refusals=True)
 
     def publish(self, changes: Sequence[Change], *, must: bool = False, seen: Seen | None = None) -> None:
         """Make Redis follow committed Changes and tell subscribers.

@@ -29,10 +29,10 @@ from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Sche
 from rqsched.core.policy import TIMEOUT, ErrorTypes
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.core.target_decision import TargetEnd, decide_blocked, decide_failed
-from rqsched.errors import BackendUnavailableError, NotExecutedError, RunCancelled, UnknownWorkflowError
+from rqsched.errors import NotExecutedError, RunCancelled, UnknownWorkflowError
 from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes, fan_out_targets
-from rqsched.store.database import Connection
+from rqsched.store.database import FAILURES, Connection
 from rqsched.store.fan_out_targets import ClaimedTarget, Target
 from rqsched.transport.transport import Arm
 from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_run, surroundings
@@ -169,7 +169,8 @@ def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
     """Raise RunCancelled when the run has ended meanwhile, or this process does not hold the target any more."""
     try:
         is_held = runtime.database.read(lambda connection: fan_out_targets.is_held(connection, target.uid, token))
-    except BackendUnavailableError:
+    except FAILURES as error:
+        _log.warning("target %s is not asked about: %s", target.uid, error, extra={"action": "heartbeat_failed"})
         return
     if not is_held:
         raise RunCancelled(f"the run of target {target.target_id} has ended, or the target was given up")
@@ -302,7 +303,7 @@ def try_to_end(runtime: Runtime, run_uid: str) -> None:
     """Do as `end_if_over`, and leave it to reconcile while SQL is away: the target itself has ended."""
     try:
         end_if_over(runtime, run_uid)
-    except BackendUnavailableError as error:
+    except FAILURES as error:
         text = "the end of run %s is left to reconcile: %s"
         _log.warning(text, run_uid, error, extra={"action": "fan_out_unsettled"})
 

@@ -1,9 +1,10 @@
 """The write gate: a process whose database takes no writes takes no work that it could not record, and waits.
 
 A standby, or a replica that a worker was given by mistake, answers what is read, so a worker would take links and jobs
-and lose each of them to the next attempt. A primary that fails over is the same for a while. Nothing is asked while
+and lose each of them to the next attempt. A primary that fails over is the same for a while, and so are a database
+whose user lacks a privilege and a file of SQLite that is read-only. Nothing is asked while
 writes succeed: the database notes a refusal (`Database.refuses_writes`), and only then is the server asked, anew each
-time, until it was promoted.
+time, until it takes writes.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class WriteGate:
         was_closed, self.is_closed = self.is_closed, not takes_writes
         if self.is_closed and now >= self._tell_at:
             self._tell_at = now + _TELL_SECONDS
-            _log.warning(
-                "the database takes no writes (a standby, or read-only): nothing fires, starts or is repaired from "
-                "here until it was promoted; RQSCHED_DATABASE_URL names it",
-                extra={"action": "database_read_only"},
-            )
+            grants = self._database.lacking.text
+            why = "its user lacks privileges" if grants else "a standby, or read-only"
+            until = f"somebody has run: {grants}" if grants else "it was promoted; RQSCHED_DATABASE_URL names it"
+            text = "the database takes no writes (%s): nothing fires, starts or is repaired from here until %s"
+            _log.warning(text, why, until, extra={"action": "database_read_only"})
         elif was_closed and takes_writes:
             self._tell_at = 0.0
             _log.info("the database takes writes", extra={"action": "database_writable"})

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 
 _DEAD = 1
 _BEGINS_NOTHING = {
-    "waits_for_writes": "waits for a database that takes writes: the one it has is a standby, or read-only",
+    "waits_for_writes": "waits for a database that takes writes: `rqsched doctor` says why this one takes none",
     "is_held": "begins nothing: it was started with RQSCHED_HOLD or --hold",
 }
 """Why a process that lives does nothing, by what a child of it shows."""

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from rqsched.errors import (
     DatabaseLimitError,
+    DatabasePrivilegeError,
     DatabaseReadOnlyError,
     DatabaseUnavailableError,
     InvalidInputError,
@@ -226,6 +227,9 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def _of_rqsched(error: RqschedError) -> Problem:
+    if isinstance(error, DatabasePrivilegeError):
+        unnamed = DatabasePrivilegeError(error.missing, "the log of this server has the reason")
+        return _unavailable(error.code, str(unnamed), error)
     if error.http_status == 503:
         # Not why: a driver names hosts, users and databases, which callers need not know; the log has it.
         detail = next((text for kind, text in _TOLD.items() if isinstance(error, kind)), str(error))

@@ -22,10 +22,9 @@ from rqsched.core.model import Change, Run, RunKind, Schedule
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
-from rqsched.errors import BackendUnavailableError, DatabaseLimitError
 from rqsched.spec.members import Every
 from rqsched.store import changes, claims, fan_out_targets, limits
-from rqsched.store.database import Connection, DatabaseError, Patience
+from rqsched.store.database import FAILURES, Connection, Patience
 from rqsched.store.dialect import dialect_of
 from rqsched.transport.transport import EXECUTE
 
@@ -47,7 +46,7 @@ def warm_up(runtime: Runtime) -> None:
     try:
         runtime.database.transact(_rehearse, patience=_ONCE)
         runtime.now()  # measures the clock
-    except (BackendUnavailableError, DatabaseLimitError, DatabaseError) as error:
+    except FAILURES as error:
         _log.debug("not warmed up: %s", error, extra={"action": "not_warmed_up"})
     finally:
         runtime.database.close()

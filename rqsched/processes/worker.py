@@ -35,7 +35,7 @@ from rqsched.chain.notifications.messages import require_sentry
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
-from rqsched.errors import BackendUnavailableError, ConfigError, DatabaseReadOnlyError
+from rqsched.errors import BackendUnavailableError, ConfigError, DatabasePrivilegeError, DatabaseReadOnlyError
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -201,6 +201,8 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
     require_free_names(runtime, options)
     runtime.close()
     if options.burst and runtime.write_gate.is_closed:
+        if (lacking := runtime.database.lacking).privileges:
+            raise DatabasePrivilegeError(lacking.privileges, "a burst would end with nothing done", user=lacking.user)
         raise DatabaseReadOnlyError(
             "the database takes no writes, it is a standby or read-only: a burst would end with nothing done. Set "
             "RQSCHED_DATABASE_URL to the primary."

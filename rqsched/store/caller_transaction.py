@@ -20,9 +20,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from rqsched.core.option_table import CommonOptions
-from rqsched.errors import DatabaseUnavailableError, InvalidTypeError, TransactionConflictError, WrongDatabaseError
+from rqsched.errors import (
+    DatabasePrivilegeError,
+    DatabaseUnavailableError,
+    InvalidTypeError,
+    TransactionConflictError,
+    WrongDatabaseError,
+)
 from rqsched.store import metadata
-from rqsched.store.database import is_conflict, is_transient, reason_of, sqlstate_of
+from rqsched.store.database import is_conflict, is_refused, is_transient, reason_of, sqlstate_of
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import database_metadata
 
@@ -191,6 +197,8 @@ def _raise_translated(error: DBAPIError) -> None:
         raise _wrong_database("has no tables of rqsched") from error
     if isinstance(error, IntegrityError) or is_conflict(error):
         raise TransactionConflictError(reason) from error
+    if is_refused(error):
+        raise DatabasePrivilegeError((), reason) from error
     if is_transient(error):
         raise DatabaseUnavailableError(f"your transaction cannot go on ({reason}); repeat it later.") from error
 

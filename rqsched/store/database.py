@@ -7,6 +7,7 @@ must therefore decide anew and never replay an old decision.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,7 +25,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rqsched.errors import ConfigError, DatabaseLimitError, DatabaseReadOnlyError, DatabaseUnavailableError
+from rqsched.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    DatabaseLimitError,
+    DatabasePrivilegeError,
+    DatabaseReadOnlyError,
+    DatabaseUnavailableError,
+    SchemaError,
+)
 from rqsched.patience import call_patiently
 from rqsched.store.dialect import READ_ONLY, Dialect, dialect_of
 from rqsched.store.server_identity import IdentityReader, ServerIdentity, to_identity
@@ -36,15 +45,23 @@ ConstraintError = IntegrityError
 """A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
 UNREACHABLE = (OperationalError, PoolTimeoutError)
 """What is raised while the database does not answer."""
+FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
+"""What a read or a transaction raises for whatever the database, and not its caller, is to blame."""
 _BUSY_TIMEOUT_MS = 15_000
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available."""
-_OUTAGES = ("08", "25P03", "53", "57", "58")
-"""Lost connections, idle transactions that were ended, insufficient resources (a full disk), operator intervention (the
-server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
+_OUTAGES = ("08", "25P03", "25P04", "53", "57", "58")
+"""Lost connections, transactions that were ended for being idle or too long, insufficient resources (a full disk),
+operator intervention (the server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
 _READ_ONLY_SERVER = "25006"
 """A write met a read-only server: a standby, before or after a failover."""
 _TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
+_LACKS_PRIVILEGE = "42501"
+_LACKS_TABLE = ("42P01", "42703", "3F000")
+"""A table, a column or a schema that is not there, or that the user does not see."""
+_PROGRAM_LIMIT = "54000"
+"""A limit of the server itself, as when it refuses all writes because it has to be vacuumed first."""
+_WRITES_NOTHING = "UPDATE rqsched_facts SET value = value WHERE 0"
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
 """Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
 _REFUSALS = (
@@ -58,15 +75,17 @@ _REFUSALS = (
     "nodename nor servname provided",
 )
 """How libpq and psycopg begin to say that the same URL will be refused again."""
-_SQLITE_LOCKED = ("database is locked", "database table is locked")
+_SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (
     *_SQLITE_LOCKED,
-    "connection is closed",
-    "disk i/o error",
-    "database or disk is full",
-    "attempt to write a readonly database",
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
 )
-
+_SQLITE_READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+_NOT_IN_SQLITE = ("no such table", "no such column", "has no column")
+"""SQLite has no code for what is not there, and one language."""
 
 _IDENTITY = "rqsched_identity"
 """Under which a connection keeps the identity of its server."""
@@ -81,8 +100,9 @@ class Patience(NamedTuple):
     """The first wait; each later one is twice as long."""
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
-    repeats_timeouts: bool = False
-    """Also repeat what the server cancelled because it took too long: right for a few rows, wrong for a batch."""
+    repeats_refusals: bool = False
+    """Also repeat what the server cancelled because it took too long, and what it refuses until somebody helps, as
+    without a privilege or a table: right for a few rows that must not be lost, wrong for a batch."""
     waits_for_writes: bool = True
     """Whether a server that takes no writes is waited for; otherwise one more connection is tried, and that is all."""
 
@@ -108,6 +128,20 @@ class Patience(NamedTuple):
         return (state.seconds_since_start or 0.0) >= self.total.total_seconds()
 
 
+class Lacking(NamedTuple):
+    """What the user of a database lacks."""
+
+    privileges: tuple[str, ...]
+    """As a GRANT names them, such as `UPDATE ON rqsched_runs`."""
+    user: str
+    """The user's name."""
+
+    @property
+    def text(self) -> str:
+        """The privileges with the GRANT to run; empty where nothing lacks."""
+        return " ".join(f"GRANT {one} TO {self.user};" for one in self.privileges)
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether the same transaction may succeed when it is tried again."""
     if not isinstance(error, DBAPIError):
@@ -118,8 +152,7 @@ def is_transient(error: BaseException) -> bool:
     if state:
         passes = state in _CONFLICTS or (state.startswith(_OUTAGES) and state not in _ABOUT_THE_STATEMENT)
         return passes or _is_from_standby(error)
-    text = str(error.orig).lower()
-    if any(part in text for part in _SQLITE_OUTAGES):
+    if _sqlite_code(error) in _SQLITE_OUTAGES:
         return True
     return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
 
@@ -129,13 +162,37 @@ def is_conflict(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = sqlstate_of(error)
-    return state in {*_CONFLICTS, "57014"} if state else any(part in str(error.orig).lower() for part in _SQLITE_LOCKED)
+    return state in {*_CONFLICTS, "57014"} if state else _sqlite_code(error) in _SQLITE_LOCKED
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    """Return the primary result code of an error of SQLite; None for others."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def _is_from_standby(error: BaseException) -> bool:
     """Return whether a read-only server refused: a write, or a BEGIN that asks for READ WRITE as some drivers do."""
     state = sqlstate_of(error)
-    return state == _READ_ONLY_SERVER or (state == "0A000" and "read-write mode" in str(error))
+    if state != "0A000":
+        return state == _READ_ONLY_SERVER
+    # By the name of the server's function, which no language changes: the second is of PostgreSQL before 16.
+    where = getattr(getattr(getattr(error, "orig", None), "diag", None), "source_function", None)
+    return where in {"check_transaction_read_only", "check_XactReadOnly"}
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the database refuses until somebody helps: a privilege lacks, or a file of SQLite is read-only."""
+    return sqlstate_of(error) == _LACKS_PRIVILEGE or _sqlite_code(error) in _SQLITE_READ_ONLY
+
+
+def _lacks_table(error: BaseException) -> bool:
+    """Return whether a table or a column is not there, or the user may not look into its schema."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return sqlstate_of(error) in _LACKS_TABLE or (
+        _sqlite_code(error) == sqlite3.SQLITE_ERROR and any(words in str(error.orig) for words in _NOT_IN_SQLITE)
+    )
 
 
 def _passes_by_waiting(error: BaseException) -> bool:
@@ -153,9 +210,10 @@ def _on_any_server(attempt: Callable[[], T]) -> T:
     return attempt()
 
 
-def _passes_in_time(error: BaseException) -> bool:
-    """Return whether the same transaction may succeed, when what the server cancelled is tried again, too."""
-    return is_transient(error) or sqlstate_of(error) == "57014"
+def _passes_with_help(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed when somebody helps: nothing is wrong with what it writes."""
+    is_stopped = sqlstate_of(error) in {"57014", _PROGRAM_LIMIT}
+    return is_transient(error) or is_refused(error) or is_stopped or _lacks_table(error)
 
 
 @lru_cache(maxsize=32)
@@ -168,7 +226,8 @@ def sqlstate_of(error: BaseException) -> str | None:
     """Return the SQLSTATE of a driver's error; None where it has none, as SQLite's have."""
     if not isinstance(error, DBAPIError):
         return None
-    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)  # psycopg2 says pgcode
+    # asyncpg says sqlstate as psycopg does, psycopg2 pgcode.
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     return None if state is None else str(state)
 
 
@@ -291,6 +350,8 @@ class Database:
         limits of our sessions."""
         self.refuses_writes: bool | None = None if self.dialect.has_server else False
         """Whether the server was a standby, or read-only, when it was last written to or asked; None before that."""
+        self.lacking = Lacking((), "")
+        """The privileges that its user lacked when `takes_writes` was asked last."""
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
         self.identity: ServerIdentity | None = None
@@ -438,7 +499,7 @@ class Database:
 
     def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
-        return self._patiently(partial(self._once, work, is_read_only=True), patience)
+        return self._patiently(partial(self._once, work, is_read_only=True), patience, is_read_only=True)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -472,12 +533,20 @@ class Database:
     def _note_standby(self, connection: Connection, error: BaseException) -> None:
         """Remember that a server takes no writes; the next attempt asks anew which one does."""
         if _is_from_standby(error):
-            self.refuses_writes = True
             connection.invalidate(error)
+        if _is_from_standby(error) or is_refused(error) or _lacks_table(error):
+            self.refuses_writes = True
 
-    def _patiently(self, attempt: Callable[[], T], own: Patience | None, *, again: Callable[[], T] | None = None) -> T:
+    def _patiently(
+        self,
+        attempt: Callable[[], T],
+        own: Patience | None,
+        *,
+        again: Callable[[], T] | None = None,
+        is_read_only: bool = False,
+    ) -> T:
         patience = own or self.patience
-        may_pass = _passes_in_time if patience.repeats_timeouts else is_transient
+        may_pass = _passes_with_help if patience.repeats_refusals else is_transient
         try:
             if patience.waits_for_writes:
                 return call_patiently(_retrying(patience, may_pass), attempt, again)
@@ -489,12 +558,48 @@ class Database:
                     "Try again after its promotion, or set RQSCHED_DATABASE_URL to the primary."
                 ) from error
             if may_pass(error):
+                self._raise_refusal(error, is_read_only=is_read_only)
                 raise DatabaseUnavailableError(
                     f"the database does not answer ({reason_of(error)}); try again later."
                 ) from error
+            self._raise_refusal(error, is_read_only=is_read_only)
             if sqlstate_of(error) in _ABOUT_THE_STATEMENT:
                 raise DatabaseLimitError(reason_of(error)) from error
             raise
+
+    def _raise_refusal(self, error: SQLAlchemyError, *, is_read_only: bool) -> None:
+        """Raise what a refusal means: which privilege lacks, or that a table is not there, or a file is read-only."""
+        reason = reason_of(error)
+        if _sqlite_code(error) in _SQLITE_READ_ONLY:
+            raise DatabaseReadOnlyError(
+                f"the database takes no writes ({reason}): let the user of this process write to its file, and to the "
+                "folder that it is in."
+            ) from error
+        if is_refused(error) or _lacks_table(error):
+            lacking = self.find_lacking(is_read_only=is_read_only)
+            if is_refused(error) or lacking.privileges:
+                raise DatabasePrivilegeError(lacking.privileges, reason, user=lacking.user) from error
+            raise SchemaError(
+                f"the tables of the database are not those of this rqsched ({reason}); run `rqsched db upgrade`."
+            ) from error
+
+    def find_lacking(self, *, is_read_only: bool = False) -> Lacking:
+        """Ask what the user of the database lacks to read and write, or to read only.
+
+        Returns nothing where that cannot be asked; raises nothing.
+        """
+        if not self.dialect.has_server:
+            return Lacking((), "")
+        from rqsched.store import privileges  # noqa: PLC0415 - few processes ever ask, and they have all tables loaded
+
+        try:
+            with self.engine.connect() as connection:
+                return Lacking(
+                    tuple(privileges.find_missing(connection, is_read_only=is_read_only)),
+                    privileges.find_user(connection),
+                )
+        except SQLAlchemyError:
+            return Lacking((), "its user")
 
     def require_accepted(self) -> None:
         """Raise ConfigError when the database refuses this process or its host has no address; for the start.
@@ -521,14 +626,25 @@ class Database:
         return value.astimezone(UTC)
 
     def takes_writes(self, *, patience: Patience | None = None) -> bool:
-        """Ask the server whether it takes writes: not as a standby, nor while its transactions are read-only.
+        """Ask whether the database takes writes: not as a standby, nor while its transactions or files are read-only,
+        nor while its user lacks a privilege.
 
         After a refusal, or such an answer, the next question goes over a new connection. Raises what `read` does.
         """
-        if not self.dialect.has_server:
-            return True
-        query = sa.text(_TAKES_WRITES)
-        takes_writes = bool(self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience))
+        self.lacking = self.find_lacking()
+        try:
+            if self.dialect.has_server:
+                query = sa.text(_TAKES_WRITES)
+                found = self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience)
+                takes_writes = bool(found) and not self.lacking.privileges
+            else:
+                # BEGIN IMMEDIATE alone is allowed in a file that is read-only.
+                self.transact(lambda connection: connection.exec_driver_sql(_WRITES_NOTHING), patience=patience)
+                takes_writes = True
+        except DatabaseReadOnlyError:
+            takes_writes = False
+        except SchemaError:
+            takes_writes = True  # the schema's own check says what is wrong
         self.refuses_writes = not takes_writes
         if not takes_writes:
             self.close()

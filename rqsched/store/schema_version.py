@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Inspector
 
 from rqsched.clock import SystemClock
 from rqsched.core.ids import new_uid
-from rqsched.errors import SchemaError
+from rqsched.errors import DatabasePrivilegeError, SchemaError
 from rqsched.store import migrations
 from rqsched.store.database import Database, Patience, without_limits
 from rqsched.store.dialect import dialect_of
@@ -55,6 +55,8 @@ def require_current(database: Database, *, patience: Patience | None = None) -> 
     found = status(database, patience=patience)
     current = found.current
     if current is None:
+        if (lacking := database.find_lacking(is_read_only=True)).privileges:
+            raise DatabasePrivilegeError(lacking.privileges, "no table is seen", user=lacking.user)
         raise SchemaError("this database has no rqsched tables yet; run `rqsched db upgrade`.")
     if found.is_current:
         return

@@ -44,6 +44,10 @@ OWN: dict[RqschedError, str] = {
     errors.WorkCancelledError(): "ask again",
     errors.NotExecutedError("a generator", "take `yield` out"): "take `yield` out",
     errors.DatabaseLimitError("timeout"): "Ask for less at once",
+    errors.DatabasePrivilegeError(
+        ["UPDATE ON a"], "refused", user="b"
+    ): "run as the owner of the tables: GRANT UPDATE ON",
+    errors.DatabasePrivilegeError([], "refused"): "Run the GRANT that the message names",
     http_errors.UnauthorizedError(): "send Authorization: Bearer TOKEN",
     http_errors.TooLargeError(1): "send less at once",
     http_errors.TooSlowError(1): "send it again",

@@ -187,7 +187,7 @@ def test_statement_that_takes_too_long_is_repeated_for_who_asks_for_it(postgres_
         connection.execute(sa.select(sa.func.pg_sleep(0.2 if len(attempts) == 1 else 0)))
 
     with closing(Database(url)) as database:
-        database.transact(work, patience=Patience(repeats_timeouts=True))
+        database.transact(work, patience=Patience(repeats_refusals=True))
     assert len(attempts) == 2
 
 
