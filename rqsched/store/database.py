@@ -590,7 +590,7 @@ class Database:
         """
         if not self.dialect.has_server:
             return Lacking((), "")
-        from rqsched.store import privileges  # noqa: PLC0415 - few processes ever ask, and they have all tables loaded
+        from rqsched.store import privileges  # noqa: PLC0415 - a process whose database refuses nothing never asks
 
         try:
             with self.engine.connect() as connection:
