@@ -25,6 +25,7 @@ from rqsched.errors import (
     InvalidIdError,
     InvalidLimitError,
     InvalidSpecError,
+    TooMuchWorkError,
     UnknownCalendarError,
 )
 from rqsched.spec.calendars import Calendar
@@ -333,6 +334,22 @@ def test_calendar_that_is_set_while_others_set_it_is_a_conflict(env: Env) -> Non
         env.scheduler.calendars.set("holidays", ["2026-03-01"])
 
     assert env.scheduler.calendars.get("holidays").exclude != ("2026-03-01",)
+
+
+def test_calendar_with_which_a_schedule_takes_too_many_steps_is_refused(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env.scheduler.calendars.set("closed", ["2026-02-01"])
+    schedule = env.create("report", DAILY, exclude="closed")
+    days = [str(date(2026, 1, 17) + 2 * number * DAY) for number in range(500)]
+    monkeypatch.setattr(chain, "MOST_STEPS", 1)
+
+    with pytest.raises(TooMuchWorkError) as refused:
+        env.scheduler.calendars.set("closed", [*days, "Mon-Fri", "00:00-12:00"])
+
+    assert "'report'" in refused.value.__notes__[0]
+    assert env.scheduler.calendars.get("closed").exclude == ("2026-02-01",)
+    assert next_of(schedule) == MORNING
 
 
 def test_one_that_cannot_be_planned_stops_no_other_and_is_tried_again(env: Env) -> None:
