@@ -114,7 +114,7 @@ class _Mounted:
             surfaces=(DEFAULT,),
             limits=self._limits,
             authenticator=authenticator,
-            knows=sessions(scheduler, authenticator, wiring.ended_sessions.had),
+            knows=sessions(scheduler, authenticator, wiring.ended_sessions),
             proxies=TrustedProxies(scheduler.settings.trusted_proxies),
         )
         pages = Starlette(

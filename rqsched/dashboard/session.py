@@ -1,9 +1,9 @@
 """Who looks at a page: the application's own authentication, a session cookie made from a token, or this machine.
 
-A session names the token it was made from and is signed with that token's digest: nothing is stored on the server, any
-web process accepts it, and it ends when the token is removed or its time is over. One that is logged out has a row
-until then, which every web process obeys. Forms carry the value of a second cookie (double submit), which a page of
-another site can neither read nor set.
+A session names the token it was made from. Its signature needs that token's digest and a random value that only SQL
+holds: whoever reads the settings alone can sign nothing. Any web process accepts a session, and it ends when the token
+is removed or its time is over. A session that is logged out has a row until then, which every web process obeys. Forms
+carry the value of a second cookie (double submit), which a page of another site can neither read nor set.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
@@ -26,13 +28,17 @@ from rqsched.dashboard.rendering import html, render
 from rqsched.errors import DatabaseUnavailableError
 from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import wiring_of
+from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError
+from rqsched.http.request_bodies import Knows
 from rqsched.store.database import DatabaseError
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""
 LIFETIME = timedelta(hours=12)
-"""How long a session lasts."""
+"""How long a session may last: a cookie that names a later end is refused."""
+_SKEW = timedelta(minutes=1)
+"""A cookie ends so much earlier, and is accepted by a web process whose clock is that far behind."""
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
@@ -56,7 +62,7 @@ class _Session(NamedTuple):
 def principal_of(request: Request, now: datetime) -> Principal:
     """Return on whose behalf a page is shown; raises UnauthorizedError or ForbiddenError."""
     wiring = wiring_of(request)
-    found = _session(request, wiring.authenticator.tokens, now)
+    found = _session(request, wiring.authenticator.tokens, wiring.ended_sessions.secret, now)
     if found is not None and not wiring.ended_sessions.has(found.key):
         return found.principal
     return wiring.authenticator.principal_of(request)
@@ -65,40 +71,43 @@ def principal_of(request: Request, now: datetime) -> Principal:
 def lasting(request: Request, now: datetime) -> Callable[[], bool]:
     """Return a function that tells whether the session of a request goes on; one without a session always does."""
     wiring = wiring_of(request)
-    found, ended = _session(request, wiring.authenticator.tokens, now), wiring.ended_sessions
+    ended = wiring.ended_sessions
+    found = _session(request, wiring.authenticator.tokens, ended.secret, now)
     if found is None or ended.had(found.key):
         return lambda: True
     return lambda: found.expires_at > wiring.scheduler.runtime.now().timestamp() and not ended.has(found.key)
 
 
-def sessions(
-    scheduler: Scheduler, authenticator: Authenticator, has_ended: Callable[[str], bool]
-) -> Callable[[HTTPConnection], bool]:
-    """Return a function that tells whether a request carries a valid session.
+def sessions(scheduler: Scheduler, authenticator: Authenticator, ended: EndedSessions) -> Knows:
+    """Return a function that tells, in the event loop, whether a request carries a valid session.
 
-    `has_ended` is asked by a session's key whether it was logged out, in the event loop.
+    It answers by what was read of SQL last, and reads in a thread only where no signing value is known.
     """
 
-    def knows(connection: HTTPConnection) -> bool:
-        found = _session(connection, authenticator.tokens, scheduler.runtime.now())
-        return found is not None and not has_ended(found.key)
+    async def knows(connection: HTTPConnection) -> bool:
+        if SESSION in connection.cookies and authenticator.tokens and ended.known_secret is None:
+            with suppress(DatabaseUnavailableError, DatabaseError):
+                await run_in_threadpool(ended.secret)
+        now = scheduler.runtime.now()
+        found = _session(connection, authenticator.tokens, lambda: ended.known_secret, now)
+        return found is not None and not ended.had(found.key)
 
     return knows
 
 
-def _session(connection: HTTPConnection, tokens: Tokens, now: datetime) -> _Session | None:
+def _session(
+    connection: HTTPConnection, tokens: Tokens, secret: Callable[[], bytes | None], now: datetime
+) -> _Session | None:
     cookie = connection.cookies.get(SESSION)
-    return _read(cookie, tokens, now) if tokens and cookie else None
-
-
-def _read(cookie: str, tokens: Tokens, now: datetime) -> _Session | None:
+    if not tokens or not cookie or (signing := secret()) is None:
+        return None
     encoded, _, signature = cookie.partition(".")
     try:
         body = base64.urlsafe_b64decode(encoded)
     except ValueError:
         return None
     for digest, principal in tokens.entries():
-        if hmac.compare_digest(_signature(digest, body).encode(), signature.encode()):
+        if hmac.compare_digest(_signature(_key(signing, digest), body).encode(), signature.encode()):
             expires_at = _expiry(body, principal.name, now)
             key = hashlib.sha256(signature.encode()).hexdigest()[:48]
             return None if expires_at is None else _Session(principal, key, expires_at)
@@ -106,20 +115,23 @@ def _read(cookie: str, tokens: Tokens, now: datetime) -> _Session | None:
 
 
 def _expiry(body: bytes, name: str, now: datetime) -> int | None:
-    """Return when a signed body ends; None when it has ended or names another principal.
-
-    Anybody with the token can sign anything.
-    """
+    """Return when a signed body ends; None when it has ended, ends too late or names another principal."""
     try:
         named, expires_at, *_ = json.loads(body)
     except (ValueError, TypeError, RecursionError):
         return None
-    is_valid = named == name and isinstance(expires_at, int) and expires_at > now.timestamp()
+    first, last = now.timestamp(), (now + LIFETIME).timestamp()
+    is_valid = named == name and isinstance(expires_at, int) and first < expires_at <= last
     return expires_at if is_valid else None
 
 
-def _signature(digest: bytes, body: bytes) -> str:
-    return hmac.new(digest, _PURPOSE + body, hashlib.sha256).hexdigest()
+def _key(secret: bytes, digest: bytes) -> bytes:
+    """Return the key that signs the sessions of a token: it takes what SQL holds, and what the settings hold."""
+    return hmac.new(secret, _PURPOSE + digest, hashlib.sha256).digest()
+
+
+def _signature(key: bytes, body: bytes) -> str:
+    return hmac.new(key, body, hashlib.sha256).hexdigest()
 
 
 def csrf_of(request: Request) -> str:
@@ -193,9 +205,10 @@ def log_in(request: Request, form: Mapping[str, str]) -> Response:
         return _render(request, 401, "This token is unknown. RQSCHED_TOKENS lists those that are accepted.")
     response = RedirectResponse(_target(request, form.get("to", "")), 303)
     digest = next(digest for digest, known in wiring.authenticator.tokens.entries() if known is principal)
-    expires_at = int((wiring.scheduler.runtime.now() + LIFETIME).timestamp())
+    key = _key(wiring.ended_sessions.make_secret(), digest)
+    expires_at = int((wiring.scheduler.runtime.now() + LIFETIME - _SKEW).timestamp())
     body = json.dumps([principal.name, expires_at, secrets.token_hex(8)]).encode()  # no two sessions are the same one
-    value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(digest, body)}"
+    value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(key, body)}"
     remember(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
     return response
 
@@ -205,11 +218,12 @@ def log_out(request: Request, form: Mapping[str, str]) -> Response:
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     response: Response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
-    if (found := _session(request, wiring.authenticator.tokens, wiring.scheduler.runtime.now())) is not None:
-        try:
-            wiring.ended_sessions.end(found.key, found.expires_at)
-        except (DatabaseUnavailableError, DatabaseError):
-            response = _render(request, 503, _ONLY_HERE)
+    ended, now = wiring.ended_sessions, wiring.scheduler.runtime.now()
+    try:
+        if (found := _session(request, wiring.authenticator.tokens, ended.secret, now)) is not None:
+            ended.end(found.key, found.expires_at)
+    except (DatabaseUnavailableError, DatabaseError):
+        response = _render(request, 503, _ONLY_HERE)
     forget(response, request, SESSION)
     return response
 

@@ -108,7 +108,7 @@ def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
         if error.name not in {"jinja2", "markupsafe"}:
             raise
         return [Route("/", _no_dashboard, include_in_schema=False)], knows_nobody
-    return [*routes()], sessions(wiring.scheduler, wiring.authenticator, wiring.ended_sessions.had)
+    return [*routes()], sessions(wiring.scheduler, wiring.authenticator, wiring.ended_sessions)
 
 
 def _no_dashboard(request: Request) -> Response:

@@ -1,15 +1,18 @@
-"""Sessions that were ended before their time: a row for each, as long as its cookie would be accepted.
+"""Read and write what SQL knows of the dashboard's sessions: the value that signs them, and which were logged out.
 
-Every web process obeys the row within seconds; without it a copy of the cookie would be accepted until it expires.
+All web processes share the value, which is written by the first log-in and shown nowhere. A session that is logged out
+has a row as long as its cookie would be accepted. Every web process obeys the row within seconds; without it a copy of
+the cookie would be accepted until it expires.
 """
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime, timedelta
 
 from rqsched.chain.runtime import Runtime
 from rqsched.store.database import Connection
-from rqsched.store.metadata import remove_values, set_value, values_under
+from rqsched.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
 
 FRESH = timedelta(seconds=2)
 """How long what was read of the rows counts; with the time that a read takes, a log-out is obeyed within 5 s."""
@@ -22,6 +25,7 @@ class EndedSessions:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._ended = frozenset[str]()
+        self._secret: bytes | None = None
         self._read_at: datetime | None = None
 
     def end(self, key: str, expires_at: int) -> None:
@@ -38,17 +42,51 @@ class EndedSessions:
         self._runtime.database.transact(write)
         self._ended |= {key}
 
+    def secret(self) -> bytes | None:
+        """Return the value that signs sessions, as it was read in the last two seconds; None before the first log-in.
+
+        Raises DatabaseUnavailableError.
+        """
+        self._look()
+        return self.known_secret
+
+    def make_secret(self) -> bytes:
+        """Return the value that signs sessions, and store a random one where there is none.
+
+        Processes that do so at once get the same one. Raises DatabaseUnavailableError.
+        """
+        if (known := self.secret()) is not None:
+            return known
+        drawn = secrets.token_hex(32)
+        self._secret = self._runtime.database.transact(
+            lambda connection: claim_value(connection, SESSION_KEY, drawn)
+        ).encode()
+        return self._secret
+
+    @property
+    def known_secret(self) -> bytes | None:
+        """The value that signs sessions as it was read last, however long ago: for an event loop."""
+        return self._secret
+
     def has(self, key: str) -> bool:
         """Return whether a session was ended, by what was read in the last two seconds, or is read now.
 
         Raises DatabaseUnavailableError.
         """
-        now = self._runtime.now()
-        if self._read_at is None or not self._read_at <= now < self._read_at + FRESH:  # clocks may be set back
-            found = self._runtime.database.read(lambda connection: values_under(connection, _PREFIX))
-            self._ended, self._read_at = frozenset(name.removeprefix(_PREFIX) for name in found), now
+        self._look()
         return key in self._ended
 
     def had(self, key: str) -> bool:
         """Return whether a session was ended by what was read last, however long ago: for an event loop."""
         return key in self._ended
+
+    def _look(self) -> None:
+        now = self._runtime.now()
+        if self._read_at is None or not self._read_at <= now < self._read_at + FRESH:  # clocks may be set back
+
+            def read(connection: Connection) -> tuple[str | None, frozenset[str]]:
+                ended = (name.removeprefix(_PREFIX) for name in values_under(connection, _PREFIX))
+                return find_value(connection, SESSION_KEY), frozenset(ended)
+
+            secret, self._ended = self._runtime.database.read(read)
+            self._secret, self._read_at = secret.encode() if secret else None, now

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 import anyio
@@ -22,11 +22,11 @@ from rqsched.http.errors import BusyError, HttpError, MalformedError, TooLargeEr
 from rqsched.http.limits import Limits
 from rqsched.http.surface import DEFAULT, Surface
 
-Knows = Callable[[HTTPConnection], bool]
+Knows = Callable[[HTTPConnection], Awaitable[bool]]
 """Whether a request to the pages carries a session that is valid."""
 
 
-def knows_nobody(connection: HTTPConnection) -> bool:
+async def knows_nobody(connection: HTTPConnection) -> bool:
     """Where no pages are served there are no sessions."""
     del connection
     return False
@@ -53,7 +53,7 @@ class Bodies:
         size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
         if size > self._limits.body_bytes:
             raise TooLargeError(self._limits.body_bytes)
-        if self._is_known(connection, surface):
+        if await self._is_known(connection, surface):
             return await self._within(self._limits.body_bytes, size, receive)
         if self._strangers >= self._limits.strangers:
             raise BusyError
@@ -63,8 +63,8 @@ class Bodies:
         finally:
             self._strangers -= 1
 
-    def _is_known(self, connection: HTTPConnection, surface: Surface) -> bool:
-        if surface is DEFAULT and self._knows(connection):
+    async def _is_known(self, connection: HTTPConnection, surface: Surface) -> bool:
+        if surface is DEFAULT and await self._knows(connection):
             return True
         try:
             self._authenticator.principal_of(connection)

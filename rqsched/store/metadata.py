@@ -29,6 +29,8 @@ MARK = "mark"
 """The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
 WENT_BACK = "went_back"
 """How the names of what its marks told begin; the side follows."""
+SESSION_KEY = "session_key"
+"""The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy draws its own."""
 HOLD = "hold"
 """The name of the hold, while there is one: no claim begins an attempt then. That of a namespace is its freeze."""
 _RELEASED = "released"
@@ -230,7 +232,7 @@ def renew_id(connection: Connection, database_id: str) -> None:
     """Make a copy a database of its own: it has another id, and no marks yet."""
     set_value(connection, DATABASE_ID, database_id)
     forget_went_back(connection)
-    remove_values(connection, values_under(connection, f"{MARK}:"))
+    remove_values(connection, [*values_under(connection, f"{MARK}:"), SESSION_KEY])
 
 
 def values_under(connection: Connection, prefix: str) -> dict[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
+import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -14,10 +17,11 @@ import pytest
 
 from rqsched import Cron, Every, RetryPolicy, Spec
 from rqsched.chain.backfill import BackfillRange
+from rqsched.core.ids import new_uid
 from rqsched.dashboard import session
 from rqsched.http import create_app
-from rqsched.http.ended_sessions import FRESH
-from rqsched.store.metadata import values_under
+from rqsched.http.ended_sessions import FRESH, EndedSessions
+from rqsched.store.metadata import SESSION_KEY, renew_id, set_value, values_under
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env
@@ -366,10 +370,72 @@ def test_a_forged_session_is_no_session(guarded: Pages) -> None:
         assert guarded.web.get("/schedules").status_code == 303
 
 
-def _signed(body: str) -> str:
-    """Return a session whose body the reader signed with its own token."""
+PLANTED = "planted-value-that-signs"
+
+
+def plant_secret(env: Env) -> None:
+    env.scheduler.runtime.database.transact(lambda connection: set_value(connection, SESSION_KEY, PLANTED))
+
+
+def _signed(body: str, secret: str = PLANTED) -> str:
+    """Return a session of the reader whose body is signed as ours are, where SQL has the planted value."""
+    key = session._key(secret.encode(), hashlib.sha256(b"reader-secret-0123456789").digest())
+    return f"{base64.urlsafe_b64encode(body.encode()).decode()}.{session._signature(key, body.encode())}"
+
+
+def status_with(guarded: Pages, cookie: str) -> int:
+    return guarded.web.get("/schedules", headers={"cookie": f"rqsched_session={cookie}"}).status_code
+
+
+def test_the_digest_of_a_token_alone_signs_no_session(guarded: Pages) -> None:
+    guarded.log_in("reader")
+    body = json.dumps(["reader", int((guarded.env.clock.now() + HOUR).timestamp())]).encode()
     digest = hashlib.sha256(b"reader-secret-0123456789").digest()
-    return f"{base64.urlsafe_b64encode(body.encode()).decode()}.{session._signature(digest, body.encode())}"
+    encoded = base64.urlsafe_b64encode(body).decode()
+    for purpose in (b"", session._PURPOSE):
+        assert status_with(guarded, f"{encoded}.{hmac.new(digest, purpose + body, 'sha256').hexdigest()}") == 303
+        assert status_with(guarded, f"{encoded}.{hmac.new(b'', purpose + digest + body, 'sha256').hexdigest()}") == 303
+    assert status_with(guarded, _signed(body.decode(), "")) == 303
+
+
+def test_a_signed_session_that_ends_later_than_a_session_may_is_refused(guarded: Pages) -> None:
+    plant_secret(guarded.env)
+    last = int((guarded.env.clock.now() + session.LIFETIME).timestamp())
+    statuses = {end: status_with(guarded, _signed(json.dumps(["reader", last + end]))) for end in (-60, 0, 1, 10**9)}
+    assert statuses == {-60: 200, 0: 200, 1: 303, 10**9: 303}
+
+
+@pytest.mark.every_database
+def test_processes_that_log_somebody_in_for_the_first_time_at_once_share_one_secret(
+    make_web: MakeWeb, database_url: str
+) -> None:
+    web = make_web(tokens=TOKENS, database_url=database_url)
+    known = [EndedSessions(web.env.scheduler.runtime) for _ in range(8)]
+    assert {one.secret() for one in known} == {None}
+    with ThreadPoolExecutor(len(known)) as pool:
+        made = set(pool.map(EndedSessions.make_secret, known))
+    assert len(made) == 1
+    assert {EndedSessions(web.env.scheduler.runtime).secret()} == made
+
+
+def test_a_copy_of_the_database_that_becomes_one_of_its_own_accepts_no_session_of_the_first(guarded: Pages) -> None:
+    guarded.log_in("reader")
+    guarded.get("/schedules")
+    guarded.env.scheduler.runtime.database.transact(
+        lambda connection: renew_id(connection, new_uid(guarded.env.clock.now()))
+    )
+    guarded.env.clock.advance(FRESH)
+    assert status_with(guarded, guarded.cookies["rqsched_session"]) == 303
+
+
+def test_a_process_that_has_read_no_session_yet_reads_the_large_form_of_one_that_is_logged_in(
+    make_web: MakeWeb,
+) -> None:
+    web = make_web(tokens=TOKENS)
+    pages = Pages(web).log_in("reader")
+    new = Web(create_app(web.env.scheduler), web.env)
+    form = {**pages._headers(), "content-type": "application/x-www-form-urlencoded"}
+    assert new.post("/preview", content="spec=" + "x" * 20_000, headers=form).status_code != 413
 
 
 NESTED = "[" * 20_000
@@ -391,6 +457,7 @@ MALFORMED_SESSIONS = {
 
 @pytest.mark.parametrize("cookie", MALFORMED_SESSIONS.values(), ids=MALFORMED_SESSIONS)
 def test_a_malformed_session_is_no_session(guarded: Pages, cookie: str) -> None:
+    plant_secret(guarded.env)
     headers: Any = {"cookie": f"rqsched_session={cookie}".encode("latin-1")}
     statuses = {
         path: guarded.web.get(path, headers=headers).status_code for path in ("/", "/schedules", "/stream", "/login")
