@@ -112,7 +112,7 @@ class TooSlowError(HttpError):
 
 
 class BusyError(HttpError):
-    """As many bodies of unknown senders are being read as this process reads at once."""
+    """The sender is unknown, and its address has sent others since whose bodies are read instead."""
 
     code = "busy"
     remedy = "Try again after the seconds of Retry-After, or send a token."
@@ -120,7 +120,9 @@ class BusyError(HttpError):
     retry_after = RETRY_AFTER
 
     def __init__(self) -> None:
-        super().__init__("too many requests of unknown senders are being read; try again later, or send a token.")
+        super().__init__(
+            "too many requests of your address are being read, and none has a token; try again later, or send a token."
+        )
 
 
 class RateLimitedError(HttpError):

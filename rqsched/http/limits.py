@@ -24,7 +24,7 @@ class Limits:
     stranger_bytes: int = 16 * 1024
     """The largest body that is read before its sender is known: the form of a login. The APIs read none."""
     strangers: int = 50
-    """Such bodies that are read at once."""
+    """Such bodies of one address that are read at once; one more ends the oldest of them."""
     failures: int = 20
     """Unknown tokens that one address may send at once."""
     failure_rate: float = 0.5

@@ -1,6 +1,7 @@
 """Bodies of requests: read within a size and a time, only once it is known who sends them, and as strict JSON.
 
-A login form comes from somebody who is not known yet: on the pages, a small body of a stranger is read, few at once.
+A login form comes from somebody who is not known yet: on the pages, a small body of a stranger is read, few at once of
+one address. Where an address has as many slow ones, the oldest of them ends: others never wait for it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 import anyio
+import anyio.lowlevel
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from rqsched.http.auth import Authenticator
+from rqsched.http.auth import SAFE_METHODS, Authenticator
 from rqsched.http.errors import BusyError, HttpError, MalformedError, TooLargeError, TooSlowError
 from rqsched.http.limits import Limits
 from rqsched.http.surface import DEFAULT, Surface
@@ -39,29 +41,46 @@ class Bodies:
         self._limits = limits
         self._authenticator = authenticator
         self._knows = knows
-        self._strangers = 0
+        self._strangers: dict[str, list[anyio.CancelScope]] = {}
 
     async def read(self, connection: HTTPConnection, surface: Surface, receive: Receive) -> Receive:
-        """Return a receiver that replays the whole body, if there is one.
+        """Return a receiver that gives the whole body as one message.
 
-        Raises UnauthorizedError or ForbiddenError before anything is read, TooLargeError, TooSlowError and BusyError.
+        Raises UnauthorizedError or ForbiddenError before anything is read, TooLargeError, TooSlowError, BusyError, and
+        MalformedError where the client goes before its body is whole.
         """
-        headers = connection.headers
-        if "content-length" not in headers and "transfer-encoding" not in headers:
-            return receive
+        headers, scope = connection.headers, connection.scope
+        # HTTP/2 announces a body by neither header.
+        may_have_body = scope["method"] not in SAFE_METHODS and scope.get("http_version", "1.1") >= "2"
+        if not may_have_body and "content-length" not in headers and "transfer-encoding" not in headers:
+            return _replay(b"", receive)
         announced = headers.get("content-length", "0")
         size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
         if size > self._limits.body_bytes:
             raise TooLargeError(self._limits.body_bytes)
-        if await self._is_known(connection, surface):
+        is_known = await self._is_known(connection, surface)
+        if headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
+            raise HTTPException(415, "a compressed body is not read; send it without Content-Encoding.")
+        if is_known:
             return await self._within(self._limits.body_bytes, size, receive)
-        if self._strangers >= self._limits.strangers:
-            raise BusyError
-        self._strangers += 1
+        return await self._of_stranger(connection.client.host if connection.client else "", size, receive)
+
+    async def _of_stranger(self, address: str, size: int, receive: Receive) -> Receive:
+        reading, own = self._strangers.setdefault(address, []), anyio.CancelScope()
+        reading.append(own)
+        if len(reading) > self._limits.strangers:
+            reading[0].cancel()
+            del reading[0]
         try:
-            return await self._within(self._limits.stranger_bytes, size, receive)
+            with own:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                return await self._within(self._limits.stranger_bytes, size, receive)
         finally:
-            self._strangers -= 1
+            if own in reading:
+                reading.remove(own)
+            if not reading:
+                self._strangers.pop(address, None)
+        raise BusyError
 
     async def _is_known(self, connection: HTTPConnection, surface: Surface) -> bool:
         if surface is DEFAULT and await self._knows(connection):
@@ -79,27 +98,31 @@ class Bodies:
             raise TooLargeError(limit)
         try:
             with anyio.fail_after(self._limits.body_seconds):
-                messages = await _read(receive, limit)
+                return _replay(await _read(receive, limit), receive)
         except TimeoutError:
             raise TooSlowError(self._limits.body_seconds) from None
 
-        async def replay() -> Message:
-            return messages.pop(0) if messages else await receive()
 
-        return replay
-
-
-async def _read(receive: Receive, limit: int) -> list[Message]:
-    messages: list[Message] = []
-    size = 0
+async def _read(receive: Receive, limit: int) -> bytes:
+    body = bytearray()
     while True:
         message = await receive()
-        messages.append(message)
-        size += len(message.get("body", b""))
-        if size > limit:
+        if message["type"] != "http.request":
+            raise MalformedError("the connection ended before the body was whole; send the request again.")
+        body += message.get("body", b"")
+        if len(body) > limit:
             raise TooLargeError(limit)
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            return messages
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
 
 
 MAX_DEPTH = 100

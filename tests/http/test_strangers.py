@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from starlette.types import Message
 
 from rqsched.http.limits import Limits
+from tests.support.rows import every_row
 from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, one_token, problem
 
 SECRET = "admin-secret-0123456789"
@@ -20,14 +22,29 @@ TOKENS = one_token(SECRET)
 Receive = Callable[[], Awaitable[Message]]
 
 
-def send(web: Web, path: str, receive: Receive, *, token: str = "", size: int = 10) -> int:
+def send(web: Web, path: str, receive: Receive, **given: Any) -> int:
     """Send a POST whose body is what `receive` says; returns the status."""
-    given = {"host": "localhost", "content-length": str(size), "content-type": "application/json"}
-    given |= {"authorization": f"Bearer {token}"} if token else {}
+    return asyncio.run(sending(web, path, receive, **given))
+
+
+async def sending(
+    web: Web,
+    path: str,
+    receive: Receive,
+    *,
+    token: str = "",
+    size: int | None = 10,
+    peer: str = "127.0.0.1",
+    version: str = "1.1",
+    **more: str,
+) -> int:
+    headers = {"host": "localhost", "content-type": "application/json", **more}
+    headers |= {"content-length": str(size)} if size is not None else {}
+    headers |= {"authorization": f"Bearer {token}"} if token else {}
     scope = {
-        "type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-        "client": ("127.0.0.1", 5000), "server": ("localhost", 80),
+        "type": "http", "http_version": version, "method": "POST", "path": path, "query_string": b"", "scheme": "http",
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+        "client": (peer, 5000), "server": ("localhost", 80),
     }  # fmt: skip
     statuses: list[int] = []
 
@@ -35,7 +52,7 @@ def send(web: Web, path: str, receive: Receive, *, token: str = "", size: int = 
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    asyncio.run(web.app(scope, receive, answer))
+    await web.app(scope, receive, answer)
     return statuses[0]
 
 
@@ -46,6 +63,98 @@ async def never_read() -> Message:
 async def silent() -> Message:
     await anyio.sleep_forever()
     raise AssertionError("unreachable")
+
+
+def dropped(*parts: bytes) -> Receive:
+    """Return the receiver of a client that sends parts of a body and goes."""
+    left = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+
+    async def receive() -> Message:
+        return left.pop(0) if left else {"type": "http.disconnect"}
+
+    return receive
+
+
+ROUTES_WITH_A_BODY = [
+    "/login", "/logout", "/theme", "/schedules/nightly/do", "/preview", "/hold", SCHEDULES, f"{SCHEDULES}x/pause/",
+    "/api/v1/sync/", "/ojs/v1/cron", "/ojs/v1/workers/fetch", "/api/schedules", "/api/schedules/x/pause",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ROUTES_WITH_A_BODY)
+def test_client_that_drops_a_body_is_no_error_of_the_server(
+    make_web: MakeWeb, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    web = make_web(tokens=TOKENS)
+    with every_row() as row:
+        for token in ("", SECRET):
+            for size in (10, None):
+                for parts in ((), (b"csrf",)):
+                    with row((token, size, parts)):
+                        status = send(web, path, dropped(*parts), token=token, size=size)
+                        assert 300 <= status < 500
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_body_without_a_length_is_bounded_where_the_protocol_allows_one(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(stranger_bytes=100, body_bytes=200)})
+    for path, token, most in (("/login", "", 100), (SCHEDULES, SECRET, 200)):
+        sent = dropped(b"x" * most, b"x")
+        assert send(web, path, sent, token=token, size=None, version="2") == 413
+    assert send(web, SCHEDULES, never_read, size=None, version="2") == 401
+
+
+def test_chunks_without_end_are_given_up(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(body_seconds=0.05)})
+
+    async def endless() -> Message:
+        await anyio.lowlevel.checkpoint()
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    assert send(web, "/login", endless, size=None, transfer_encoding="chunked") == 408
+    assert send(web, SCHEDULES, endless, token=SECRET, size=None, transfer_encoding="chunked") == 408
+
+
+@pytest.mark.parametrize("path", ROUTES_WITH_A_BODY)
+def test_compressed_body_is_refused(make_web: MakeWeb, path: str) -> None:
+    web = make_web(tokens=TOKENS)
+    assert send(web, path, never_read, token=SECRET, content_encoding="gzip") == 415
+
+
+def test_slow_bodies_of_one_address_keep_nobody_from_logging_in(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS, app={"limits": Limits(strangers=5)})
+
+    async def scene() -> None:
+        statuses = list[int]()
+        waiting = 0
+
+        async def slow() -> Message:
+            nonlocal waiting
+            waiting += 1
+            return await silent()
+
+        async def hold() -> None:
+            statuses.append(await sending(web, "/login", slow))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(hold)
+            await anyio.wait_all_tasks_blocked()
+            assert (waiting, statuses) == (5, [])
+            whole = [{"type": "http.request", "body": b"token=x", "more_body": False}]
+
+            async def quick() -> Message:
+                return whole[0]
+
+            form = {"content_type": "application/x-www-form-urlencoded"}
+            assert await sending(web, "/login", quick, peer="127.0.0.2", **form) == 403  # read: it has no CSRF value
+            assert statuses == []
+            assert await sending(web, "/login", quick, **form) == 403
+            await anyio.wait_all_tasks_blocked()
+            assert statuses == [503]  # the oldest of this address made room
+            group.cancel_scope.cancel()
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("path", ["/api/v1/schedules/", "/ojs/v1/cron", "/api/schedules"])
