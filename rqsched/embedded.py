@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from urllib.parse import quote
 
 from redis import Redis
@@ -127,14 +127,19 @@ def stop(data_dir: Path) -> bool:
 
 def _folder(data_dir: Path) -> Path:
     folder = data_dir.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def open_privately(path: Path) -> IO[str]:
+    """Open a file to lock it, which only its owner may do: whoever may open it could hold its lock for ever."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     # The kernel releases the lock when a process is killed, so no other waits for it for ever.
-    with path.open("a") as file:
+    with open_privately(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -146,7 +151,7 @@ def _claimed(folder: Path) -> Iterator[int]:
     A server inherits the descriptor, and with it the claim, for as long as it lives. So two servers never write to
     one folder, even when the first one's socket was deleted from the temporary folder.
     """
-    with (folder / "valkey.claim").open("a") as file:
+    with open_privately(folder / "valkey.claim") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file.fileno()
 
@@ -205,7 +210,7 @@ def _launch(folder: Path) -> None:
     try:
         with _claimed(folder) as claim:
             subprocess.run(  # noqa: S603 - a command of our own
-                command, pass_fds=[claim], capture_output=True, text=True, check=True
+                command, pass_fds=[claim], capture_output=True, text=True, check=True, umask=0o077
             )
     except subprocess.CalledProcessError as error:
         told = f"{error.stdout}{error.stderr}".strip()

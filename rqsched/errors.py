@@ -589,6 +589,8 @@ class DatabaseLimitError(RqschedError):
     http_status = 503
     exit_code = 5
     remedy = "Ask for less at once (a page, a shorter range), look for what holds the database up, or raise its limit."
+    reason = ""
+    """What the database said; empty in an HTTP client, because the server tells nobody."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -664,6 +666,10 @@ def error_line(text: str | None) -> str:
     return next((line.strip() for line in after if line.strip() and not line[0].isspace()), "")
 
 
+_MOST_COMPARED = 100
+"""How many characters of a name are compared with known ones: a request may hold a name of a megabyte."""
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return what to add to a message about an unknown name: the nearest known one, or nothing.
 
@@ -674,7 +680,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     >>> did_you_mean("id", ["schedule_id", "queue"])
     '; did you mean schedule_id?'
     """
-    names = list(known)
+    names, name = list(known), name[:_MOST_COMPARED]
     longer = [one for one in names if one.endswith(f"_{name}")]
     nearest = difflib.get_close_matches(name, names, 1) or (longer if len(longer) == 1 else [])
     return f"; did you mean {prefix}{nearest[0]}?" if nearest else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date
+from functools import partial
 from typing import Any
 
 from rqsched.chain import calendars as chain
@@ -123,11 +124,15 @@ class Calendars:
             raise CalendarNotFoundError(str(name)[:64], of)
         chain.delete_calendar(self.runtime, of, name, _context(context), revision=revision)
 
-    def used_by(self, calendar: Calendar) -> builtins.list[tuple[str, str]]:
-        """Return the namespace and id of each schedule that names it, deleted ones left out; the first thousand."""
-        found: builtins.list[tuple[str, str]] = self.runtime.database.read(
-            lambda connection: store.users(connection, calendar.namespace, calendar.name, MAX_USERS)
-        )
+    def used_by(
+        self, calendar: Calendar, *, namespaces: Collection[str] | None = None
+    ) -> builtins.list[tuple[str, str]]:
+        """Return the namespace and id of each schedule that names it, deleted ones left out; the first thousand.
+
+        `namespaces` are those whose schedules count; None counts all.
+        """
+        find = partial(store.users, namespace=calendar.namespace, name=calendar.name, limit=MAX_USERS, among=namespaces)
+        found: builtins.list[tuple[str, str]] = self.runtime.database.read(find)
         return found
 
     def history(self, calendar: Calendar) -> builtins.list[dict[str, Any]]:

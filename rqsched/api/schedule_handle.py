@@ -52,6 +52,7 @@ from rqsched.store.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
+from rqsched.store.pages import bind_cursor, malformed_cursor, unbind_cursor
 from rqsched.timing import When, unfold
 
 __all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]
@@ -155,20 +156,24 @@ class ScheduleHandle(ScheduleView):
         """
         schedule_queries.require_limit(limit)
         require_delivery_status(status)
-        if cursor is not None and not is_uid(cursor):
-            raise InvalidInputError("cursor", "is not of deliveries; pass the next_cursor of the page before")
+        of = "deliveries", self.uid
+        if (before := unbind_cursor(cursor, *of)) is not None and not is_uid(before):
+            raise malformed_cursor()
         found = self._runtime.database.read(
-            lambda connection: deliveries.newest(connection, self.uid, status=status, before=cursor, limit=limit)
+            lambda connection: deliveries.newest(connection, self.uid, status=status, before=before, limit=limit)
         )
-        return Page([describe_delivery(one) for one in found], found[-1].uid if len(found) == limit else None)
+        following = bind_cursor(found[-1].uid, *of) if len(found) == limit else None
+        return Page([describe_delivery(one) for one in found], following)
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
         """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
         schedule_queries.require_limit(limit)
+        of = "runs", self.uid
+        place = unbind_cursor(cursor, *of)
         page = self._runtime.database.read(
-            lambda c: run_queries.list_runs(c, self.uid, limit=limit, cursor=cursor, statuses=statuses)
+            lambda c: run_queries.list_runs(c, self.uid, limit=limit, cursor=place, statuses=statuses)
         )
-        return Page([RunHandle(self._runtime, run) for run in page.items], page.next_cursor)
+        return Page([RunHandle(self._runtime, run) for run in page.items], bind_cursor(page.next_cursor, *of))
 
     def iter_runs(self, statuses: tuple[str, ...] = ()) -> Iterator[RunHandle]:
         """Read all runs, newest first, page by page."""

@@ -37,6 +37,7 @@ from rqsched.fork_guard import ForkGuard
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import Batch, RunName, Target
+from rqsched.store.pages import bind_cursor, unbind_number
 from rqsched.workflows import FannedOut, Workflow, surroundings
 
 _log = logging.getLogger(__name__)
@@ -275,9 +276,8 @@ def read_targets(
         raise InvalidInputError("status", f"{status!r} is not one of {', '.join(TargetStatus)}")
     if isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
         raise InvalidLimitError("limit", f"must be from 1 to {MAX_PAGE}")
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise InvalidInputError("cursor", "is not of targets; pass the next_cursor of the page before")
-    after = 0 if cursor is None else int(cursor)
+    of = "targets", run.uid
+    after = unbind_number(cursor, *of) or 0
     page = partial(fan_out_targets.describe_page, run_uid=run.uid, status=status, after=after, limit=limit)
     items = runtime.database.read(page)
-    return Page(items, str(items[-1].number) if len(items) == limit else None)
+    return Page(items, bind_cursor(str(items[-1].number), *of) if len(items) == limit else None)

@@ -13,6 +13,7 @@ with the same conditions and limits. A readiness probe asks only whether the bac
 from __future__ import annotations
 
 import shlex
+import stat
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -55,7 +57,7 @@ from rqsched.store import (
     schema_version,
     upstream_ends,
 )
-from rqsched.store.database import Connection, DatabaseError, Patience
+from rqsched.store.database import Connection, DatabaseError, Patience, sqlite_path
 from rqsched.store.migrations import HEAD
 from rqsched.store.run_queries import Waiting
 from rqsched.store.schedule_queries import Filters
@@ -272,8 +274,15 @@ def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | 
 
 @_check("database", "", "Start it, or set RQSCHED_DATABASE_URL to where it is.")
 def _database(scope: _Scope) -> Finding:
-    where = scope.runtime.database.engine.url
-    return Finding(Level.OK, f"{scope.runtime.database.server_version()} at {where.host or ''}{where.database}")
+    where, version = scope.runtime.database.engine.url, scope.runtime.database.server_version()
+    told, path = f"{version} at {where.host or ''}{where.database}", sqlite_path(scope.runtime.database.url)
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] if path is not None else []
+    readable = [str(one) for one in files if one.is_file() and one.stat().st_mode & stat.S_IROTH]
+    if path is None or not readable:
+        return Finding(Level.OK, told)
+    told += f"; every user of this machine who may enter its folder can read {', '.join(readable)}"
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.absolute().parents)
+    return Finding(Level.WARNING if is_open else Level.OK, told, advice=f"chmod o= {shlex.join(readable)}")
 
 
 @_check(

@@ -17,7 +17,6 @@ from rqsched.errors import (
     InvalidInputError,
     NotFoundError,
     RqschedError,
-    UnknownWorkflowError,
 )
 
 T = TypeVar("T")
@@ -134,16 +133,17 @@ def error_of(response: httpx.Response) -> RqschedError:
 def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
     code, detail = str(problem.get("code", "")), str(problem.get("detail") or f"the server responded with {status}.")
     kind = _KINDS.get(code)
-    if kind is None:
-        return BackendUnavailableError(detail) if status in {502, 503, 504} else ResponseError(status, code, detail)
-    fields = problem.get("errors") or [{}]
-    field, reason = str(fields[0].get("field", "")), str(fields[0].get("message", detail))
-    if issubclass(kind, UnknownWorkflowError):
-        return kind("", reason)
-    if issubclass(kind, InvalidInputError):
-        return kind(field, reason)
+    if kind is None and status not in {502, 503, 504}:
+        return ResponseError(status, code, detail)
+    # Not by its own __init__, which would write another message than the server's.
+    kind = kind or BackendUnavailableError
     error = kind.__new__(kind)
     RqschedError.__init__(error, detail)
+    if code and code != kind.code:
+        error.code = code
+    if isinstance(error, InvalidInputError):
+        fields = problem.get("errors") or [{}]
+        error.field, error.reason = str(fields[0].get("field", "")), str(fields[0].get("message", detail))
     error.__dict__.update(problem.get("attributes") or {})
     return error
 

@@ -104,7 +104,7 @@ def _found(visit: Visit, name: str | None = None) -> Calendar:
 
 def _users(visit: Visit, calendar: Calendar) -> list[tuple[str, str]]:
     """Return the schedules that name it, of the namespaces that the viewer sees."""
-    return [pair for pair in visit.scheduler.calendars.used_by(calendar) if visit.principal.sees(pair[0])]
+    return visit.scheduler.calendars.used_by(calendar, namespaces=visit.principal.namespaces)
 
 
 def _may_change(visit: Visit, calendar: Calendar) -> bool:

@@ -11,6 +11,7 @@ from rqsched.core.model import FAILURES, RUN_FILTERS
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import run_pages
+from rqsched.store.pages import bind_cursor, unbind_cursor
 from rqsched.store.run_pages import RunFilters
 
 PAGE = 50
@@ -33,12 +34,14 @@ def show(visit: Visit) -> Response:
     """Show a page of runs."""
     filters = _filters_of(visit)
     sort = "-ended" if filters.error is not None or {*filters.statuses} & FAILURES else "-created"
-    cursor = visit.query("after") or None
+    of = "page of runs", visit.namespace, filters.schedule_id, sort
+    cursor = unbind_cursor(visit.query("after") or None, *of)
     found = visit.read(lambda c: run_pages.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True))
     names = ("q", "status", "schedule", "workflow", "within", "since", "until")
     return visit.page(
-        "runs.html", runs=found.items, following=found.following, is_cut=found.is_cut, statuses=STATUSES,
-        spans=list(WITHIN), filters=filters, looked_at=run_pages.MOST_LOOKED_AT, is_by_end=sort == "-ended",
+        "runs.html", runs=found.items, following=bind_cursor(found.following, *of), is_cut=found.is_cut,
+        statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_pages.MOST_LOOKED_AT,
+        is_by_end=sort == "-ended",
         is_filtered=any(visit.query(name) for name in names),
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from math import ceil
@@ -29,6 +30,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline, upstream_ends
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
+from rqsched.store.pages import bind_cursor, unbind_cursor
 from rqsched.store.run_queries import RunOutline
 from rqsched.store.timeline import Columns
 
@@ -199,16 +201,18 @@ class _Found(NamedTuple):
 
 def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     uid, id_, status = schedule.uid, schedule.schedule_id, visit.query("run_status")
-    cursor, statuses = visit.query("cursor") or None, (status,) if status else ()
+    of, statuses = ("runs", uid), (status,) if status else ()
+    cursor = unbind_cursor(visit.query("cursor") or None, *of)
     newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
     counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], _MOST_COUNTED)
     backfill = text if is_uid(text := visit.query("backfill")) else None
     skips = event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS)
     gaps = [gap for event in skips if (gap := gap_of(event)) is not None]
+    runs = run_queries.list_runs(
+        connection, uid, limit=RUNS, cursor=cursor, statuses=statuses, backfill_uid=backfill, is_live=not backfill
+    )
     return _Found(
-        runs=run_queries.list_runs(
-            connection, uid, limit=RUNS, cursor=cursor, statuses=statuses, backfill_uid=backfill, is_live=not backfill
-        ),
+        runs=replace(runs, next_cursor=bind_cursor(runs.next_cursor, *of)),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         gaps=gaps,
         holds=metadata.find_holds(connection, None, schedule.namespace) if any(gap.is_missed for gap in gaps) else [],

@@ -18,6 +18,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import event_queries, run_queries, schedule_queries
 from rqsched.store.database import Connection
+from rqsched.store.pages import bind_cursor, unbind_cursor
 from rqsched.store.run_queries import RunOutline
 from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Found, Position
 
@@ -64,7 +65,8 @@ def show(visit: Visit) -> Response:
 
 def read_page(visit: Visit, connection: Connection, order: str, limit: int) -> Found:
     """Read a page of the schedules that the page's address asks for; raises InvalidInputError."""
-    filters, after, sort = filters_of(visit, kept_of(visit)), _position(order, visit.query("after")), ORDERS[order]
+    text = unbind_cursor(visit.query("after") or None, visit.namespace, order) or ""
+    filters, after, sort = filters_of(visit, kept_of(visit)), _position(order, text), ORDERS[order]
     return schedule_queries.search_schedules(connection, filters, sort=sort, after=after, limit=limit)
 
 
@@ -73,7 +75,8 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
     following = None
     if page.following is not None:
         at, uid = page.following
-        following = f"{uid}~{at if isinstance(at, str) else at.isoformat()}"
+        place = f"{uid}~{at if isinstance(at, str) else at.isoformat()}"
+        following = bind_cursor(place, visit.namespace, visit.query("sort", "id"))
     is_filtered = any(visit.query(name) for name in FILTERS)
     return {
         "following": following,

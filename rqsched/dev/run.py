@@ -87,8 +87,8 @@ def _leave(number: int, frame: Any) -> None:
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
     """Refuse a second `rqsched dev` on the folder: the one that ends first would stop the Valkey of the other."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / "dev.lock").open("a+") as file:
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with embedded.open_privately(data_dir / "dev.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

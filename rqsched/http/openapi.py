@@ -150,7 +150,7 @@ class ProblemResponse(Schema):
     """The id of the request, which the server's log has."""
     errors: list[ProblemField] | None = None
     """The refused fields."""
-    attributes: dict[str, str | int | None] | None = None
+    attributes: dict[str, str | int | list[str] | None] | None = None
     """What the error is about, by name: `schedule_id`, `status`, `actual` ..."""
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, NoReturn, get_args
 
 import anyio
 import anyio.lowlevel
-from fastapi.exceptions import HTTPException
+from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
+from rqsched.errors import did_you_mean
 from rqsched.http.auth import SAFE_METHODS, Authenticator
 from rqsched.http.errors import BusyError, HttpError, MalformedError, TooLargeError, TooSlowError
 from rqsched.http.limits import Limits
@@ -210,6 +212,38 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
-            return await handle(_StrictRequest(request.scope, request.receive))
+            try:
+                return await handle(_StrictRequest(request.scope, request.receive))
+            except RequestValidationError as error:
+                bodies = [param.field_info.annotation for param in self.dependant.body_params]
+                found = error.errors()
+                hinted = [_hinted(one, bodies) for one in found[:_MOST_NAMED]]
+                raise RequestValidationError([*hinted, *found[_MOST_NAMED:]]) from None
 
         return strictly
+
+
+def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
+    """Return an error of a field; of one that its object does not have, with the nearest that it has."""
+    if detail["type"] != "extra_forbidden":
+        return detail
+    _, *parents, name = detail["loc"]
+    models = [model for body in bodies for model in _models(body)]
+    for parent in parents:
+        fields = [model.model_fields[parent] for model in models if parent in model.model_fields]
+        models = [inner for field in fields for inner in _models(field.annotation)] or models
+    known = sorted({field.alias or own for model in models for own, field in model.model_fields.items()})
+    others = f"; known are {', '.join(known)}" if len(known) <= _MOST_NAMED else "; leave it out"
+    return {**detail, "msg": f"is not a field of this request{did_you_mean(str(name), known) or others}"}
+
+
+_MOST_NAMED = 20
+"""How many fields are named where none is near, and in how many errors the nearest is looked for."""
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation, such as that of `list[Model] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

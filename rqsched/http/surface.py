@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
-from rqsched.errors import ConflictError, NotFoundError, QuotaExceededError
-from rqsched.http.errors import Problem
+from rqsched.errors import RqschedError
+from rqsched.http.errors import HttpError, Problem
 
 
 def render_problem(problem: Problem, request_id: str) -> Response:
@@ -24,8 +24,13 @@ def render_problem(problem: Problem, request_id: str) -> Response:
     }
     errors = [{"field": field.field, "message": field.message, "code": field.code} for field in problem.fields]
     attributes = {}
-    if isinstance(problem.error, NotFoundError | ConflictError | QuotaExceededError):  # a client raises the same one
-        attributes = {name: value for name, value in vars(problem.error).items() if isinstance(value, str | int | None)}
+    if (
+        isinstance(problem.error, RqschedError) and problem.status < 500 and not isinstance(problem.error, HttpError)
+    ):  # a client raises the same one
+        given = {
+            name: value for name, value in vars(problem.error).items() if name not in {"field", "reason"} or not errors
+        }
+        attributes = {name: value for name, value in given.items() if isinstance(value, str | int | list | None)}
     return JSONResponse(
         body | ({"errors": errors} if errors else {}) | ({"attributes": attributes} if attributes else {}),
         status_code=problem.status,

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from rqsched.core.ids import is_uid
 from rqsched.core.results import Page
 from rqsched.store.dialect import dialect_of
-from rqsched.store.pages import malformed_cursor, page_by_uid
+from rqsched.store.pages import bind_cursor, malformed_cursor, page_by_uid, unbind_cursor
 from rqsched.store.tables import backfills, incarnations, is_outside, schedules
 
 
@@ -93,7 +93,7 @@ def page(
     cursor: str | None,
 ) -> Page[Backfill]:
     """Read a page of a namespace's backfills, newest first: their uids begin with the time."""
-    statement = sa.select(*_COLUMNS)
+    statement, of = sa.select(*_COLUMNS), ("backfills", namespace, schedule_id)
     if schedule_id is not None:
         statement = statement.where(_is_of(connection, namespace, schedule_id))
     else:
@@ -101,12 +101,12 @@ def page(
         statement = statement.join(schedules, schedules.c.uid == backfills.c.schedule_uid).where(owner == namespace)
     if status is not None:
         statement = statement.where(backfills.c.status == status)
-    if cursor is not None:
-        if not is_uid(cursor):
+    if (before := unbind_cursor(cursor, *of)) is not None:
+        if not is_uid(before):
             raise malformed_cursor()
-        statement = statement.where(backfills.c.uid < cursor)
+        statement = statement.where(backfills.c.uid < before)
     found = [Backfill(*row) for row in connection.execute(statement.order_by(backfills.c.uid.desc()).limit(limit + 1))]
-    return Page(found[:limit], found[limit - 1].uid if len(found) > limit else None)
+    return Page(found[:limit], bind_cursor(found[limit - 1].uid, *of) if len(found) > limit else None)
 
 
 def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.ColumnElement[bool]:

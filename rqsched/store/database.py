@@ -252,6 +252,17 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
+def _create_privately(path: Path) -> None:
+    """Create an empty file that only its owner can read, unless there is one; SQLite gives its -wal and -shm that mode.
+
+    A name of SQLite's own, such as that of a database in memory, is left to SQLite, and so is a folder that is missing.
+    """
+    if str(path) in {".", ":memory:"} or str(path).startswith("file:"):
+        return
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
 def make_engine(
     url: str,
     pooler: str | None = None,
@@ -268,7 +279,10 @@ def make_engine(
     """
     if sa.make_url(url).get_backend_name() == "sqlite":
         connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
-        return prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
+        engine = prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
+        if (path := sqlite_path(url)) is not None:
+            sa.event.listen(engine, "do_connect", lambda *_: _create_privately(path))
+        return engine
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
     return postgres.make_engine(url, pools_transactions=pooler is not None, named=named, examine=examine, newest=newest)

@@ -53,6 +53,7 @@ from rqsched.core.model import Run, RunStatus, TargetStatus, changed, dumps
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.fan_out_targets import TARGET_COLUMNS, Target
+from rqsched.store.pages import bind_cursor, unbind_cursor
 from rqsched.store.rows import RUN_COLUMNS, to_run
 from rqsched.store.tables import (
     HAD_PLACE,
@@ -696,11 +697,12 @@ def describe(connection: Connection, groups: Iterable[str], now: datetime) -> li
 def page(
     connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
 ) -> Page[LimitDescription]:
-    """Read a page of the groups of a namespace, by name; the cursor is the name of the last one before it."""
-    after = limits.c.limit_group > key_of(namespace, cursor or "")
+    """Read a page of the groups of a namespace, by name; the cursor names the last one before it."""
+    of = "limits", namespace
+    after = limits.c.limit_group > key_of(namespace, unbind_cursor(cursor, *of) or "")
     found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
     rows = connection.execute(found.limit(limit)).all()
-    return Page(_describe(connection, rows, now), rows[-1].name if len(rows) == limit else None)
+    return Page(_describe(connection, rows, now), bind_cursor(rows[-1].name, *of) if len(rows) == limit else None)
 
 
 _GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.changes, *_BOUNDS)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -80,6 +81,40 @@ def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
     if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
         raise malformed_cursor()
     return position
+
+
+def bind_cursor(cursor: str | None, *of: object) -> str | None:
+    """Return a cursor that only the next page `of` the same list accepts: of its order, namespace or schedule."""
+    return None if cursor is None else f"{cursor}~{_digest(of)}"
+
+
+def unbind_cursor(cursor: str | None, *of: object) -> str | None:
+    """Return what `bind_cursor` bound; raises InvalidLimitError for a cursor of another list."""
+    if cursor is None:
+        return None
+    found, _, digest = cursor.rpartition("~")
+    if not digest.isalnum() or len(digest) != 2 * _DIGEST:
+        raise malformed_cursor()
+    if digest != _digest(of):
+        raise InvalidLimitError(
+            "cursor", "is of another list; pass the next_cursor of the page before, with the same sort and namespace"
+        )
+    return found
+
+
+def unbind_number(cursor: str | None, *of: object) -> int | None:
+    """Return the number that `bind_cursor` bound; raises InvalidLimitError."""
+    text = unbind_cursor(cursor, *of)
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise malformed_cursor()
+    return None if text is None else int(text)
+
+
+_DIGEST = 5
+
+
+def _digest(of: tuple[object, ...]) -> str:
+    return blake2b(repr(of).encode(), digest_size=_DIGEST).hexdigest()
 
 
 def malformed_cursor() -> InvalidLimitError:

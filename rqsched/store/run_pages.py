@@ -21,7 +21,15 @@ from rqsched.core.model import BLOCKED, UNFINISHED, Run, RunStatus
 from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError
 from rqsched.store.database import Database
-from rqsched.store.pages import bound_to, cut_to_size, malformed_cursor, read_cursor, write_cursor
+from rqsched.store.pages import (
+    bind_cursor,
+    bound_to,
+    cut_to_size,
+    malformed_cursor,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
 from rqsched.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
 from rqsched.store.run_queries import is_one_of, to_show
 from rqsched.store.tables import (
@@ -93,12 +101,14 @@ def fill_runs(
     """
     found: list[tuple[str, Run]] = []
     sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
+    of = "runs", filters.namespace, filters.schedule_id, sort
+    cursor = unbind_cursor(cursor, *of)
     while True:
         read = partial(search_runs, filters=filters, sort=sort, limit=limit - len(found), most=most, is_slim=is_slim)
         page = database.read(partial(read, cursor=cursor, most_looked_at=looked_at))
         found, cursor = found + page.items, page.following
         if cursor is None or not page.is_cut or len(found) == limit or (found and most is not None):
-            return Page(found, cursor)
+            return Page(found, bind_cursor(cursor, *of))
         looked_at = min(2 * looked_at, _MOST_AT_ONCE)
 
 

@@ -18,7 +18,16 @@ from rqsched.core.results import Page
 from rqsched.spec.moved import REACH
 from rqsched.store.dialect import dialect_of
 from rqsched.store.limits import with_places
-from rqsched.store.pages import cut_to_size, malformed_cursor, newest_since, page_of, read_cursor, write_cursor
+from rqsched.store.pages import (
+    bind_cursor,
+    cut_to_size,
+    malformed_cursor,
+    newest_since,
+    page_of,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
 from rqsched.store.rows import (
     RUN_COLUMNS,
     SELECT_RUNS,
@@ -532,16 +541,16 @@ def page_of_dead_letters(
     connection: Connection, wanted: DeadLetters, *, limit: int, cursor: str | None, offset: int = 0
 ) -> Page[tuple[Run, Schedule]]:
     """Read a page of dead letters with their schedules."""
-    statement = _SELECT_DEAD_LETTERS.where(*_are_wanted(wanted))
-    if cursor is not None:
-        instant, uid = read_cursor(cursor)
+    statement, of = _SELECT_DEAD_LETTERS.where(*_are_wanted(wanted)), ("dead letters", wanted.namespace, wanted.queue)
+    if (place := unbind_cursor(cursor, *of)) is not None:
+        instant, uid = read_cursor(place)
         bound = sa.tuple_(sa.literal(instant, runs.c.dead_letter_at.type), sa.literal(uid, runs.c.uid.type))
         statement = statement.where(sa.tuple_(runs.c.dead_letter_at, runs.c.uid) < bound)
     statement = statement.order_by(runs.c.dead_letter_at.desc(), runs.c.uid.desc()).limit(limit + 1).offset(offset)
     rows = connection.execute(statement).all()
     kept = rows[:limit]
     following = write_cursor(kept[-1].dead_letter_at, kept[-1][0]) if len(rows) > limit else None
-    return Page(to_runs_and_schedules(connection, kept), following)
+    return Page(to_runs_and_schedules(connection, kept), bind_cursor(following, *of))
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:

@@ -22,7 +22,15 @@ from rqsched.core.results import MAX_PAGE, Page
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.store.database import Database
 from rqsched.store.dialect import Dialect, dialect_of
-from rqsched.store.pages import cut_to_size, measuring, page_by_due_time, read_cursor, write_cursor
+from rqsched.store.pages import (
+    bind_cursor,
+    cut_to_size,
+    measuring,
+    page_by_due_time,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
 from rqsched.store.rows import (
     SELECT_SCHEDULES,
     SELECT_SLIM_SCHEDULES,
@@ -221,12 +229,15 @@ def list_schedules(
     is_slim: bool = False,
 ) -> Page[Schedule]:
     """Read a page of schedules; see `search_schedules`. With `most_looked_at` it may be short, or empty."""
-    after = read_cursor(cursor, is_text=SORTS[sort][0] is schedules.c.schedule_id) if cursor is not None else None
+    of = "schedules", filters.namespace, sort
+    place = unbind_cursor(cursor, *of)
+    after = None if place is None else read_cursor(place, is_text=SORTS[sort][0] is schedules.c.schedule_id)
     found = search_schedules(
         connection, filters, sort=sort, after=after, limit=limit, offset=offset, most=most,
         most_looked_at=most_looked_at, is_slim=is_slim,
     )  # fmt: skip
-    return Page(found.items, None if found.following is None else write_cursor(*found.following))
+    following = None if found.following is None else write_cursor(*found.following)
+    return Page(found.items, bind_cursor(following, *of))
 
 
 def fill_page(
@@ -254,7 +265,8 @@ def fill_page(
         )  # fmt: skip
         found, cursor = found + page.items, page.next_cursor
         if len(found) > limit:
-            return Page(found[:limit], write_cursor(*place_of(found[limit - 1], sort)))
+            following = write_cursor(*place_of(found[limit - 1], sort))
+            return Page(found[:limit], bind_cursor(following, "schedules", filters.namespace, sort))
         if cursor is None or (found and is_short_enough):
             return Page(found, cursor)
         looked_at = min(2 * looked_at, _MOST_AT_ONCE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,8 @@ from sqlalchemy import create_engine, text
 from rqsched import embedded
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
+from rqsched.store import schema_version
+from rqsched.store.database import Database
 from tests.support.processes import REPOSITORY, is_gone, running, wait_until
 from tests.support.servers import PostgresServer, ValkeyServer
 
@@ -111,6 +115,33 @@ def test_embedded_is_closed_to_other_users(data_dir: Path) -> None:
 
     assert Redis.from_url(url).config_get("port") == {"port": "0"}
     assert (data_dir / "valkey").stat().st_mode & 0o077 == 0
+
+
+def test_everything_in_a_new_data_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    before = os.umask(0)
+    try:
+        embedded.attach(folder)
+        url = embedded.database_url(Settings(data_dir=folder))
+        with closing(Database(url)) as database:
+            schema_version.upgrade(database)
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
+    finally:
+        os.umask(before)
+        embedded.stop(folder)
+    assert {"rqsched.db", "rqsched.db-wal", "rqsched.db-shm", "valkey.lock", "valkey.claim", "valkey.log"} <= {*modes}
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_sqlite_file_that_is_there_keeps_its_mode_and_a_read_only_one_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    path.touch(0o640)
+    path.chmod(0o640)
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.ping()
+    assert path.stat().st_mode & 0o777 == 0o640
+    with closing(Database("sqlite://")) as database:
+        database.ping()
 
 
 def test_embedded_stop_is_idempotent(data_dir: Path) -> None:

@@ -411,6 +411,16 @@ def test_database_that_is_away_is_the_only_problem_of_its_redis(cli: Cli, monkey
     assert found["redis"]["level"] == "ok"
 
 
+def test_sqlite_files_that_everybody_can_read_are_named(served: Cli) -> None:
+    path = Path(str(served.scheduler.runtime.database.engine.url.database))
+    path.chmod(0o600)
+    Path(f"{path}-wal").chmod(0o600)
+    Path(f"{path}-shm").chmod(0o600)
+    assert "can read" not in served.findings(0)["database"]["detail"]
+    path.chmod(0o644)
+    assert f"can read {path}" in served.findings(0)["database"]["detail"]
+
+
 def test_a_database_without_tables_is_told_to_upgrade(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
     finding = cli.findings(1)["schema"]

@@ -16,7 +16,9 @@ import pytest
 from rqsched import Cron, Declaration, Every, ListFilters, Options, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.http import error_of
-from rqsched.http import Limits
+from rqsched.http import Limits, native
+from rqsched.http.errors import HttpError, problem_of
+from tests.contract.test_errors import OWN
 from tests.support.client import InProcess, asynchronous, client_of
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, block
 from tests.support.invariants import check_invariants
@@ -267,6 +269,46 @@ def test_errors_are_those_of_the_in_process_api(
     assert type(caught.value) is kind
     assert str(caught.value)
     assert {name: getattr(caught.value, name) for name in has} == has
+
+
+def samples() -> list[errors.RqschedError]:
+    """Return errors of every class that a server may send: those that write their message, and the others."""
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.RqschedError)]
+    plain = [kind for kind in kinds if kind not in {type(one) for one in OWN} and kind is not errors.RqschedError]
+    of_fields: list[errors.RqschedError] = [
+        kind("the.field", "correct it") for kind in plain if issubclass(kind, errors.InvalidInputError)
+    ]
+    others = [kind("correct it") for kind in plain if not issubclass(kind, errors.InvalidInputError)]
+    return [*OWN, *of_fields, *others]
+
+
+@pytest.mark.parametrize("error", samples(), ids=lambda error: type(error).__name__)
+def test_a_client_raises_the_error_of_the_server_with_its_words_and_attributes(error: errors.RqschedError) -> None:
+    sent = problem_of(error)
+    response = native.SURFACE.render(sent, "request-1")
+    raised = error_of(httpx.Response(response.status_code, content=response.body))
+    assert str(raised) == sent.detail
+    assert raised.code == sent.code
+    known = {name: value for name, value in vars(raised).items() if name not in {"problem", "retry_after", "code"}}
+    if isinstance(error, HttpError) or sent.status == 500:
+        assert type(raised) is (errors.BackendUnavailableError if sent.status == 503 else ResponseError)
+    else:
+        assert type(raised) is type(error)
+        assert known == ({} if sent.status == 503 else vars(error))
+    if isinstance(error, errors.DatabaseLimitError):
+        assert raised.reason == ""  # type: ignore[attr-defined]
+
+
+def test_a_calendar_that_is_not_known_is_told_in_the_server_s_words(client: Client, web: Web) -> None:
+    with pytest.raises(errors.UnknownCalendarError) as here:
+        web.env.create("report", exclude=["holidayz"])
+    with pytest.raises(errors.UnknownCalendarError) as there:
+        client.create("report", "note", Every("1h"), exclude=["holidayz"])
+    assert str(there.value) == str(here.value)
+    assert (there.value.calendar, there.value.namespace, there.value.field) == ("holidayz", "default", "exclude")
+    with pytest.raises(errors.UnknownWorkflowError) as workflow:
+        client.create("report", "nobody's", Every("1h"))
+    assert workflow.value.workflow == "nobody's"
 
 
 def test_every_error_of_the_tree_can_be_rebuilt() -> None:

@@ -8,6 +8,7 @@ from datetime import date
 import pytest
 
 from rqsched import Calendar
+from rqsched.api import calendars
 from rqsched.errors import CalendarChangedError, CalendarInUseError, CalendarNotFoundError
 from tests.support.client import asynchronous, client_of
 from tests.support.env import DAY, NOON
@@ -79,6 +80,23 @@ def test_shared_calendar_takes_the_right_to_all_namespaces(make_web: MakeWeb) ->
     assert [one["name"] for one in tenant.get(CALENDARS).json()["items"]] == ["mine", "public"]
     assert tenant.get(f"{CALENDARS}public/").json()["used_by"] == []
     assert web.env.scheduler.calendars.get("public").exclude == ("2026-01-16",)
+
+
+def test_schedules_of_others_do_not_fill_up_the_list_of_who_names_a_calendar(
+    make_web: MakeWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = make_web(tokens=one_token("0123456789abcdef", "read", namespaces=["tenant"]))
+    scheduler = web.env.scheduler
+    monkeypatch.setattr(calendars, "MAX_USERS", 3)
+    scheduler.calendars.set("public", ["2026-12-24"], shared=True)
+    for number in range(5):
+        web.env.create(f"other-{number}", namespace="other", exclude=["public"])
+    web.env.create("mine", namespace="tenant", exclude=["public"])
+    tenant = web.acting_as("0123456789abcdef")
+    assert tenant.get(f"{CALENDARS}public/").json()["used_by"] == [{"namespace": "tenant", "schedule_id": "mine"}]
+    found = scheduler.calendars.get("public")
+    assert scheduler.calendars.used_by(found, namespaces=["tenant"]) == [("tenant", "mine")]
+    assert len(scheduler.calendars.used_by(found)) == 3
 
 
 def test_token_that_may_only_operate_changes_none(make_web: MakeWeb) -> None:

@@ -146,10 +146,11 @@ def test_slow_bodies_of_one_address_keep_nobody_from_logging_in(make_web: MakeWe
             async def quick() -> Message:
                 return whole[0]
 
-            form = {"content_type": "application/x-www-form-urlencoded"}
-            assert await sending(web, "/login", quick, peer="127.0.0.2", **form) == 403  # read: it has no CSRF value
+            form = "application/x-www-form-urlencoded"
+            # A form that was read, and has no CSRF value.
+            assert await sending(web, "/login", quick, peer="127.0.0.2", content_type=form) == 403
             assert statuses == []
-            assert await sending(web, "/login", quick, **form) == 403
+            assert await sending(web, "/login", quick, content_type=form) == 403
             await anyio.wait_all_tasks_blocked()
             assert statuses == [503]  # the oldest of this address made room
             group.cancel_scope.cancel()

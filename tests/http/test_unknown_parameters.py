@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.population import HEADERS, documented_operations, minimal_body, populate, request, stored_contents
 from tests.support.rows import every_row
-from tests.support.web import SCHEDULES, MakeWeb, Web, at, one_token, problem
+from tests.support.web import MINUTELY, SCHEDULES, MakeWeb, Web, at, one_token, problem
 
 
 def test_every_route_of_the_native_api_refuses_a_parameter_it_does_not_have(web: Web) -> None:
@@ -33,6 +35,26 @@ def test_the_nearest_parameter_is_named_and_all_where_none_is_near(web: Web) -> 
         for path, detail in nearest.items():
             with row(path):
                 assert problem(web.get(path), 422, "invalid_input")["detail"] == detail
+
+
+def test_the_nearest_field_of_a_body_is_named_also_inside_of_it(web: Web) -> None:
+    web.create()
+    synced = {"schedules": [{"schedule_id": "x", **MINUTELY, "retry": {"max_retry": 1}}]}
+    nearest: dict[str, tuple[str, str, dict[str, Any], str]] = {
+        "create": ("POST", SCHEDULES, {**MINUTELY, "time_zone": "UTC"}, "time_zone: {}; did you mean timezone?"),
+        "update": ("PATCH", at(), {"retry": {"max_retry": 1}}, "retry.max_retry: {}; did you mean max_retries?"),
+        "in a list": ("POST", "/api/v1/sync/", synced, "schedules.0.retry.max_retry: {}; did you mean max_retries?"),
+        "pause": ("POST", at(operation="pause/"), {"reson": "x"}, "reson: {}; did you mean reason?"),
+        "limit": ("PUT", "/api/v1/limits/", {"name": "x", "numbr": 1}, "numbr: {}; did you mean number?"),
+        "calendar": ("PUT", "/api/v1/calendars/x/", {"exclude": [], "sorce": "x"}, "sorce: {}; did you mean source?"),
+        "far": ("POST", at(operation="skip-next/"), {"zzz": 1}, "zzz: {}; known are count, reason"),
+        "far of many": ("POST", SCHEDULES, {**MINUTELY, "zzz": 1}, "zzz: {}; leave it out"),
+    }
+    with every_row() as row:
+        for name, (method, path, body, detail) in nearest.items():
+            with row(name):
+                found = problem(web(method, path, body), 422, "invalid_input")
+                assert found["detail"] == detail.format("is not a field of this request")
 
 
 def test_only_who_may_ask_is_told_what_the_parameters_are(make_web: MakeWeb) -> None:

@@ -270,7 +270,7 @@ def decode_token(token: str | None, namespace: str, filters: Filters) -> str | N
 def _position(cursor: str) -> dict[str, Any] | None:
     """Return where the other list stood, for a client that wants to go on from there."""
     try:
-        created_at, uid = read_cursor(cursor)
+        created_at, uid = read_cursor(cursor.partition("~")[0])
     except InvalidLimitError:
         return None
     return {"created_at": iso_utc(created_at), "schedule_ulid": uid}

@@ -116,7 +116,7 @@ def read_calendar(call: Read, calendar: CalendarName) -> Response:
     """Read a calendar, which schedules name it, and who changed what."""
     of = call.scheduler.calendars
     found = of.get(calendar, namespace=call.namespace)
-    used = [pair for pair in of.used_by(found) if call.principal.sees(pair[0])]
+    used = of.used_by(found, namespaces=call.principal.namespaces)
     users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
     return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
 

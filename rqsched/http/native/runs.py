@@ -18,7 +18,6 @@ from rqsched.chain import backfill
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.model import RUN_FILTERS
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.errors import InvalidLimitError
 from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
@@ -50,7 +49,7 @@ from rqsched.http.native.responses import (
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import event_queries, run_pages, run_queries
-from rqsched.store.pages import PAGE_CHARACTERS
+from rqsched.store.pages import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
 from rqsched.store.run_pages import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
@@ -72,10 +71,11 @@ def history(
     cursor: Cursor = None,
 ) -> Response:
     """Read audit events, oldest first."""
-    start = after_sequence if cursor is None else _sequence(cursor)
     uid = call.newest(schedule_id).uid
+    of = "history", uid
+    start = unbind_number(cursor, *of) or after_sequence
     page = call.read(lambda c: event_queries.history(c, uid, limit=limit, after_sequence=start, most=PAGE_CHARACTERS))
-    return Json(page)
+    return Json({"items": page.items, "next_cursor": bind_cursor(page.next_cursor, *of)})
 
 
 @router.get("/schedules/{schedule_id}/deliveries/", response_model=DeliveriesResponse, tags=["runs"])
@@ -91,12 +91,6 @@ def deliveries(
     return Json(page)
 
 
-def _sequence(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
-        raise InvalidLimitError("cursor", "is malformed; pass the next_cursor of the previous page")
-    return int(cursor)
-
-
 @router.get("/schedules/{schedule_id}/runs/", response_model=RunsResponse, tags=["runs"])
 def list_runs(
     call: Read,
@@ -110,13 +104,15 @@ def list_runs(
 ) -> Response:
     """Read runs, newest first."""
     statuses, uid, is_slim = statuses_of(status, RUN_FILTERS), call.newest(schedule_id).uid, fields != "full"
+    of = "runs", uid
+    place = unbind_cursor(cursor, *of)
     page = call.read(
         lambda c: run_queries.list_runs(
-            c, uid, limit=limit, cursor=cursor, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
+            c, uid, limit=limit, cursor=place, statuses=statuses, most=PAGE_CHARACTERS, is_slim=is_slim
         )
     )
     items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) for run in page.items]
-    return Json({"items": items, "next_cursor": page.next_cursor})
+    return Json({"items": items, "next_cursor": bind_cursor(page.next_cursor, *of)})
 
 
 @router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
