@@ -260,6 +260,8 @@ class AsyncScheduler(_Async[Scheduler]):
     freezes = _awaited(Scheduler.freezes, _same)
     preview_thaw = _awaited(Scheduler.preview_thaw, _same)
     thaw = _awaited(Scheduler.thaw, _same)
+    preview_delete_namespace = _awaited(Scheduler.preview_delete_namespace, _same)
+    delete_namespace = _awaited(Scheduler.delete_namespace, _same)
     recover = _awaited(Scheduler.recover, _same)
     tick = _awaited(Scheduler.tick, _same)
     prune = _awaited(Scheduler.prune, _same)

@@ -282,6 +282,19 @@ def stops(connection: Connection, namespace: str) -> list[BulkStop]:
     return [one for one in _read_stops(metadata.find_value(connection, _STOPS)) if one.namespace == namespace]
 
 
+def forget(connection: Connection, namespace: str) -> None:
+    """Delete the actions of a namespace, and that somebody stopped some."""
+    uids = (
+        name.removeprefix(_STATE)
+        for name, text in metadata.values_under(connection, _STATE).items()
+        if json.loads(text)["namespace"] == namespace
+    )
+    metadata.remove_values(connection, sorted(name + uid for uid in uids for name in (_STATE, _SET)))
+    if (text := metadata.lock_value(connection, _STOPS)) is not None:
+        kept = [one for one in _read_stops(text) if one.namespace != namespace]
+        metadata.set_value(connection, _STOPS, json.dumps(kept, default=datetime.isoformat))
+
+
 def _read_stops(text: str | None) -> list[BulkStop]:
     found = (BulkStop._make(row) for row in json.loads(text or "[]"))
     return [one._replace(at=datetime.fromisoformat(str(one.at))) for one in found]

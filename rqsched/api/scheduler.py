@@ -20,6 +20,7 @@ from rqsched.api.holding import Holding
 from rqsched.api.limiting import Limiting
 from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
 from rqsched.api.load import read_load, window_of
+from rqsched.api.namespaces import Namespaces
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Scheduler(BulkOperations, Holding, Limiting, Syncing, Declaring):
+class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()

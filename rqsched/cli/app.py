@@ -121,6 +121,7 @@ ENTRIES = (
         _OPERATIONS,
         "Let everything of a namespace begin again; what is due fires by each schedule's policy.",
     ),
+    Entry("namespace", "namespace", _OPERATIONS, "Delete everything of a frozen namespace for good."),
     Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
     Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),

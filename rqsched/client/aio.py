@@ -164,6 +164,8 @@ class AsyncClient:
     freezes = _awaited(sync.Client.freezes)
     preview_thaw = _awaited(sync.Client.preview_thaw)
     thaw = _awaited(sync.Client.thaw)
+    preview_delete_namespace = _awaited(sync.Client.preview_delete_namespace)
+    delete_namespace = _awaited(sync.Client.delete_namespace)
     bulk = _awaited(sync.Client.bulk)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)

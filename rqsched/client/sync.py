@@ -24,7 +24,18 @@ from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import Usage
-from rqsched.core.results import MAX_PAGE, BulkRow, LimitDescription, Load, Page, RetryRow, Synced, Why, pages
+from rqsched.core.results import (
+    MAX_PAGE,
+    BulkRow,
+    LimitDescription,
+    Load,
+    NamespaceData,
+    Page,
+    RetryRow,
+    Synced,
+    Why,
+    pages,
+)
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
@@ -266,6 +277,20 @@ class Client:
         """Let everything of the namespace begin again; see `Scheduler.thaw`. What has ended is not read."""
         body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
+
+    def preview_delete_namespace(self, name: str) -> NamespaceData:
+        """Read what `delete_namespace` would delete; see `Scheduler.preview_delete_namespace`."""
+        read = responses.one(NamespaceData)
+        return self.send(Request("GET", path_of("namespace"), read, headers={"X-Namespace": name}, is_repeatable=True))
+
+    def delete_namespace(self, name: str, reason: str | None = None, *, terminate: bool = False) -> NamespaceData:
+        """Delete some thousand rows of a frozen namespace for good; see `Scheduler.delete_namespace`.
+
+        Call it again until `is_over`.
+        """
+        params = given({"confirm": name, "reason": reason, "terminate": "true" if terminate else None})
+        headers, read = {"X-Namespace": name}, responses.one(NamespaceData)
+        return self.send(Request("DELETE", path_of("namespace"), read, params=params, headers=headers))
 
     def calendars(self) -> Sequence[Calendar]:
         """Read the calendars that schedules of the namespace may name; see `Scheduler.calendars`."""

@@ -42,6 +42,22 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceData:
+    """What is stored of a namespace, or what was deleted of it."""
+
+    namespace: str
+    """Its name."""
+    is_frozen: bool
+    """Whether it is frozen: only then its deletion may begin, and until it is over."""
+    executing: int
+    """How many runs execute now, up to 500; of a deletion, how many it terminated."""
+    rows: dict[str, int]
+    """How many rows there are, or were deleted since the deletion began, by what they are: `schedules`, `runs`."""
+    is_over: bool
+    """Whether everything is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitDescription:
     """A group of which only so many runs, and targets of runs, run at once or start in a time, whichever schedules they
     are of.

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import backfill
@@ -317,6 +318,26 @@ def thaw(visit: Visit) -> Response:
     also += f" {done.cancelled} runs are cancelled." if cancels else ""
     what = f"The namespace {visit.namespace} is thawed." if done.hold else "The namespace was not frozen."
     return visit.done(what + also, "/")
+
+
+def confirm_delete_namespace(visit: Visit) -> Response:
+    """Ask whether to delete everything of the namespace, with what there is of it."""
+    return visit.page("delete_namespace.html", found=visit.scheduler.preview_delete_namespace(visit.namespace))
+
+
+def delete_namespace(visit: Visit) -> Response:
+    """Delete some thousand rows of the namespace, whose name was typed; the page asks again for the next ones."""
+    name, where = visit.namespace, "/namespace/delete"
+    if visit.form.get("confirm", "").strip() != name:
+        return visit.done(f"Not done: type {name}, the name of the namespace.", where)
+    try:
+        done = delete_some(visit.scheduler.runtime, name, visit.context, terminates="terminate" in visit.form)
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", where)
+    told = ", ".join(f"{count} {what}" for what, count in sorted(done.rows.items())) or "nothing"
+    if not done.is_over:
+        return visit.done(f"Deleted so far: {told}. There is more: repeat it.", where)
+    return visit.done(f"The namespace {name} is deleted: {told}.", "/audit")
 
 
 def _require_all(visit: Visit) -> None:

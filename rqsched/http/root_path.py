@@ -12,8 +12,8 @@ from starlette.types import Scope
 OWN = (
     "/api/v1", "/api/schedules", "/api/cluster", "/api/health", "/ojs", "/healthz", "/readyz", "/metrics", "/docs",
     "/openapi.json", "/schedules", "/runs", "/calendars", "/audit", "/why", "/find", "/timeline", "/system", "/preview",
-    "/stream", "/bulk", "/release", "/freeze", "/thaw", "/limits", "/retry-failed", "/backfills", "/login", "/logout",
-    "/theme", "/static",
+    "/stream", "/bulk", "/release", "/freeze", "/thaw", "/namespace", "/limits", "/retry-failed", "/backfills",
+    "/login", "/logout", "/theme", "/static",
 )  # fmt: skip
 """Below which paths every route of ours is, the front page apart."""
 SERVE_ELSEWHERE = "is a path of rqsched itself; serve it below another one, such as /rqsched."

@@ -235,6 +235,11 @@ def renew_id(connection: Connection, database_id: str) -> None:
     remove_values(connection, [*values_under(connection, f"{MARK}:"), SESSION_KEY])
 
 
+def forget_namespace(connection: Connection, namespace: str) -> None:
+    """Delete every value of a namespace, its freeze among them."""
+    connection.execute(sa.delete(namespace_metadata).where(namespace_metadata.c.namespace == namespace))
+
+
 def values_under(connection: Connection, prefix: str) -> dict[str, str]:
     """Read the values whose names begin with a prefix, by name."""
     columns = database_metadata.c.name, database_metadata.c.value

@@ -25,6 +25,7 @@ from rq.job import Job
 from rq.serializers import resolve_serializer
 
 from rqsched.config import Settings, serializer_path
+from rqsched.core.chunks import chunks
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule
 from rqsched.errors import ConfigError
@@ -33,7 +34,7 @@ from rqsched.transport import redis_keys
 from rqsched.transport.breaker import RedisAwayError
 from rqsched.transport.client import require_no_cluster
 from rqsched.transport.job_label import JobLabel
-from rqsched.transport.job_queue import JobKind, JobQueue, JobSpec
+from rqsched.transport.job_queue import CHUNK, JobKind, JobQueue, JobSpec
 from rqsched.transport.lua import (
     CLAIM_IDENTITY,
     DROP_HOLD,
@@ -463,6 +464,24 @@ class Transport:
         if names:
             pipeline = cast("Callable[[], Any]", self.redis.pipeline)
             self._patiently(lambda: pipeline().zrem(self.scheduled_key, *names).delete(*hashes).execute())
+
+    def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
+        """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
+
+        What does not answer is logged: nothing of SQL names these any more, so whoever gets one drops it.
+        """
+        try:
+            self.drop(links)
+            for (connection, queue), ids in jobs.items():
+                job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._run_kind)
+                if job_queue is None:
+                    continue
+                for chunk in chunks(ids, CHUNK):
+                    found = Job.fetch_many(chunk, job_queue.queue.connection, job_queue.queue.serializer)
+                    for job in filter(None, found):
+                        job.delete()
+        except RedisError as error:
+            _log.warning("jobs of deleted rows stay in Redis: %s", error, extra={"action": "jobs_not_removed"})
 
     def put_back(self, due: Mapping[str, datetime]) -> None:
         """Set another time at which leased links become due."""

@@ -44,6 +44,26 @@ def test_a_process_that_is_held_by_its_environment_says_so(cli: Cli, monkeypatch
     assert "RQSCHED_HOLD" in cli("trigger", "daily", code=ConflictError.exit_code).err
 
 
+def test_a_frozen_namespace_is_deleted_by_its_name(cli: Cli) -> None:
+    cli.scheduler.create("nightly", HELLO, Every("24h"), namespace="tenant")
+    cli.scheduler.create("daily", HELLO, Every("24h"))
+    delete = "namespace", "delete", "tenant"
+    assert "is not frozen: run `rqsched freeze tenant` first" in cli(*delete, "--preview").out
+    assert "rqsched freeze tenant" in cli(*delete, "--yes", code=ConflictError.exit_code).err
+    cli("freeze", "tenant")
+    assert cli(*delete, "--preview", "-o", "json").json["rows"]["schedules"] == 1
+    assert "--yes: is missing" in cli(*delete, code=2).err
+    assert [one.namespace for one in cli.scheduler.frozen()] == ["tenant"]
+
+    told = cli(*delete, "--yes", "--reason", "it leaves").out
+
+    assert told.startswith("Namespace tenant is deleted: ")
+    assert "1 schedules" in told
+    assert cli.scheduler.list(namespace="tenant").items == []
+    assert [one.schedule_id for one in cli.scheduler.list().items] == ["daily"]
+    assert cli.scheduler.frozen() == []
+
+
 def test_a_namespace_is_frozen_looked_at_and_thawed(cli: Cli) -> None:
     cli.scheduler.create("nightly", HELLO, Every("24h"), namespace="tenant")
     cli.scheduler.create("daily", HELLO, Every("24h"))

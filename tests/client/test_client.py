@@ -286,7 +286,7 @@ def samples() -> list[errors.RqschedError]:
 def test_a_client_raises_the_error_of_the_server_with_its_words_and_attributes(error: errors.RqschedError) -> None:
     sent = problem_of(error)
     response = native.SURFACE.render(sent, "request-1")
-    raised = error_of(httpx.Response(response.status_code, content=response.body))
+    raised = error_of(httpx.Response(response.status_code, content=bytes(response.body)))
     assert str(raised) == sent.detail
     assert raised.code == sent.code
     known = {name: value for name, value in vars(raised).items() if name not in {"problem", "retry_after", "code"}}

@@ -56,6 +56,7 @@ ADMIN = {
     f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", "POST /api/v1/sync/",
     "POST /api/v1/hold/", "GET /api/v1/hold/preview/", "POST /api/v1/release/",
     "POST /api/v1/freeze/", "GET /api/v1/freeze/preview/", "POST /api/v1/thaw/",
+    "GET /api/v1/namespace/", "DELETE /api/v1/namespace/",
     f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     "PUT /api/v1/calendars/{calendar}/", "DELETE /api/v1/calendars/{calendar}/",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
@@ -169,7 +170,8 @@ def outage(make_web: MakeWeb, own_postgres_url: str, own_valkey: ValkeyServer) -
 
 def asked(web: Web, label: str, known: dict[str, str]) -> httpx.Response:
     has_body = "requestBody" in documented_operations(web)[label]
-    return request(web, label, known, minimal_body(label, known) if has_body else None)
+    params = {"confirm": "default"} if label == "DELETE /api/v1/namespace/" else {}
+    return request(web, label, known, minimal_body(label, known) if has_body else None, params=params)
 
 
 def is_unavailable(answer: httpx.Response) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from rqsched import CommandContext, HeldSchedule, Released
-from rqsched.errors import FrozenError, HeldError
+from rqsched.errors import ConflictError, FrozenError, HeldError, InvalidIdError
+from rqsched.store import metadata
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE, statuses
 from tests.support.pages import Pages
@@ -202,3 +204,72 @@ def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web:
     audit = pages.get("/audit")
     assert "the &lt;last&gt; server moves" in audit
     assert "it has moved" in audit
+
+
+NAMESPACE = "/api/v1/namespace/"
+
+
+def test_a_frozen_namespace_is_deleted_by_an_admin_who_says_its_name(make_web: MakeWeb) -> None:
+    tokens = [
+        {"name": "boss", "role": "admin", "namespaces": ["tenant"], "token": "boss-secret-0123456789"},
+        {"name": "op", "role": "operate", "namespaces": ["tenant"], "token": "op-secret-0123456789"},
+    ]
+    web = make_web(tokens=json.dumps(tokens))
+    env = web.env
+    env.create(namespace="tenant")
+    env.create()
+    boss, operator = web.acting_as("boss-secret-0123456789"), web.acting_as("op-secret-0123456789")
+    for call in (operator.get(NAMESPACE), operator("DELETE", f"{NAMESPACE}?confirm=tenant")):
+        problem(call, 403, "forbidden")
+    assert boss.get(NAMESPACE).json()["rows"]["schedules"] == 1
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=tenant"), 409, "conflict")
+    env.scheduler.freeze(namespace="tenant")
+    problem(boss("DELETE", NAMESPACE), 422, "invalid_input")
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=default"), 422, "invalid_input")
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=default&namespace=default"), 404, "namespace_not_found")
+
+    done = boss("DELETE", f"{NAMESPACE}?confirm=tenant&reason=it+leaves").json()
+
+    assert (done["is_over"], done["rows"]["schedules"]) == (True, 1)
+    assert env.scheduler.list(namespace="tenant").items == []
+    assert len(env.scheduler.list().items) == 1
+    (line,) = env.runtime.database.read(lambda c: metadata.find_altered(c, "tenant"))
+    assert (line.by, line.reason, line.source) == ("boss", "it leaves", "http")
+
+
+def test_both_clients_delete_a_namespace(web: Web) -> None:
+    for name in ("one", "default"):
+        web.env.create(namespace=name)
+        web.env.scheduler.freeze(namespace=name)
+    client = client_of(web)
+    assert client.preview_delete_namespace("one").rows["schedules"] == 1
+    with pytest.raises(InvalidIdError):
+        client.delete_namespace("*")
+    done = client.delete_namespace("one", "it leaves")
+    assert (done.namespace, done.is_over, done.rows["schedules"]) == ("one", True, 1)
+    with pytest.raises(ConflictError, match="not frozen"):
+        client.delete_namespace("one")
+
+    async def delete() -> None:
+        async with asynchronous(web) as other:
+            assert (await other.preview_delete_namespace("default")).is_frozen
+            assert (await other.delete_namespace("default")).is_over
+
+    asyncio.run(delete())
+
+
+def test_a_page_deletes_the_namespace_whose_name_is_typed(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    env = pages.env
+    env.create()
+    assert "It is not frozen" in pages.get("/namespace/delete")
+    env.scheduler.freeze()
+    assert 'href="/namespace/delete"' in pages.get("/system")
+    page = pages.get("/namespace/delete")
+    assert "1 schedules" in page
+    assert "Not done: type default" in pages.do("/namespace/delete", confirm="defaul")
+    assert len(env.scheduler.list().items) == 1
+    told = pages.do("/namespace/delete", confirm="default", reason="it leaves")
+    assert "The namespace default is deleted: " in told
+    assert "it leaves" in told
+    assert env.scheduler.list().items == []

@@ -10,13 +10,15 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.api.load import MOST_HOURS
+from rqsched.api.namespaces import delete_some
 from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
-from rqsched.core.results import Load, Peak, QueueLoad
-from rqsched.http.dependencies import OperateAlways, Read, ReadHeavy
-from rqsched.http.native.requests import Cursor, Limit, LimitRequest
+from rqsched.core.results import Load, NamespaceData, Peak, QueueLoad
+from rqsched.errors import InvalidInputError
+from rqsched.http.dependencies import Admin, AdminAlways, OperateAlways, Read, ReadHeavy
+from rqsched.http.native.requests import MAX_NAME, Cursor, Limit, LimitRequest, Note
 from rqsched.http.native.responses import LimitResponse, LimitsResponse, WorkflowResponse, WorkflowsResponse
-from rqsched.http.openapi import Json, Schema, schema_of
+from rqsched.http.openapi import PROBLEM, Json, Schema, schema_of
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.store import registered_workflows
 
@@ -66,6 +68,29 @@ def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
         body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
     )
     return Json(found)
+
+
+NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
+
+
+@router.get("/namespace/", response_model=NamespaceDataResponse, tags=["namespace"])
+def read_namespace(call: Admin) -> Response:
+    """Count what is stored of the namespace, and what executes: what its deletion would delete."""
+    return Json(call.scheduler.preview_delete_namespace(call.namespace))
+
+
+@router.delete("/namespace/", response_model=NamespaceDataResponse, responses=PROBLEM.of(409), tags=["namespace"])
+def delete_namespace(
+    call: AdminAlways,
+    confirm: Annotated[str, Query(max_length=MAX_NAME, description="The name of the namespace, once more.")],
+    terminate: Annotated[bool, Query(description="Terminate what executes; without it that is 409.")] = False,
+    reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
+) -> Response:
+    """Delete everything of the frozen namespace for good, some thousand rows at once: repeat it until `is_over`."""
+    if confirm != call.namespace:
+        raise InvalidInputError("confirm", f"must be the name of the namespace that is deleted, {call.namespace!r}")
+    context = call.context if reason is None else replace(call.context, reason=reason)
+    return Json(delete_some(call.scheduler.runtime, call.namespace, context, terminates=terminate))
 
 
 PeakResponse: Any = schema_of("PeakResponse", Peak)

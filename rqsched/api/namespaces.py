@@ -1,0 +1,57 @@
+"""Namespaces as wholes: what is stored of one, and the deletion of all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rqsched.api import bulk_actions
+from rqsched.chain import namespaces
+from rqsched.chain.runtime import Runtime
+from rqsched.core.audit import CommandContext
+from rqsched.core.option_table import require_id, require_note
+from rqsched.core.results import NamespaceData
+
+
+class Namespaces:
+    """The part of a Scheduler that deletes a namespace."""
+
+    def preview_delete_namespace(self: Any, name: str) -> NamespaceData:
+        """Return what `delete_namespace` would delete, and whether it may begin. Nothing is written."""
+        return namespaces.preview(self.runtime, require_id(name, "name"))
+
+    def delete_namespace(
+        self: Any,
+        name: str,
+        reason: str | None = None,
+        *,
+        terminate: bool = False,
+        context: CommandContext | None = None,
+    ) -> NamespaceData:
+        """Delete everything of a frozen namespace for good: schedules, runs, history, calendars, limits, jobs in Redis.
+
+        >>> scheduler.freeze("the tenant leaves", namespace="acme").namespace
+        'acme'
+        >>> scheduler.delete_namespace("acme", "the tenant leaves").is_over
+        True
+
+        One line stays on the audit page of the namespace: when, who, why and how many rows. The freeze ends with it.
+        Each step is a transaction of some hundred rows. Interrupted, the namespace is still frozen, and another call
+        continues. Redis follows SQL; dispatchers and workers drop what it could not be told of. States of machines,
+        registered workflows and targets that were sent by hand belong to no namespace and stay.
+
+        Raises ConflictError where the namespace is not frozen, or while runs of it execute, unless they are to
+        `terminate`; DatabaseUnavailableError.
+        """
+        require_note(reason, "reason")
+        given = context or CommandContext(source="python")
+        asked = given if reason is None else replace(given, reason=reason)
+        return delete_some(self.runtime, name, asked, terminates=terminate, steps=None)
+
+
+def delete_some(
+    runtime: Runtime, name: str, context: CommandContext, *, terminates: bool, steps: int | None = 20
+) -> NamespaceData:
+    """Make so many steps of a deletion (None: all): some thousand rows, for a request that must not take long."""
+    where = require_id(name, "name")
+    return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps, forget=bulk_actions.forget)
