@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ def filled(env: Env, namespace: str, count: int = 3) -> None:
     for number in range(count):
         handle = env.create(f"s{number}", spec=Every(HOUR), namespace=namespace, overlap="allow_all")
         handle.trigger(idempotency_key="k")
-        env.runtime.database.transact(lambda c, uid=handle.uid: add_rows(c, uid, namespace))
+        env.runtime.database.transact(partial(add_rows, uid=handle.uid, namespace=namespace))
     env.scheduler.calendars.set("days", ["2026-12-24"], namespace=namespace)
 
 
@@ -208,14 +210,21 @@ def test_nothing_of_a_deleted_namespace_stays_in_redis(env: Env) -> None:
     assert any(kept.uid in one for one in env.queued())
 
 
+def text_of(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def names_in_redis(env: Env) -> list[str]:
     """Every key, and what lists, sets and sorted sets hold."""
-    found = []
-    for key in env.redis.scan_iter():
-        name, kind = key.decode(), env.redis.type(key).decode()
-        held = {"list": lambda k: env.redis.lrange(k, 0, -1), "set": env.redis.smembers,
-                "zset": lambda k: env.redis.zrange(k, 0, -1)}.get(kind, lambda _: [])(key)  # fmt: skip
-        found += [name, *(member.decode() for member in held)]
+    found = list[str]()
+    held: dict[str, Callable[[str], Any]] = {
+        "list": lambda key: env.redis.lrange(key, 0, -1),
+        "set": env.redis.smembers,
+        "zset": lambda key: env.redis.zrange(key, 0, -1),
+    }
+    for name in map(text_of, env.redis.scan_iter()):
+        read = held.get(text_of(env.redis.type(name)), lambda _: [])
+        found += [name, *map(text_of, read(name))]
     return found
 
 

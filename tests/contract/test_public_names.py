@@ -52,6 +52,7 @@ PUBLIC_NAMES = {
     "Load",
     "MemberLike",
     "MissedPolicy",
+    "NamespaceData",
     "NotSimulated",
     "Once",
     "Options",
