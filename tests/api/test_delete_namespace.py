@@ -223,8 +223,8 @@ def names_in_redis(env: Env) -> list[str]:
         "zset": lambda key: env.redis.zrange(key, 0, -1),
     }
     for name in map(text_of, env.redis.scan_iter()):
-        read = held.get(text_of(env.redis.type(name)), lambda _: [])
-        found += [name, *map(text_of, read(name))]
+        read = held.get(text_of(env.redis.type(name)))
+        found += [name, *map(text_of, read(name) if read is not None else ())]
     return found
 
 
