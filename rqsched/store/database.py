@@ -252,11 +252,12 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
-def _create_privately(path: Path) -> None:
+def _create_privately(path: Path, *connecting: object) -> None:
     """Create an empty file that only its owner can read, unless there is one; SQLite gives its -wal and -shm that mode.
 
     A name of SQLite's own, such as that of a database in memory, is left to SQLite, and so is a folder that is missing.
     """
+    del connecting
     if str(path) in {".", ":memory:"} or str(path).startswith("file:"):
         return
     with suppress(OSError):
@@ -281,7 +282,7 @@ def make_engine(
         connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
         engine = prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
         if (path := sqlite_path(url)) is not None:
-            sa.event.listen(engine, "do_connect", lambda *_: _create_privately(path))
+            sa.event.listen(engine, "do_connect", partial(_create_privately, path))
         return engine
     from rqsched.store import postgres  # noqa: PLC0415 - its driver is an optional extra
 
