@@ -44,13 +44,15 @@ OPERATIONS = {"native": 20, "open-job-spec": 16, "durable-workflow": 12, "health
 REFUSED = {
     "POST /api/v1/schedules/{schedule_id}/restart/": 409,
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": 409,
+    "DELETE /api/v1/namespace/": 409,
 }
-"""What a schedule that runs refuses."""
+"""What a schedule that runs refuses, and a namespace that is not frozen."""
 FROM_THE_FIRST = {
     "GET /api/v1/events/stream/": {"since": "2000-01-01T00:00:00Z"},
     "GET /api/v1/schedules/{schedule_id}/history/stream/": {"after": "0"},
+    "DELETE /api/v1/namespace/": {"confirm": "default"},
 }
-"""What makes a stream begin with events that are there."""
+"""What makes a stream begin with events that are there, and what an operation does not do without."""
 
 
 def faults_of(case: Any, answer: Any, *more: Any) -> dict[str, str]:
