@@ -429,13 +429,15 @@ def observed() -> str:
 
 
 def _metrics() -> str:
-    nothing = exposition.DatabaseGauges(*([] for _ in exposition.DatabaseGauges._fields[:-1]), went_back=set())
+    gauges: dict[str, Any] = {name: [] for name in exposition.DatabaseGauges._fields}
+    nothing = exposition.DatabaseGauges(**gauges | {"went_back": set(), "refusals": 0})
     families = [
         *exposition.counter_families(Counts(), bool),
         *exposition.database_families(nothing, str, bool),
         *exposition.queues(nothing, str),
         *exposition.redis_families(exposition.RedisGauges(0, 0, Memory(0, 1, ""), {})),
         exposition.went_back(set()),
+        *exposition.refused(nothing),
         exposition.up({}),
         exposition.held(False),
     ]
