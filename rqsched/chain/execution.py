@@ -49,7 +49,13 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     has cancelled its run. A run whose workflow this process cannot find is given back (see `blocking`). Raises
     UnknownJobError when this database has no such run.
     """
-    claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
+    try:
+        claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
+    except (UnknownJobError, HeldError):
+        raise
+    except Exception as error:
+        runtime.on_trouble(error, None)
+        raise
     if claim is None:
         return None
     with nullcontext() if runtime.tracing is None else runtime.tracing.attempt(claim.schedule, claim.run):
@@ -275,6 +281,7 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
     An outage is also a database that refuses: for lack of a privilege or of room, or because it is read-only.
     """
     at, is_repeated = None, False
+    runtime.on_end(attempt_result)
     if runtime.tracing is not None:
         runtime.tracing.note_outcome(attempt_result.outcome.value)
     if runtime.parent is not None and attempt_result.outcome is AttemptOutcome.SUCCEEDED:
@@ -287,7 +294,8 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
     try:
         patience = runtime.end_patience
         written = write_end(runtime, claim, attempt_result, at=at, is_repeated=is_repeated, patience=patience)
-    except FAILURES:
+    except Exception as error:
         _log.exception("the end of run %s is lost", claim.run.uid, extra={"action": "completion_lost"})
+        runtime.on_trouble(error, attempt_result)
         raise
     return publish_end(runtime, written)

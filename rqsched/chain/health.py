@@ -612,6 +612,20 @@ def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool
 
 
 @_check(
+    "runners",
+    "redis",
+    "A run closed files, or changed the user or a limit of its process: start workers with --isolate, or let such code "
+    "run in a process of its own.",
+)
+def _runners(scope: _Scope) -> Finding:
+    """Look for runners that could do their work no more and were replaced."""
+    found = telemetry.damaged_runners(scope.runtime.transport.redis, now=scope.runtime.now())
+    if not found:
+        return Finding(Level.OK, "no runner was damaged within the last hour")
+    return Finding(Level.WARNING, f"runners were damaged and replaced: {'; '.join(found)}", names=found)
+
+
+@_check(
     "foreign workers",
     "schema redis publishing",
     "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "

@@ -30,6 +30,7 @@ from rqsched.clock import Clock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.settle_decision import AttemptResult
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, RedisUnavailableError, WrongDatabaseError, error_line
 from rqsched.fork_guard import call_in_this_process
@@ -113,6 +114,11 @@ class Runtime:
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
+        self.on_end: Callable[[AttemptResult | None], None] = _do_nothing
+        """Called with how an attempt ended, before that is written; None for the end of a target."""
+        self.on_trouble: Callable[[BaseException, AttemptResult | None], None] = _do_nothing
+        """Called when a claim, or how an attempt ended, was not written; does not return where this process is damaged.
+        """
         self.watch: Watch = watch_horse
         """Sees to the end of code of the application that goes on beyond its timeout."""
         self.parent: ParentWorker | None = None

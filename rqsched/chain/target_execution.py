@@ -52,7 +52,13 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     """
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
-    claimed = claim_target(runtime, job, token, worker)
+    try:
+        claimed = claim_target(runtime, job, token, worker)
+    except UnknownJobError:
+        raise
+    except Exception as error:
+        runtime.on_trouble(error, None)
+        raise
     if claimed is None:
         _log.info("%s has nothing left to do", job, extra={"action": "target_stale"})
         return None
@@ -225,6 +231,7 @@ def _finish(
         end = decide(connection, now)
         return end, fan_out_targets.finish(connection, target, token, end, now, is_alone=is_alone)
 
+    runtime.on_end(None)
     written, patience = None, runtime.end_patience
     if is_alone and target.max_parallel is None and runtime.database.takes_single_statements:
         end, written = runtime.database.transact_alone(partial(finish, is_alone=True), patience=patience)

@@ -125,6 +125,7 @@ _WORDS: Mapping[str, _Words] = {
         "Redis does not take what is published", "Nothing executes there: {detail}.", list_of=_List("/system")
     ),
     "memory": _Words("Redis is nearly full", "When it is full, it refuses writes and schedules do not fire: {detail}."),
+    "runners": _Words("Runners were damaged and replaced", "{detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
     "clock": _Words(
         "Clocks differ",

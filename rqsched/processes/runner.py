@@ -9,6 +9,7 @@ before it takes a job itself.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import rq
+from redis.exceptions import RedisError
 from rq import Queue, Worker
 from rq.exceptions import NoSuchJobError
 from rq.executions import Execution
@@ -33,17 +35,30 @@ from rq.utils import now
 from rq.worker import BaseWorker, WorkerStatus
 
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import Lose
+from rqsched.core.ids import parse_run_job_id
+from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.errors import BackendUnavailableError
+from rqsched.processes.condition import Condition, find_silent_server
 from rqsched.processes.rq_worker import PatientWorker, is_ours, take_over_name
-from rqsched.processes.runner_slot import Cause, RunnerJob, Slot
+from rqsched.processes.runner_slot import Cause, RunnerJob, Slot, Trouble
 from rqsched.processes.supervisor import Progress
 from rqsched.processes.work_horse import HorseStarter, RunHorse, horse_died
+from rqsched.transport import telemetry
 
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
 """Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed. The
 application's code has a deadline of its own."""
+_MOST_FAILED_CLAIMS = 3
+"""After the claims of so many runs in a row have failed, whatever the reason, a runner counts as damaged."""
+_JUDGEMENT_SECONDS = 12.0
+"""How long a runner that a server does not answer takes no other job, for the supervisor to find out why."""
+_LONGEST_RESULT = 1_000
+"""Characters of a result, or of an error, that a damaged runner hands to the next one."""
+_CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
 """An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
@@ -99,12 +114,70 @@ class Runner(PatientWorker):
     """Resident bytes beyond which another runner takes its place."""
     is_worn: bool = False
     """Whether another runner takes its place: it has grown beyond `max_memory`, or can start no horse any more."""
+    condition: Condition
     _turned_at = 0.0
+    _failed_claims: frozenset[str] = frozenset()
 
     def on_turn(self) -> None:
         """Called each time RQ's loop turns."""
         self._turned_at = time.monotonic()
         super().on_turn()
+
+    def on_end(self, attempt_result: AttemptResult | None) -> None:
+        """Leave what follows to the next runner if the application's code has damaged this process."""
+        try:
+            damage = self.condition.find_damage()
+        except BaseException:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+            damage = _CANNOT_TELL
+        if damage is not None:
+            self._give_up(damage, attempt_result)
+
+    def on_trouble(self, error: BaseException, attempt_result: AttemptResult | None) -> None:
+        """Find out whether a claim or an end failed because this process is damaged; then it ends here.
+
+        A server that does not answer this process may be away: the supervisor, which asks it from a process of its own,
+        kills this one if it is not. Three failed claims of different runs in a row are taken for damage, too.
+        """
+        try:
+            job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
+            if attempt_result is None and job is not None and not is_outage:
+                self._failed_claims |= {job.id}
+            damage = self.condition.find_damage(is_thorough=True)
+            if damage is None and len(self._failed_claims) >= _MOST_FAILED_CLAIMS:
+                damage = f"{len(self._failed_claims)} claims in a row failed ({type(error).__name__}: {error})"
+            if damage is not None:
+                self._give_up(damage, attempt_result)
+            self._await_judgement(attempt_result)
+        except BaseException:  # noqa: BLE001 - what cannot even find out is damaged
+            self._give_up(_CANNOT_TELL, attempt_result)
+
+    def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
+        """Wait while a server does not answer this process, to be killed if it answers others."""
+        ends_at = time.monotonic() + _JUDGEMENT_SECONDS
+        while time.monotonic() < ends_at and (silent := find_silent_server()) is not None:
+            self._note_result(attempt_result)
+            self.slot.trouble = Trouble(os.getpid(), time.monotonic(), silent, is_certain=False)
+            time.sleep(_PULSE_SECONDS)
+        self.slot.trouble = None
+
+    def _give_up(self, damage: str, attempt_result: AttemptResult | None) -> None:
+        """End at once; the next runner writes how the attempt ended, or puts the job back on its queue."""
+        try:
+            self._note_result(attempt_result)
+            self.slot.trouble = Trouble(os.getpid(), time.monotonic(), damage[:_LONGEST_RESULT], is_certain=True)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the run has put this process into another group
+                os.killpg(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note_result(self, attempt_result: AttemptResult | None) -> None:
+        if attempt_result is not None:
+            outcome, result, error = attempt_result.outcome.value, attempt_result.result, attempt_result.error
+            if result is not None and len(json.dumps(result)) > _LONGEST_RESULT:
+                result = json.dumps("[cut: the process that had it was damaged]")
+            if error is not None and len(json.dumps(error)) > _LONGEST_RESULT:
+                error = ascii(error[: _LONGEST_RESULT // 12])
+            self._note(end=(outcome, result, error))
 
     def subscribe(self) -> None:
         """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
@@ -154,6 +227,7 @@ class Runner(PatientWorker):
         """Note when the application's code has taken far too long: the supervisor kills this process then."""
         del lose  # the next runner settles the run
         job, pid = self.slot.job, os.getpid()
+        self._failed_claims = frozenset()
         self._note(kill_at=time.monotonic() + seconds)
         try:
             yield
@@ -190,13 +264,43 @@ class Runner(PatientWorker):
     def bury(self) -> None:
         """Settle in SQL and at RQ what the previous runner of this slot died with."""
         job, cause = self.slot.job, self.slot.cause
+        if (trouble := self.slot.trouble) is not None:
+            telemetry.record_damage(self.connection, self.name, trouble.pid, trouble.why, now=now())
         if job is not None and job.is_ours:
             if cause is None or not cause.is_of(job):
                 cause = Cause(job.pid, "its runner died", job.id)
             with self._outlived("the end of a job whose runner died"):
-                self._bury(job, cause.why, is_stopped=cause.is_stopped)
+                if cause.is_damage:
+                    self._put_back(job, cause.why)
+                else:
+                    self._bury(job, cause.why, is_stopped=cause.is_stopped)
         take_over_name(self)
-        self.slot.job = None
+        self.slot.job = self.slot.trouble = None
+
+    def _put_back(self, job: RunnerJob, why: str) -> None:
+        """Write how the attempt ended, if it was claimed; its job is the first of its queue again.
+
+        A job whose attempt was claimed finds nothing left to do: SQL fences.
+        """
+        rq_job = self.job_class.fetch(job.id, connection=self.connection, serializer=self.serializer)
+        run = parse_run_job_id(job.id)
+        if job.token is not None and self.runtime is not None:
+            if run is not None and job.end is not None:
+                outcome, result, error = job.end
+                ended = AttemptResult(AttemptOutcome(outcome), result=result, error=error)
+                settle_run(self.runtime, run.uid, ended, fence=lambda one: one.is_held_by(cast("str", job.token)))
+            else:
+                horse_died(self.runtime, rq_job, why, token=job.token)
+        queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
+        with self.connection.pipeline() as pipeline:
+            with contextlib.suppress(ValueError):  # RQ knows no such execution any more
+                if job.execution_id is not None:
+                    Execution.fetch(job.execution_id, job.id, self.connection).delete(rq_job, pipeline)
+            rq_job.set_status(JobStatus.QUEUED, pipeline=pipeline)
+            pipeline.lrem(queue.intermediate_queue_key, 0, job.id)
+            pipeline.lrem(queue.key, 0, job.id)
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            pipeline.execute()
 
     def _bury(self, job: RunnerJob, why: str, *, is_stopped: bool) -> None:
         queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
@@ -275,8 +379,9 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
 def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
     """Give a runner its slot, and let it bury its predecessor."""
     runner = cast("Runner", worker)
-    runner.slot, runner.runtime = slot, runtime
+    runner.slot, runner.runtime, runner.condition = slot, runtime, Condition()
     runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
+    runtime.on_end, runtime.on_trouble = runner.on_end, runner.on_trouble
     random.seed()  # a fork inherits the state of its parent
     runner.bury()
     return runner

@@ -16,12 +16,13 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple
 
 from rqsched.chain.time_limit import OVERRUN
-from rqsched.processes.supervisor import Watch
+from rqsched.processes.supervisor import FORK, Watch, start_undisturbed
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,11 @@ _READS = 3
 _STOP_SECONDS = 1.0
 """How long a process may take to stop; one that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
+_TEST_SECONDS = 10.0
+"""How long an answer of the servers to a fork of the supervisor says that they answer; a fork asks four times as often.
+"""
+DAMAGED = 5
+"""The exit status that a damaged runner counts as, so that it is started again later and later."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -81,6 +87,8 @@ class RunnerJob(NamedTuple):
     """What the attempt is claimed under; None before the claim."""
     horse_pid: int | None = None
     """The pid of its work horse."""
+    end: tuple[str, str | None, str | None] | None = None
+    """How the attempt ended, where the runner itself cannot write that: its outcome, result and error."""
 
     @property
     def is_overrun(self) -> bool:
@@ -99,14 +107,29 @@ class Cause(NamedTuple):
     """What it executed."""
     is_stopped: bool = False
     """Whether a person stopped the job by RQ's command."""
+    is_damage: bool = False
+    """Whether the runner could not do its work any more: its job is put back on the queue."""
 
     def is_of(self, job: RunnerJob) -> bool:
         """Return whether that job ended for this; a runner outlives a work horse that was killed for another job."""
         return self.pid == job.pid and self.job_id == job.id
 
 
+class Trouble(NamedTuple):
+    """What a runner misses, as it says itself."""
+
+    pid: int
+    """The runner's."""
+    at: float
+    """When it last found so, by the host's monotonic clock."""
+    why: str
+    """In words."""
+    is_certain: bool
+    """Whether it is damaged whatever the servers do; otherwise a process that is not damaged has to be asked."""
+
+
 class Slot:
-    """One runner's place: its name at RQ, and three notes, each written by one process."""
+    """One runner's place: its name at RQ, and four notes, each written by one process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,6 +137,7 @@ class Slot:
         self._job = Note()
         self._request = Note()
         self._cause = Note()
+        self._trouble = Note()
         self._flags = mmap.mmap(-1, 1)
 
     @property
@@ -146,6 +170,16 @@ class Slot:
         self._cause.write(cause._asdict())
 
     @property
+    def trouble(self) -> Trouble | None:
+        """What the runner misses; written by it."""
+        found = self._trouble.read()
+        return None if found is None else Trouble(**found)
+
+    @trouble.setter
+    def trouble(self, trouble: Trouble | None) -> None:
+        self._trouble.write(None if trouble is None else trouble._asdict())
+
+    @property
     def is_closing(self) -> bool:
         """Whether the supervisor ends: the next runner only settles what the one before left."""
         return self._flags[0] == 1
@@ -155,15 +189,27 @@ class Slot:
         self._flags[0] = 1
 
 
+def _pass() -> None:
+    """Find nothing wrong."""
+
+
 class RunnerWatch(Watch):
     """Watches the runner of one slot."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, test: Callable[[], None] = _pass) -> None:
+        """`test` is run in a fork of this process, and ends it with status 0 when the servers answer."""
         self._slot = slot
+        self._test = test
         self._obeyed: int | None = None
+        self._tester: ForkProcess | None = None
+        self._tested_at = self._passed_at = -_TEST_SECONDS
 
     def look(self, pid: int) -> None:
-        """Obey RQ's commands, and kill a runner whose job has taken far too long."""
+        """Obey RQ's commands, and kill a runner that is damaged or whose job has taken far too long."""
+        trouble = self._slot.trouble
+        if trouble is not None and trouble.pid == pid:
+            self._judge(pid, trouble)
+            return
         request = self._slot.request
         if request is not None and request["number"] != self._obeyed:
             self._obeyed = request["number"]
@@ -187,21 +233,42 @@ class RunnerWatch(Watch):
             _kill_group(job.horse_pid)
         self.kill(pid, "its worker was told to end at once")
 
-    def note_end(self, status: int | None) -> None:
+    def note_end(self, status: int | None) -> int | None:
         """Note how the runner ended, unless this process killed it and has noted why."""
-        job = self._slot.job
+        job, trouble = self._slot.job, self._slot.trouble
+        if trouble is not None:
+            _log.error("a runner was damaged: %s", trouble.why, extra={"action": "runner_damaged"})
+            self._slot.cause = Cause(trouble.pid, trouble.why, None if job is None else job.id, is_damage=True)
+            return DAMAGED
         if job is None:
-            return
+            return status
         cause = self._slot.cause
         if cause is None or not cause.is_of(job):
             how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
             self._slot.cause = Cause(job.pid, f"its runner died ({how})", job.id)
+        return status
 
     def prepares_last(self) -> bool:
         """Return whether the runner died with a run of ours, which a last runner then settles."""
         job = self._slot.job
         self._slot.close()
         return job is not None and job.is_ours
+
+    def _judge(self, pid: int, trouble: Trouble) -> None:
+        """Kill a runner that is damaged: one that finds a server silent which has answered a fork of this process."""
+        now = time.monotonic()
+        if self._tester is not None and not self._tester.is_alive():
+            if self._tester.exitcode == 0:
+                self._passed_at = self._tested_at = now
+            self._tester = None
+        if trouble.is_certain or 0 < trouble.at - self._passed_at < _TEST_SECONDS:
+            with _stopped(pid):
+                if self._slot.trouble is not None:
+                    _kill_group(pid)
+        elif self._tester is None and now - self._tested_at > _TEST_SECONDS / 4:
+            self._tested_at = now
+            self._tester = FORK.Process(target=self._test)
+            start_undisturbed(self._tester)
 
     def _obey(self, pid: int, request: dict[str, Any]) -> None:
         command, job = request["command"], self._slot.job

@@ -105,8 +105,9 @@ class Watch:
         del is_urgent
         os.kill(pid, signal.SIGTERM)
 
-    def note_end(self, status: int | None) -> None:
-        """Note how the child ended; called once, before another takes its place."""
+    def note_end(self, status: int | None) -> int | None:
+        """Note how the child ended, once, before another takes its place; returns the status that it is judged by."""
+        return status
 
     def prepares_last(self) -> bool:
         """Return whether one more child must clean up at shutdown what the last one left; it ends by itself."""
@@ -372,8 +373,7 @@ class _ChildKeeper:
         return self.process.exitcode if self.process is not None else None
 
     def _note_end(self, now: float) -> float:
-        status = self._status
-        self.role.watch.note_end(status)
+        status = self.role.watch.note_end(self._status)
         if status == DONE and self.role.finishes:
             self.is_done = True
             return 0.0

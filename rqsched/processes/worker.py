@@ -36,6 +36,7 @@ from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, DatabasePrivilegeError, DatabaseReadOnlyError
+from rqsched.processes.condition import find_silent_server
 from rqsched.processes.rq_commands import CommandListener
 from rqsched.processes.rq_worker import (
     PatientWorker,
@@ -406,13 +407,20 @@ def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Child
             f"run-{number}",
             partial(_run_runner, queues=queues, options=options, slot=slot),
             silence,
-            watch=RunnerWatch(slot),
+            watch=RunnerWatch(slot, _test_servers),
             finishes=options.finishes,
         )
         for number, slot in enumerate(slots, 1)
     ]
     listen = partial(_run_command_listener, queues=queues, slots=slots, keeps_scheduler=not options.burst)
     return [*roles, ChildRole("commands", listen, DISPATCHER_SILENCE, is_last=True)]
+
+
+def _test_servers() -> None:
+    """End with status 0 when this process, which has executed no run, reaches SQL and Redis."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    sys.exit(find_silent_server() is not None)
 
 
 def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerOptions, slot: Slot) -> None:

@@ -81,6 +81,11 @@ def foreign_workers(database_id: str) -> str:
     return f"rqsched:foreign-workers:{database_id}"
 
 
+def damaged_runners() -> str:
+    """Return the key of the hash that names the runners that were damaged lately, and by what."""
+    return "rqsched:damaged-runners"
+
+
 def refused(job: str) -> str:
     """Return the key that remembers that a worker with another database refused a job."""
     return f"rqsched:refused:{job}"

@@ -8,6 +8,7 @@ prunings of all processes did. A flush of Redis starts everything anew. The form
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -37,6 +38,8 @@ _RQ_WORKERS = "rq:workers"
 """RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"
 """The field of RQ's hash of a worker that holds our version."""
+DAMAGED_FOR = timedelta(hours=1)
+"""How long doctor names a runner that was damaged."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
 PRUNED = "pruned_"
@@ -261,6 +264,33 @@ def foreign_workers(redis: Redis, owner: str, *, now: datetime) -> list[str]:
     """Return the workers with another database that were given jobs of the database `owner` lately, by name."""
     found = redis.zrangebyscore(redis_keys.foreign_workers(owner), (now - FOREIGN_FOR).timestamp(), "+inf")
     return sorted(_text(name) for name in cast("Iterable[bytes | str]", found))
+
+
+def record_damage(redis: Redis, runner: str, pid: int, why: str, *, now: datetime) -> None:
+    """Show that a runner could do its work no more and was replaced."""
+    key = redis_keys.damaged_runners()
+    try:
+        found = redis.hget(key, runner)
+        count = 1 + (json.loads(found)["count"] if found else 0)
+        with redis.pipeline() as pipe:
+            told = {"at": now.timestamp(), "count": count, "host": socket.gethostname(), "pid": pid, "why": why}
+            pipe.hset(key, runner, json.dumps(told))
+            pipe.expire(key, DAMAGED_FOR)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a damaged runner is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def damaged_runners(redis: Redis, *, now: datetime) -> list[str]:
+    """Return the runners that were damaged lately, how often, and what each missed last, in words."""
+    since = (now - DAMAGED_FOR).timestamp()
+    told = []
+    for name, text in sorted(cast("dict[bytes | str, bytes]", redis.hgetall(redis_keys.damaged_runners())).items()):
+        found = json.loads(text)
+        if found["at"] >= since:
+            process = f"{_text(name)} on {found['host']}, pid {found['pid']}"
+            told.append(f"{process} ({found['why']}; {found['count']} in all)")
+    return told
 
 
 def _text(value: bytes | str) -> str:

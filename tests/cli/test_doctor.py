@@ -67,6 +67,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "waits",
             "environments",
             "workers",
+            "runners",
             "foreign workers",
             "after",
             "blocked",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rqsched.processes.runner_slot import Cause, RunnerJob, RunnerWatch, Slot
-from rqsched.processes.supervisor import FORK
+from rqsched.processes.runner_slot import DAMAGED, Cause, RunnerJob, RunnerWatch, Slot, Trouble
+from rqsched.processes.supervisor import FORK, restart_delay
 from tests.support.processes import wait_until
 
 
@@ -191,3 +192,51 @@ def test_a_last_runner_is_needed_only_for_a_run_of_ours_that_was_left(runner: Fo
         needs.append(watch.prepares_last())
     assert needs == [False, False, True]
     assert slot.is_closing
+
+
+def trouble_of(runner: ForkProcess, *, is_certain: bool) -> Trouble:
+    assert runner.pid is not None
+    return Trouble(runner.pid, time.monotonic(), "its files were closed", is_certain)
+
+
+def test_damaged_runner_is_killed_and_its_job_is_to_be_put_back(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    slot.job, slot.trouble = job_of(runner), trouble_of(runner, is_certain=True)
+
+    look(slot, runner)
+    runner.join()
+    status = RunnerWatch(slot).note_end(runner.exitcode)
+
+    assert slot.cause == Cause(slot.job.pid, "its files were closed", "run-1", is_damage=True)
+    assert status == DAMAGED
+    assert restart_delay(4.0, status=status, lived=1.0) == 8.0, "unlike one that was killed, it is started later"
+
+
+def test_runner_whose_server_is_silent_is_killed_only_where_the_server_answers_the_supervisor(
+    runner: ForkProcess,
+) -> None:
+    slot = Slot("here")
+    away, back = RunnerWatch(slot, lambda: sys.exit(1)), RunnerWatch(slot, lambda: sys.exit(0))
+
+    def judge(watch: RunnerWatch) -> bool:
+        """Let the runner say again what it finds, and the supervisor look; return whether it has tested itself."""
+        slot.trouble = trouble_of(runner, is_certain=False)
+        watch.look(runner.pid or 0)
+        return watch._tester is None and watch._tested_at > 0
+
+    wait_until(lambda: judge(away), what="the end of a test that failed")
+    judge(away)
+    assert runner.is_alive()
+    wait_until(lambda: judge(back) or not runner.is_alive(), what="the end of a test that passed")
+    judge(back)
+    runner.join()
+    assert runner.exitcode == -signal.SIGKILL
+
+
+def test_trouble_of_an_earlier_runner_is_not_that_of_the_next(runner: ForkProcess) -> None:
+    slot = Slot("here")
+    slot.trouble = trouble_of(runner, is_certain=True)._replace(pid=1)
+
+    look(slot, runner)
+
+    assert runner.is_alive()

