@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,8 +39,8 @@ class Condition:
     def find_damage(self, *, is_thorough: bool = False) -> str | None:
         """Return what is wrong with this process, in words; None when it has what it had.
 
-        This takes some microseconds. A thorough look also starts a thread. A working directory that was deleted is no
-        damage: this process returns to the one that it had at first.
+        This takes some microseconds. A thorough look also starts a thread and calls deep. A working directory that was
+        deleted is no damage: this process returns to the one that it had at first.
         """
         try:
             Path.cwd()
@@ -51,7 +51,22 @@ class Condition:
             return "its files were closed"
         if was[1] != now[1]:
             return "its user or group was changed"
-        return find_lack(is_thorough=is_thorough)
+        if sys.getrecursionlimit() < 2 * _DEPTH:
+            return "it can call no deeper"
+        what = "it can open no file"
+        try:
+            os.close(os.dup(self._canary))
+            what = "it gets no memory"
+            mmap.mmap(-1, _MEMORY).close()
+            what = "it can start no thread, or call no deeper"
+            if is_thorough:
+                thread = threading.Thread(target=_go_deep)
+                thread.start()
+                thread.join()
+                _go_deep()
+        except Exception as error:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+            return f"{what} ({type(error).__name__})"
+        return None
 
     def _look(self) -> tuple[object, object]:
         try:
@@ -59,16 +74,6 @@ class Condition:
         except OSError:
             return None, None
         return (found.st_dev, found.st_ino), (*os.getresuid(), *os.getresgid())
-
-
-def find_lack(*, is_thorough: bool = True) -> str | None:
-    """Return what this process is refused though every process needs it; None when it gets everything."""
-    for what, attempt in _ATTEMPTS if is_thorough else _ATTEMPTS[:-1]:
-        try:
-            attempt()
-        except Exception as error:  # noqa: BLE001 - without memory Python raises whatever it comes upon
-            return f"{what} ({type(error).__name__})"
-    return None
 
 
 def find_silent_server() -> str | None:
@@ -88,28 +93,6 @@ def find_silent_server() -> str | None:
     return None
 
 
-def _open_descriptor() -> None:
-    os.close(os.open(os.devnull, os.O_RDONLY))
-
-
 def _go_deep(left: int = _DEPTH) -> None:
     if left:
         _go_deep(left - 1)
-
-
-def _take_memory() -> None:
-    mmap.mmap(-1, _MEMORY).close()
-
-
-def _start_thread() -> None:
-    thread = threading.Thread(target=_go_deep, args=(0,))
-    thread.start()
-    thread.join()
-
-
-_ATTEMPTS: tuple[tuple[str, Callable[[], object]], ...] = (
-    ("it can open no file", _open_descriptor),
-    ("it can call no deeper", _go_deep),
-    ("it gets no memory", _take_memory),
-    ("it can start no thread", _start_thread),
-)
