@@ -613,7 +613,7 @@ def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool
 
 @_check(
     "runners",
-    "redis",
+    "database redis",
     "A run closed files, or changed the user or a limit of its process: start workers with --isolate, or let such code "
     "run in a process of its own.",
 )
