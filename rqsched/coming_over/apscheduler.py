@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 from redis import Redis
 
 from rqsched.clock import Clock, SystemClock
-from rqsched.coming_over.apscheduler_triggers import OWN, timing_of
+from rqsched.coming_over.apscheduler_triggers import OWN, cron_trigger, timing_of
+from rqsched.coming_over.cron_fields import not_compared
 from rqsched.coming_over.rq_jobs import call_of
 from rqsched.coming_over.source import (
     MOST_DESCRIBED,
@@ -43,6 +44,10 @@ _ADDED_AGAIN = (
     "What the application adds with replace_existing=True is scheduled again when it starts: take those add_job calls "
     "out of it."
 )
+
+
+def _notes() -> Sequence[str]:
+    return [_ADDED_AGAIN] if cron_trigger() else [_ADDED_AGAIN, not_compared("APScheduler", "APScheduler")]
 
 
 def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
@@ -80,10 +85,11 @@ class SqlJobs:
 
     kind = KIND
     cannot_disable = None
-    notes = (_ADDED_AGAIN,)
 
     def __init__(self, url: str, reading: Reading, clock: Clock | None = None, *, table: str = TABLE) -> None:
         self._reading, self._clock = reading, clock or SystemClock()
+        self.notes = _notes()
+        """What is true of all of its entries."""
         schema, _, self._table = table.rpartition(".")
         self._database = ForeignDatabase(url, [self._table], schema or None)
 
@@ -109,7 +115,6 @@ class RedisJobs:
 
     kind = KIND
     cannot_disable = None
-    notes = (_ADDED_AGAIN,)
 
     def __init__(
         self,
@@ -121,6 +126,8 @@ class RedisJobs:
         run_times: str = RUN_TIMES,
     ) -> None:
         self._redis, self._reading, self._clock = redis, reading, clock or SystemClock()
+        self.notes = _notes()
+        """What is true of all of its entries."""
         self._jobs, self._run_times = jobs, run_times
         self._backup = redis_keys.disabled_entries(f"{KIND}:{run_times}")
 

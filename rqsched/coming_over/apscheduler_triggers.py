@@ -6,9 +6,11 @@ fields agree; what no spec of ours says is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Any, NamedTuple
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
 from rqsched.coming_over.cron_fields import (
@@ -18,11 +20,14 @@ from rqsched.coming_over.cron_fields import (
     MONTHDAYS,
     MONTHS,
     SECONDS,
+    WEEKDAY_NAMES,
     WEEKDAYS,
     ClockChanges,
     CronFields,
+    Following,
     Position,
     fixed_offset,
+    require_same_times,
     zone_name,
 )
 from rqsched.coming_over.unpickle import NotReadableError, Object, what_is
@@ -30,22 +35,27 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.option_table import MAX_DELAY
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.duration import format_duration, require_interval
+from rqsched.spec.members import Cron, Once
+from rqsched.spec.spec import Spec
 
 _TRIGGERS = "apscheduler.triggers"
 _CRON = f"{_TRIGGERS}.cron.CronTrigger"
 _INTERVAL = f"{_TRIGGERS}.interval.IntervalTrigger"
 _DATE = f"{_TRIGGERS}.date.DateTrigger"
 _CALENDAR = f"{_TRIGGERS}.calendarinterval.CalendarIntervalTrigger"
-_COMBINED = tuple(f"{_TRIGGERS}.combining.{name}" for name in ("AndTrigger", "OrTrigger"))
+_AND, _OR = f"{_TRIGGERS}.combining.AndTrigger", f"{_TRIGGERS}.combining.OrTrigger"
 _FIELDS = ("BaseField", "MonthField", "WeekField", "DayOfMonthField", "DayOfWeekField")
 _ALL, _DAY_POSITION, _LAST_DAY = "AllExpression", "WeekdayPositionExpression", "LastDayOfMonthExpression"
 _RANGES = ("RangeExpression", "MonthRangeExpression", "WeekdayRangeExpression")
-OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, *_COMBINED}).union(
+OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, _AND, _OR}).union(
     (f"{_TRIGGERS}.cron.fields.{name}" for name in _FIELDS),
     (f"{_TRIGGERS}.cron.expressions.{name}" for name in (_ALL, _DAY_POSITION, _LAST_DAY, *_RANGES)),
 )
 """The classes that are expected in its pickles."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
+_COMPARED = ("month", "day", "day_of_week", "hour", "minute", "second")
+"""The fields that an expression of ours says; years are a window, and all weeks are named."""
+_POSITIONS = ("1st", "2nd", "3rd", "4th", "5th", "last")
 _MOST_EXPRESSIONS = 500
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 
@@ -85,18 +95,13 @@ def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timin
     """
     if not isinstance(trigger, Object) or trigger.name not in OWN:
         raise NotReadableError(f"its trigger is {what_is(trigger)}")
-    if trigger.name in _COMBINED:
-        raise InvalidSpecError("spec", "its triggers are combined (and, or): make a schedule of each")
     state = _state_of(trigger)
     if trigger.name == _DATE:
-        return Timing({"once": iso_utc(_instant(state["run_date"]))})
+        return Timing({"once": iso_utc(next_at or _instant(state["run_date"]))})
     if trigger.name == _INTERVAL:
         timing = _interval(state, next_at)
-    elif trigger.name == _CRON:
-        timing = _cron(state, now)
-    else:
-        timing = _calendar_interval(state, now)
-    return Timing({**timing.keys, **_jitter(state.get("jitter"))}, timing.lost)
+        return Timing({**timing.keys, **_jitter(state.get("jitter"))}, timing.lost)
+    return _timing_of_crons(_crons_of(trigger, now), next_at, now)
 
 
 def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
@@ -106,7 +111,94 @@ def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
     return Timing({"spec": {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window.keys()}})
 
 
-def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
+class _Crons(NamedTuple):
+    """The crons by which a trigger fires."""
+
+    members: tuple[Cron | Once, ...]
+    """Its crons, each with its zone, and its single instants."""
+    window: Window
+    """Between which instants each of them fires."""
+    clocks: Mapping[str, str]
+    """The options that say what is done when clocks change."""
+    lost: tuple[str, ...] = ()
+    """What of it is lost or changes."""
+    jitter: float = 0
+    """By how many seconds it is late at most."""
+
+
+def _crons_of(trigger: Object, now: datetime) -> _Crons:
+    state = _state_of(trigger)
+    if trigger.name == _AND:
+        raise InvalidSpecError("spec", "its triggers are combined by and, which no spec here says: see exclude")
+    if trigger.name == _OR:
+        found = _any_of(state, now)
+    elif trigger.name == _CRON:
+        found = _cron(state, now)
+    else:
+        found = _calendar_interval(state, now)
+    return found._replace(jitter=found.jitter + (state.get("jitter") or 0))
+
+
+def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
+    """Read triggers of which each fires, and is told when any of them fired last."""
+    parts = [_part(name, kept) for name, kept in state["triggers"]]
+    if any(one.name in {_INTERVAL, _CALENDAR} for one in parts):
+        text = "an interval among its triggers counts from each fire of the others, which no spec here does"
+        raise InvalidSpecError("spec", f"{text}: make a schedule of each")
+    # A date fires only where it comes first, before anything else of them has fired.
+    dates = [_instant(_state_of(one)["run_date"]) for one in parts if one.name == _DATE]
+    crons = [_crons_of(one, now) for one in parts if one.name != _DATE]
+    if not crons:
+        raise InvalidSpecError("spec", "its triggers are dates, of which the first alone fires: make it a date")
+    if len({(one.window, one.jitter) for one in crons}) > 1:
+        text = "its triggers differ in their start, end, years or jitter, which a spec here has once"
+        raise InvalidSpecError("spec", f"{text}: make a schedule of each")
+    members = tuple(member for one in crons for member in one.members)
+    window, told = crons[0].window, {sentence: None for one in crons for sentence in one.lost}
+    if window.start_at is not None and window.start_at > now:
+        raise InvalidSpecError("start_at", "a start_date that lies ahead counts for the first of its triggers alone")
+    spec, firsts = Spec(members, **window._asdict()), [at for at in dates if at > now]
+    following = spec.next_after(now)
+    if firsts and (following is None or min(firsts) <= following):
+        members = (*members, Once(min(firsts)))
+    clocks = {name: value for one in crons for name, value in one.clocks.items()}
+    return _Crons(members, window, clocks, tuple(told), crons[0].jitter)
+
+
+def _part(name: str, state: Any) -> Object:
+    """Return a trigger of a combined one, which keeps the name of its class and its state apart."""
+    part = Object(str(name).replace(":", "."))
+    part.state = state
+    if part.name not in OWN:
+        raise NotReadableError(f"one of its triggers is a {part.name}")
+    return part
+
+
+def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> Timing:
+    """Return when crons fire that fire next at `next_at`, which may be any time: an application can set it."""
+    members, window, lost = crons.members, crons.window, [*crons.lost]
+    if next_at is not None:
+        earliest = next_at.astimezone(UTC) - timedelta(seconds=crons.jitter)
+        spec = Spec(members, **window._asdict(), **crons.clocks)
+        if earliest > now and (found := spec.next_after(now)) is not None and found < earliest:
+            window = window.within(Window(earliest))
+        found = spec.next_after(earliest - _TICK)
+        if found is None or found > next_at:
+            told = "never" if found is None else f"at {iso_utc(found)}"
+            lost.append(f"APScheduler fires it next at {iso_utc(next_at)}, and here its trigger then fires {told}.")
+    if len(members) == 1 and isinstance(cron := members[0], Cron):
+        keys: dict[str, Any] = {"cron": cron.expression, "timezone": cron.timezone, **window.keys()}
+        if len(cron.expression.split()) == 6:
+            keys["cron_seconds"] = "first"
+    else:
+        kept = [one for one in members if isinstance(one, Cron)]
+        form = {"crons": [{"expression": one.expression, "timezone": one.timezone} for one in kept]}
+        instants = [iso_utc(one.instant) for one in members if isinstance(one, Once)]
+        keys = {"spec": {**form, **({"instants": instants} if instants else {}), **window.keys()}}
+    return Timing({**keys, **crons.clocks, **_jitter(crons.jitter)}, tuple(lost))
+
+
+def _cron(state: Mapping[str, Any], now: datetime) -> _Crons:
     fields = {_state_of(field)["name"]: _state_of(field)["expressions"] for field in state["fields"]}
     if sum(map(len, fields.values())) > _MOST_EXPRESSIONS:
         raise NotReadableError(f"its trigger has more than {_MOST_EXPRESSIONS} expressions")
@@ -127,16 +219,45 @@ def _cron(state: Mapping[str, Any], now: datetime) -> Timing:
         positions=[_position(one) for one in fields["day"] if _name(one) == _DAY_POSITION],
         has_last_day=_LAST_DAY in days,
     )
-    keys, changes = _keys_of_cron(cron, zone, window, now)
-    return Timing({**keys, **changes.keys(dst_gap="shift", dst_fold="both")}, tuple(_other_times(cron, changes)))
+    found, changes = _crons(cron, zone, window, now, dst_gap="shift", dst_fold="both")
+    if (library := cron_trigger()) is not None:
+        written = tuple((name, ",".join(map(_text, fields[name]))) for name in _COMPARED)
+        require_same_times(cron.expression(), written, library, now, "APScheduler")
+    return found._replace(lost=tuple(_other_times(cron, changes)))
 
 
-def _keys_of_cron(cron: CronFields, zone: str, window: Window, now: datetime) -> tuple[Mapping[str, Any], ClockChanges]:
+def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options: str) -> tuple[_Crons, ClockChanges]:
     expression = cron.expression()
-    keys: dict[str, Any] = {"cron": expression, "timezone": zone, **window.keys()}
-    if len(expression.split()) == 6:
-        keys["cron_seconds"] = "first"
-    return keys, ClockChanges.of(expression, zone, now)
+    changes = ClockChanges.of(expression, zone, now)
+    return _Crons((Cron(expression, zone, seconds="first"),), window, changes.keys(**options)), changes
+
+
+@cache
+def cron_trigger() -> Callable[[tuple[tuple[str, str], ...]], Following] | None:
+    """Return what reads the fields of a CronTrigger as APScheduler does; None where it is not installed."""
+    try:
+        trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger
+    except ImportError:
+        return None
+
+    def read(written: tuple[tuple[str, str], ...]) -> Following:
+        kept = trigger(**dict(written), timezone=UTC)
+        return lambda at: cast("datetime | None", kept.get_next_fire_time(at, at))
+
+    return read
+
+
+def _text(expression: Object) -> str:
+    """Return an expression of a field as an application writes it."""
+    name, state = _name(expression), _state_of(expression)
+    if name == _LAST_DAY:
+        return "last"
+    if name == _DAY_POSITION:
+        return f"{_POSITIONS[state['option_num']]} {WEEKDAY_NAMES[_from_sunday(state['weekday'])]}"
+    values = "*" if name == _ALL else str(state["first"])
+    if name != _ALL and state["last"] is not None:
+        values += f"-{state['last']}"
+    return f"{values}/{state['step']}" if state["step"] else values
 
 
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
@@ -149,7 +270,7 @@ def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
         yield "When the clocks go forward over its times, APScheduler may pass over some; rqsched runs each later."
 
 
-def _calendar_interval(state: Mapping[str, Any], now: datetime) -> Timing:
+def _calendar_interval(state: Mapping[str, Any], now: datetime) -> _Crons:
     """Read an interval of the calendar as far as it is a cron: every day, week or year, or so many months of one."""
     years, months, weeks, days = state["interval"]
     start = state["start_date"]
@@ -170,8 +291,8 @@ def _calendar_interval(state: Mapping[str, Any], now: datetime) -> Timing:
     zone = _zone(state["timezone"])
     end = state["end_date"]
     window = Window(_midnight(start, zone), _midnight(end + _DAY, zone) if end else None)
-    keys, changes = _keys_of_cron(cron, zone, window, now)
-    return Timing({**keys, **changes.keys(dst_gap="skip")})  # it passes over a time that the clocks leave out
+    found, _ = _crons(cron, zone, window, now, dst_gap="skip")  # it passes over a time that the clocks leave out
+    return found
 
 
 def _window_of_years(years: set[int], zone: str) -> Window:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from inspect import ismethod
 from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,7 +20,17 @@ from redis import Redis
 from redis.exceptions import WatchError
 
 from rqsched.clock import Clock, SystemClock
-from rqsched.coming_over.celery_tasks import KIND, Clocked, Crontab, Interval, PeriodicTask, Unknown, When
+from rqsched.coming_over.celery_tasks import (
+    KIND,
+    Clocked,
+    Crontab,
+    Interval,
+    PeriodicTask,
+    Unknown,
+    When,
+    celery_crontab,
+)
+from rqsched.coming_over.cron_fields import not_compared
 from rqsched.coming_over.source import Reading, SourceEntry, is_redis, until_quiet
 from rqsched.core.chunks import chunks
 from rqsched.errors import InvalidInputError
@@ -32,6 +43,7 @@ PREFIX = "redbeat:"
 """What RedBeat's keys begin with, unless the setting redbeat_key_prefix says otherwise."""
 _CHUNK = 500
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
+_BOUND = "Its task is bound (bind=True): here its self.request is empty, and self.retry() raises."
 _NO_ZONE = (
     "Celery reads crontabs in its setting timezone, which is not kept beside them; here they are in UTC, unless "
     "--timezone names that zone."
@@ -71,6 +83,7 @@ class DjangoCeleryBeat:
     def entries(self) -> list[SourceEntry]:
         """Read every periodic task, in the order in which they were made."""
         now, rows = self._clock.now(), self._database.rows()
+        self.notes = () if celery_crontab() else (not_compared("Celery", "Celery"),)
         timings = {kind: {row["id"]: read(row) for row in rows[table]} for table, (kind, read) in _TIMINGS.items()}
         tasks = (_task_of_row(row, _timing_of_row(row, timings)) for row in rows[PERIODIC_TASKS])
         return [task.becomes(now, self._timezone) for task in tasks]
@@ -172,7 +185,8 @@ class RedBeat:
         zones = {zone for one in kept if (zone := one.zone) is not None}
         zone = self._timezone or (zones.pop() if len(zones) == 1 else None)
         is_assumed = zone is None and any(isinstance(one.timing, Crontab) for one in kept)
-        self.notes = (_NO_ZONE,) if is_assumed else ()
+        compared = () if celery_crontab() else (not_compared("Celery", "RedBeat"),)
+        self.notes = (_NO_ZONE, *compared) if is_assumed else compared
         statics = {_text(name) for name in self._redis.smembers(f"{self._prefix}:statics")}
         taken = {_text(key).removeprefix(self._prefix) for key in self._redis.hkeys(self._backup)}
         found = [one.becomes(now, zone or "UTC", statics) for one in kept]
@@ -311,7 +325,15 @@ class CeleryApplication:
         """Read every entry of `beat_schedule`, by name."""
         now, schedule = self._clock.now(), self._application.conf.beat_schedule
         zone = self._timezone or str(getattr(self._application.timezone, "key", "UTC"))
-        return [_declared_entry(name, schedule[name], now, zone) for name in sorted(schedule)]
+        return [self._with_function(_declared_entry(name, schedule[name], now, zone)) for name in sorted(schedule)]
+
+    def _with_function(self, one: SourceEntry) -> SourceEntry:
+        """Say which function a task calls, which may have any name."""
+        task = None if one.entry is None else self._application.tasks.get(one.entry["workflow"])
+        if one.entry is None or task is None:
+            return one
+        lost = (*one.lost, _BOUND) if ismethod(task.run) else one.lost
+        return replace(one, lost=lost, function=_function_of(task))
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Raise InvalidInputError: code is not changed from here."""
@@ -329,7 +351,23 @@ def _imported(address: str) -> Any:
         raise InvalidInputError("SOURCE", f"cannot import {address}: {import_failure(error)}") from error
     if not hasattr(getattr(found, "conf", None), "beat_schedule"):
         raise InvalidInputError("SOURCE", f"{address} is a {type(found).__name__}, not a Celery application")
+    try:
+        found.loader.import_default_modules()  # as a worker of Celery does, to know its tasks
+    except Exception as error:  # a user's module may raise anything
+        raise InvalidInputError("SOURCE", f"cannot import the tasks of {address}: {import_failure(error)}") from error
     return found
+
+
+def _function_of(task: Any) -> str | None:
+    """Return the path at which a worker finds what runs a task; None where there is none, as for a task's own class."""
+    function = getattr(task, "__wrapped__", None)
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", ".")
+    if module in {None, "__main__"} or "." in name:
+        return None
+    found = getattr(sys.modules.get(module), name, None)
+    # Under the name stands the task itself, or the function as it is, which a bound task cannot do without its task.
+    is_there = getattr(found, "name", None) == task.name or (found is function and not ismethod(task.run))
+    return f"{module}.{name}" if is_there else None
 
 
 def _declared_entry(name: str, declared: Any, now: datetime, zone: str) -> SourceEntry:
@@ -352,12 +390,21 @@ def _declared(name: str, declared: Mapping[str, Any]) -> PeriodicTask:
     )
 
 
+def _counts_otherwise(schedule: Any) -> bool:
+    """Return whether a class of the application says when a schedule is due, and not the class of Celery under it."""
+    own = next((one for one in type(schedule).__mro__ if one.__module__ == "celery.schedules"), None)
+    asked = ("is_due", "remaining_estimate", "remaining_delta")
+    return any(getattr(type(schedule), name, None) is not getattr(own, name, None) for name in asked if own)
+
+
 def _declared_timing(schedule: Any, is_rounded: bool) -> When:
     """Read a schedule of Celery by its attributes: a crontab has its fields as sets of numbers."""
     if isinstance(schedule, int | float):
         return Interval(timedelta(seconds=schedule), is_rounded)
     if isinstance(schedule, timedelta):
         return Interval(schedule, is_rounded)
+    if _counts_otherwise(schedule):
+        return Unknown(f"its schedule is a {type(schedule).__name__}, whose own code says when it is due")
     if hasattr(schedule, "day_of_month"):
         return Crontab.of(lambda name: sorted(getattr(schedule, name)), None)
     if hasattr(schedule, "run_every"):

@@ -1,6 +1,7 @@
 """A periodic task of Celery beat, wherever it is kept, and the schedule that it becomes.
 
-Nothing of Celery is imported: its crontabs are read by its grammar, its intervals count from the last run as it does.
+Its crontabs are read by Celery's grammar, its intervals count from the last run as Celery's do. Where the package is
+installed, what its class `crontab` says of two years is compared.
 """
 
 from __future__ import annotations
@@ -8,21 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from rqsched.coming_over.cron_fields import (
     HOURS,
     MINUTES,
+    MONTH_NAMES,
     MONTHDAYS,
     MONTHS,
     WEEKDAY_NAMES,
     WEEKDAYS,
     ClockChanges,
     CronFields,
+    Following,
+    require_same_times,
     zone_name,
 )
-from rqsched.coming_over.source import AS_BEFORE, MOST_DESCRIBED, SourceEntry, named_id
+from rqsched.coming_over.source import AS_BEFORE, MOST_DESCRIBED, SourceEntry, named_id, not_before
 from rqsched.core.ids import iso_utc
 from rqsched.core.option_table import OPTIONS
 from rqsched.core.payload import MEMO_BYTES, json_text
@@ -31,7 +37,6 @@ from rqsched.spec.duration import format_duration, require_interval
 from rqsched.spec.spec import Spec
 
 KIND = "celery-beat"
-_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ITEM = re.compile(r"(?:\*|(?P<first>\w{1,9})(?:-(?P<last>\w{1,9}))?)(?:/(?P<step>\d{1,9}))?")
 _OWN_TASKS = frozenset({"celery.backend_cleanup"})
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
@@ -69,13 +74,42 @@ class Crontab(NamedTuple):
             _values("minute", self.minute, MINUTES),
             _values("hour", self.hour, HOURS),
             _values("day_of_month", self.day_of_month, MONTHDAYS),
-            _values("month_of_year", self.month_of_year, MONTHS, _MONTH_NAMES),
+            _values("month_of_year", self.month_of_year, MONTHS, MONTH_NAMES),
             _values("day_of_week", self.day_of_week, WEEKDAYS, WEEKDAY_NAMES),
+        )
+
+    def written(self) -> tuple[str, ...]:
+        """Return the fields as texts, in the order of this class."""
+        return tuple(
+            ",".join(map(str, kept)) if isinstance(kept, Iterable) and not isinstance(kept, str) else str(kept)
+            for kept in self[:5]
         )
 
     def ours(self) -> tuple[str, str]:
         """Return the expression of ours and its zone; raises InvalidSpecError when there is none."""
         return self.fields().expression(), zone_name(self.timezone or "UTC")
+
+
+@cache
+def celery_crontab() -> Callable[[tuple[str, ...]], Following] | None:
+    """Return what reads the fields of a `Crontab` as Celery does; None where Celery is not installed."""
+    try:
+        crontab = import_module("celery.schedules").crontab
+    except ImportError:
+        return None
+
+    def read(written: tuple[str, ...]) -> Following:
+        # Without a clock it would ask an application.
+        kept = crontab(**dict(zip(Crontab._fields[:5], written, strict=True)), nowfun=partial(datetime.now, UTC))
+        return partial(_next_of, kept)
+
+    return read
+
+
+def _next_of(crontab: Any, at: datetime) -> datetime:
+    last, delta, _ = crontab.remaining_delta(at, tz=UTC)
+    found: datetime = last + delta
+    return found
 
 
 class Interval(NamedTuple):
@@ -196,11 +230,14 @@ class PeriodicTask(NamedTuple):
             return {"once": iso_utc(when.at), **window}
         if isinstance(when, Crontab):
             expression, zone = when.ours()
+            if (library := celery_crontab()) is not None:
+                require_same_times(expression, when.written(), library, now, "Celery")
             changes = ClockChanges.of(expression, zone, now)
             lost += changes.told_of("Celery")
             return {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift"), **window}
         every, first = format_duration(require_interval(when.every)), self._first_of(when, timezone)
         if first is not None:
+            window |= not_before(first, now)
             return {"spec": {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window}}
         if when.is_rounded:
             return {"interval": every, "offset": "0s", **window}

@@ -6,25 +6,107 @@ name. What one expression of ours cannot say is refused. The file knows no sched
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime, timedelta
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from rqsched.core.ids import iso_utc
 from rqsched.errors import InvalidCronError, InvalidTimezoneError
 from rqsched.spec.cron import parse_cron
+from rqsched.spec.members import Cron
 from rqsched.spec.zones import require_timezone, spans_from
 
 SECONDS, MINUTES, HOURS = range(60), range(60), range(24)
 MONTHDAYS, MONTHS, WEEKDAYS = range(1, 32), range(1, 13), range(7)
 """The values of each field; weekday 0 is Sunday."""
 WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LAST = 6
 """The week of `Position` that is the last one of a month."""
 
 _WEEKS = (range(1, 8), range(8, 15), range(15, 22), range(22, 29), range(29, 32))
 _UTC = frozenset({"UTC", "GMT", "UCT", "Zulu", "Universal", "Greenwich"})
-_YEAR = timedelta(days=366)
+_SECOND, _YEAR = timedelta(seconds=1), timedelta(days=366)
+_COMPARED, _MOST_COMPARED = 2 * _YEAR, 1000
+_RANGE = re.compile(r"(?P<first>\w+)-(?P<last>\w+)(?:/(?P<step>[1-9]\d?))?")
+
+Following: TypeAlias = Callable[[datetime], datetime | None]
+"""Returns the first instant of a cron after another instant, both in UTC; None when there is none."""
+
+
+def not_compared(library: str, source: str) -> str:
+    """Return the note on a source whose library is not installed here."""
+    return (
+        f"{library} is not installed here, so the times of cron expressions were not compared with those of {source}, "
+        "only with the next times that it keeps. Where it is installed, two years are compared."
+    )
+
+
+def unwrapped(expression: str) -> str:
+    """Return an expression, seconds first, with a list for each range that runs over the end of its field.
+
+    `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. Of a range that cannot be read nothing is changed.
+    """
+    texts = expression.lower().split()
+    if len(texts) not in {5, 6}:
+        return expression
+    fields = (SECONDS, MINUTES, HOURS, MONTHDAYS, MONTHS, WEEKDAYS)[-len(texts) :]
+    lists = [[_unwrapped(one, field) for one in text.split(",")] for text, field in zip(texts, fields, strict=True)]
+    found = [",".join(items) for items in lists]
+    return expression if found == texts else " ".join(found)
+
+
+def _unwrapped(item: str, field: range) -> str:
+    match = _RANGE.fullmatch(item)
+    if match is None:
+        return item
+    names = {MONTHS: MONTH_NAMES, WEEKDAYS: WEEKDAY_NAMES}.get(field, ())
+    known = {**{str(value): value for value in field}, **dict(zip(names, field, strict=False))}
+    known |= {"7": 7} if field == WEEKDAYS else {}
+    first, last = known.get(match["first"]), known.get(match["last"])
+    if first is None or last is None or first <= last:
+        return item
+    values = [*range(first, max(first + 1, field.stop)), *range(field.start, last + 1)][:: int(match["step"] or 1)]
+    found = sorted({value % 7 for value in values} if field == WEEKDAYS else values)
+    # A star would leave the days to the other day field.
+    return ",".join(f"{one}-{end}" if end > one else str(one) for one, end in _runs(found))
+
+
+def require_same_times(
+    expression: str, written: Hashable, library: Callable[[Any], Following], now: datetime, source: str
+) -> None:
+    """Check that an expression of ours, seconds first, names the instants that the source's library reads in `written`.
+
+    Compares all instants of two years, up to 1 000; of the rest, the first one of each day. Both are read in UTC:
+    `ClockChanges` tells of changes of clocks. Raises InvalidCronError, which names the first instant that differs.
+    """
+    today = datetime.combine(now.date(), time.min, UTC)
+    if told := _difference(expression, written, library, today):
+        text = f"{source} fires it {told}: write an expression that both read alike (docs/cron.md)"
+        raise InvalidCronError("cron", text)
+
+
+@lru_cache(maxsize=4096)
+def _difference(expression: str, written: Hashable, library: Callable[[Any], Following], start: datetime) -> str:
+    """Return the first instant that differs in words; nothing when none does."""
+    ours, theirs, at = Cron(expression, seconds="first").next_after, library(written), start - _SECOND
+    for count in range(_MOST_COMPARED + _COMPARED.days):
+        expected, found = theirs(at), ours(at)
+        if expected != found:
+            return (
+                f"next at {_told(expected)} after {iso_utc(at)}, and {expression!r} would fire here at {_told(found)}"
+            )
+        if expected is None or expected > start + _COMPARED:
+            break
+        at = expected if count < _MOST_COMPARED else datetime.combine(expected.date(), time.max, UTC)
+    return ""
+
+
+def _told(at: datetime | None) -> str:
+    return "no time" if at is None else iso_utc(at)
 
 
 class Position(NamedTuple):

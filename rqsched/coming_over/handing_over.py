@@ -285,7 +285,7 @@ class HandingOver:
 
     def _found(self) -> list[Imported]:
         """Read the source, and what is here of it."""
-        read = [self._request(one) for one in distinct(self._source.entries())]
+        read = [self._request(self._named(one)) for one in distinct(self._source.entries())]
         ids = sorted({one.request.named.schedule_id for one in read if one.request is not None})
         known = self._known(ids, self._namespace)
         found = [self._beside(one, known) for one in read]
@@ -319,6 +319,14 @@ class HandingOver:
 
     def _came_from_here(self, here: Schedule) -> bool:
         return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
+
+    def _named(self, source: SourceEntry) -> SourceEntry:
+        """Return an entry whose workflow is the path of its function, unless its name is registered here."""
+        if source.entry is None or source.function is None:
+            return source
+        if option_checks.is_registered(self._runtime, source.entry["workflow"]):
+            return source
+        return replace(source, entry={**source.entry, "workflow": source.function})
 
     def _request(self, source: SourceEntry) -> Imported:
         """Check an entry as `sync` would, except that no workflow is imported."""

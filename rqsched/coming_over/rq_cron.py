@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from croniter import CroniterBadDateError, croniter
 from redis import Redis
 from rq.cron import CronScheduler
 from rq.defaults import DEFAULT_RESULT_TTL
@@ -18,7 +20,7 @@ from rq.exceptions import TimeoutFormatError
 from rq.utils import parse_timeout
 
 from rqsched.clock import SystemClock
-from rqsched.coming_over.cron_fields import ClockChanges
+from rqsched.coming_over.cron_fields import ClockChanges, Following, require_same_times, unwrapped
 from rqsched.coming_over.rq_jobs import Call, call_of, entry_of, lost_timeout
 from rqsched.coming_over.source import Reading, SourceEntry, derived_id, named_id
 from rqsched.coming_over.unpickle import NotReadableError
@@ -136,13 +138,28 @@ class RqCron:
             return {"interval": interval}, [told]
         zone = self._reading.timezone or "UTC"
         *fields, last = str(cron).split()
-        has_seconds = len(fields) == 5
-        expression = " ".join([last, *fields]) if has_seconds else str(cron)
-        changes = ClockChanges.of(expression, zone, SystemClock().now())
-        when = {"cron": str(cron), "timezone": zone, **changes.keys(dst_gap="shift")}
-        if has_seconds:
-            when["cron_seconds"] = "last"
+        written = " ".join([last, *fields]) if len(fields) == 5 else str(cron)
+        expression, now = unwrapped(written), SystemClock().now()
+        require_same_times(expression, str(cron), _by_croniter, now, "RQ")
+        changes = ClockChanges.of(expression, zone, now)
+        is_same = expression == written
+        when = {"cron": str(cron) if is_same else expression, "timezone": zone, **changes.keys(dst_gap="shift")}
+        if len(fields) == 5:
+            when["cron_seconds"] = "last" if is_same else "first"
         return when, [*changes.told_of("RQ")]
+
+
+def _by_croniter(written: str) -> Following:
+    """Read an expression as RQ does, which asks croniter anew after each time."""
+
+    def following(at: datetime) -> datetime | None:
+        try:
+            found: datetime = croniter(written, at.replace(tzinfo=None)).get_next(datetime)
+        except CroniterBadDateError:
+            return None
+        return found.replace(tzinfo=UTC)
+
+    return following
 
 
 def _require_of_module(function: object, path: str) -> None:

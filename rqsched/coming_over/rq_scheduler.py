@@ -9,16 +9,19 @@ while no rqscheduler enqueues; its hash stays, so one command of Redis puts ever
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, NamedTuple, cast
 from uuid import UUID, uuid4
 
 from redis import Redis
 
-from rqsched.coming_over.cron_fields import ClockChanges
+from rqsched.clock import Clock, SystemClock
+from rqsched.coming_over.cron_fields import ClockChanges, Following, not_compared, require_same_times, unwrapped
 from rqsched.coming_over.rq_jobs import Call, call_in, described, entry_of, loads, lost_timeout
-from rqsched.coming_over.source import Reading, SourceEntry, derived_id, move_scored, named_id
+from rqsched.coming_over.source import Reading, SourceEntry, derived_id, move_scored, named_id, not_before
 from rqsched.coming_over.unpickle import NotReadableError
 from rqsched.core.ids import iso_utc
 from rqsched.errors import ConflictError, InvalidCronError
@@ -73,9 +76,10 @@ class RqScheduler:
     kind = KIND
     cannot_disable = None
 
-    def __init__(self, redis: Redis, reading: Reading) -> None:
+    def __init__(self, redis: Redis, reading: Reading, clock: Clock | None = None) -> None:
         self._redis = redis
         self._reading = reading
+        self._clock = clock or SystemClock()
         self._backup = redis_keys.disabled_entries(KIND)
         self.notes: list[str] = []
         """What is true of all of its entries."""
@@ -176,20 +180,27 @@ class RqScheduler:
 
     def _when(self, meta: Mapping[str, Any], next_at: datetime) -> tuple[dict[str, Any], object, list[str]]:
         """Return when a job happens as keys of an entry, what of it stays the same, and what changes."""
+        now = self._clock.now()
         repeat, interval, cron = meta.get("repeat"), meta.get("interval"), meta.get("cron_string")
         bound = {} if repeat is None else {"max_runs": max(int(repeat), 1)}
         if interval:
             every = int(interval)
             lost = ["Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts."]
-            return {"interval": every, "anchor": iso_utc(next_at), **bound}, every, lost
+            return {"interval": every, "anchor": iso_utc(next_at), **not_before(next_at, now), **bound}, every, lost
         if cron:
-            expression = _cron(str(cron))
+            expression = unwrapped(_cron(str(cron)))
+            if (library := crontab_expressions()) is not None:
+                require_same_times(expression, str(cron), library, now, KIND)
             zone = self._reading.timezone or "UTC"
             changes = ClockChanges.of(expression, zone, next_at)
-            when = {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift"), **bound}
+            when = {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift")}
+            ours = Cron(expression, timezone=zone, seconds="first").next_after(now)
+            if ours is not None and ours < next_at:  # its next time was set to a later one
+                when |= not_before(next_at, now)
             if len(expression.split()) == 6:
                 when["cron_seconds"] = "first"
-            return when, ["cron", cron], [*_other_times(expression, zone, next_at), *changes.told_of(KIND)]
+            lost = [*_other_times(expression, zone, next_at), *changes.told_of(KIND)]
+            return {**when, **bound}, ["cron", cron], lost
         return {"once": iso_utc(next_at)}, ["once", iso_utc(next_at)], []
 
     def _notes(self, found: Sequence[SourceEntry]) -> Iterator[str]:
@@ -202,7 +213,10 @@ class RqScheduler:
             )
         if taken := sum(one.is_taken for one in found):
             yield f"{taken} were disabled by an import: they are in {self._backup}."
-        if self._reading.timezone is None and any(one.entry and "cron" in one.entry for one in found):
+        has_cron = any(one.entry and "cron" in one.entry for one in found)
+        if has_cron and crontab_expressions() is None:
+            yield not_compared("The package crontab", KIND)
+        if has_cron and self._reading.timezone is None:
             yield (
                 "rq-scheduler reads cron expressions by the clock of its host, with or without use_local_timezone; "
                 "here they are in UTC, unless --timezone names the zone of that host."
@@ -228,6 +242,21 @@ def _is_drawn(job_id: str) -> bool:
         return UUID(job_id).version == 4
     except ValueError:
         return False
+
+
+@cache
+def crontab_expressions() -> Callable[[str], Following] | None:
+    """Return what reads an expression as rq-scheduler does; None where the package crontab is not installed."""
+    try:
+        parse = import_module("crontab").CronTab
+    except (ImportError, AttributeError):
+        return None
+    # The package python-crontab has a module and a class of these names, which read the host's crontab.
+    return (lambda written: partial(_next_of, parse(written))) if hasattr(parse, "next") else None
+
+
+def _next_of(read: Any, at: datetime) -> datetime | None:
+    return cast("datetime | None", read.next(now=at, return_datetime=True, default_utc=True))
 
 
 def _cron(written: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from redis import Redis
 
+from rqsched.core.ids import iso_utc
 from rqsched.core.option_table import OPTIONS
 from rqsched.core.payload import dumps
 from rqsched.errors import ConflictError
@@ -71,6 +72,8 @@ class SourceEntry:
     """Whether the source fires it."""
     next_at: datetime | None = None
     """When the source fires it next, aware; one that has passed is fired here once in its place. None: not known."""
+    function: str | None = None
+    """The dotted path of the function that its workflow calls, where the name of the workflow is another one."""
     is_taken: bool = False
     """Whether an import has disabled it: where its schedule is not here, it is not written again."""
 
@@ -121,6 +124,14 @@ def named_id(kind: str, name: str) -> str:
 def derived_id(kind: str, workflow: str, *does: object) -> str:
     """Return the schedule id of what the source gives no lasting name: made of what it does, in JSON."""
     return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
+
+
+def not_before(first: datetime, now: datetime) -> dict[str, str]:
+    """Return the key of an entry that lets nothing fire before `first`, which may be several intervals ahead.
+
+    There is none where `first` has passed: a time that is owed is fired on its own.
+    """
+    return {"start_at": iso_utc(first)} if first > now else {}
 
 
 def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:

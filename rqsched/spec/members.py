@@ -119,7 +119,8 @@ class Cron(Timeline):
 class Every(Timeline):
     """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
-    By default it is anchored: it counts from `anchor`, else from its registration. An `offset`, also zero, aligns it to
+    By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with an
+    anchor in ten days, a daily interval fires tomorrow, too. `Spec(..., start_at=...)` lets it begin later. An `offset`, also zero, aligns it to
     the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour. `from_completion=True` counts from the end
     of each run; such an interval must be alone in its Spec.
     Evaluated by itself without an anchor, it counts from the instant that is asked about.
@@ -130,7 +131,7 @@ class Every(Timeline):
     offset: timedelta | None
     """The offset of an aligned interval from the epoch, less than one step; None for an anchored one."""
     anchor: datetime | None
-    """The instant from which an anchored interval counts; None until it is registered."""
+    """The instant from which an anchored interval counts, forwards and backwards; None until it is registered."""
     from_completion: bool
     """Whether each step begins when a run ends."""
 

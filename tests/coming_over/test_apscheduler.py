@@ -221,7 +221,7 @@ def test_calls_that_no_workflow_is_are_refused(store: Store) -> None:
         "which is only read with --trust-source": {"args": [jobs.Shop()]},
         "an argument holds a datetime, which is not JSON": {"args": [AT]},
         "a workflow is a function in a module": {"func": "tests.coming_over.jobs:Shop.open", "args": [1]},
-        "its triggers are combined": {"trigger": OrTrigger([IntervalTrigger(hours=1)])},
+        "an interval among its triggers": {"trigger": OrTrigger([IntervalTrigger(hours=1)])},
     }
     for index, others in enumerate(table.values()):
         given = {"func": FUNCTION, "trigger": "interval", "id": f"job-{index}", "next_run_time": AT, **others}

@@ -241,6 +241,57 @@ def test_pytz_zones_of_older_releases_are_read(monkeypatch: pytest.MonkeyPatch) 
     assert (keys["timezone"], keys["start_at"]) == ("America/New_York", "2026-01-04T12:00:00Z")
 
 
+def test_any_of_several_crons_is_a_spec_of_several_members() -> None:
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    berlin, utc = {"timezone": "Europe/Berlin"}, {"timezone": "UTC"}
+    first, later = DateTrigger(now + timedelta(minutes=5), "UTC"), DateTrigger(now + timedelta(days=5), "UTC")
+    crons = CronTrigger(hour=9, **berlin), CronTrigger(day=13, **utc)
+    table: dict[str, OrTrigger] = {
+        "hours": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, second="*/20", minute=5, **utc)]),
+        "zones": OrTrigger([*crons]),
+        "days that both name": OrTrigger([CronTrigger(day_of_week="mon", **utc), CronTrigger(day="13,4", **utc)]),
+        "one in another": OrTrigger([OrTrigger([*crons]), CronTrigger(minute="7,9", hour=3, **utc)]),
+        "a date that comes first": OrTrigger([*crons, first]),
+        "a date that APScheduler never fires": OrTrigger([*crons, later]),
+        "one": OrTrigger([CronTrigger(hour=4, **berlin)]),
+        "an end": OrTrigger([CronTrigger(hour=h, end_date=now + timedelta(days=3), **utc) for h in (7, 19)]),
+    }
+    with every_row() as row:
+        for name, trigger in table.items():
+            with row(name):
+                assert ours(becomes(trigger, now), now) == theirs(trigger, now)
+    late = becomes(OrTrigger([CronTrigger(hour=h, jitter=30, **utc) for h in (1, 2)], jitter=10), now)
+    assert late.keys["jitter"] == "PT40S"
+
+
+def test_next_time_that_an_application_set_is_the_first_one() -> None:
+    now, utc = datetime(2026, 5, 4, 12, tzinfo=UTC), {"timezone": "UTC"}
+    in_ten_days = datetime(2026, 5, 14, 9, tzinfo=UTC)
+    crons = CronTrigger(hour=9, **utc), OrTrigger([CronTrigger(hour=9, **utc), CronTrigger(hour=10, **utc)])
+    with every_row() as row:
+        for trigger in (
+            *crons,
+            IntervalTrigger(days=1, **utc),
+            CalendarIntervalTrigger(days=1, hour=9, start_date="2026-05-01", **utc),
+        ):
+            timing = becomes(trigger, now, in_ten_days)
+            with row(trigger):
+                assert ours(timing, now)[0] == in_ten_days
+                assert timing.lost == ()
+        with row("jitter"):
+            jittered = becomes(CronTrigger(hour=9, jitter=60, **utc), now, in_ten_days + timedelta(seconds=59))
+            assert ours(jittered, now)[0] == in_ten_days
+        with row("date"):
+            date_trigger = DateTrigger(now + timedelta(days=1), "UTC")
+            assert becomes(date_trigger, now, in_ten_days).keys == {"once": "2026-05-14T09:00:00Z"}
+        with row("a time that its trigger does not name"):
+            odd = becomes(CronTrigger(hour=9, **utc), now, in_ten_days + timedelta(hours=3))
+            assert odd.lost == (
+                "APScheduler fires it next at 2026-05-14T12:00:00Z, and here its trigger then fires at "
+                "2026-05-15T09:00:00Z.",
+            )
+
+
 def test_triggers_that_no_spec_says_are_refused() -> None:
     now, utc = datetime(2026, 5, 4, 12, tzinfo=UTC), {"timezone": "UTC"}
     table: dict[str, BaseTrigger] = {
@@ -249,8 +300,12 @@ def test_triggers_that_no_spec_says_are_refused() -> None:
         "on days that either names": CronTrigger(day="last", day_of_week="fri", **utc),
         "do not follow each other": CronTrigger(year="2026,2028", **utc),
         "never fires": CronTrigger(month=2, day=30, **utc),
-        "combined": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, **utc)]),
-        r"\(and, or\)": AndTrigger([CronTrigger(hour=1, **utc), CronTrigger(day_of_week=2, **utc)]),
+        "counts from each fire of the others": OrTrigger([CronTrigger(hour=1, **utc), IntervalTrigger(hours=1, **utc)]),
+        "differ in their start": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, end_date=now, **utc)]),
+        "for the first of its triggers": OrTrigger([CronTrigger(hour=1, start_date=now + timedelta(1), **utc)]),
+        "the first alone fires": OrTrigger([DateTrigger(now, "UTC"), DateTrigger(now + timedelta(1), "UTC")]),
+        "no cron here does": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(week=3, **utc)]),
+        "combined by and": AndTrigger([CronTrigger(hour=1, **utc), CronTrigger(day_of_week=2, **utc)]),
         "at least one second": IntervalTrigger(seconds=0.5, **utc),
         "no cron says": CalendarIntervalTrigger(days=2, **utc),
         "a way that no cron": CalendarIntervalTrigger(months=5, **utc),

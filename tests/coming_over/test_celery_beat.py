@@ -21,13 +21,15 @@ from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule
 from redis import Redis
 
+from rqsched.cli.schedule_file import declaration_of
 from rqsched.coming_over.celery_beat import CeleryApplication, DjangoCeleryBeat, RedBeat, open_source
+from rqsched.coming_over.handing_over import HandingOver, Outcome
 from rqsched.coming_over.source import Reading, SourceEntry
 from rqsched.errors import ConfigError, DatabaseUnavailableError, InvalidInputError
 from rqsched.store import foreign_tables
 from rqsched.testing import ManualClock
 from tests.coming_over.django_beat import DjangoBeat, open_project
-from tests.support.env import NOON
+from tests.support.env import NOON, Env
 from tests.support.rows import every_row
 
 HOURLY = {"every": 1, "period": "hours"}
@@ -93,7 +95,10 @@ def test_tables_are_read_as_django_wrote_them(project: DjangoBeat, foreign_url: 
             "schedule_id": "celery-beat:hourly",
             "workflow": "shop.tasks.sync",
             **as_before,
-            "spec": {"intervals": [{"every": "PT1H", "anchor": "2026-01-15T12:40:00.250000Z"}]},
+            "spec": {
+                "intervals": [{"every": "PT1H", "anchor": "2026-01-15T12:40:00.250000Z"}],
+                "start_at": "2026-01-15T12:40:00.250000Z",
+            },
             "args": ["eu", 2],
         },
         next_at=datetime(2026, 1, 15, 12, 40, 0, 250_000, UTC),
@@ -295,7 +300,10 @@ def test_entries_of_redbeat_are_read_as_redbeat_wrote_them(celery: Celery, redis
     found = by_name(source)
     assert source.notes == ()
     assert [*found] == ["dated", "hourly", "morning", "odd", "off", "rule"]
-    assert (found["hourly"].entry or {})["spec"] == {"intervals": [{"every": "PT1H", "anchor": "2026-01-15T12:40:00Z"}]}
+    assert (found["hourly"].entry or {})["spec"] == {
+        "intervals": [{"every": "PT1H", "anchor": "2026-01-15T12:40:00Z"}],
+        "start_at": "2026-01-15T12:40:00Z",
+    }
     assert found["hourly"].next_at == datetime(2026, 1, 15, 12, 40, tzinfo=UTC)
     assert [(found["hourly"].entry or {})[name] for name in ("args", "queue")] == [["eu"], "high"]
     morning = found["morning"].entry or {}
@@ -474,3 +482,71 @@ def test_application_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: py
         }.items():
             with row(address), pytest.raises(InvalidInputError, match=reason):
                 open_source(address, Reading(is_trusted=True))
+
+
+TASKS = """
+from celery import Celery, Task
+from celery.schedules import crontab
+
+app = Celery("undotted", set_as_current=True)
+app.conf.imports = ["undotted_more"]
+
+@app.task(name="charge")
+def bill(x): return x + 1
+
+@app.task(name="mail", bind=True)
+def post(self, x): return [self.name, x]
+
+def plain(x): return x * 2
+app.task(plain, name="double")
+
+class Sweep(Task):
+    name = "sweep"
+    def run(self): ...
+app.register_task(Sweep())
+
+def made():
+    def inner(): ...
+    return inner
+app.task(made(), name="anonymous")
+
+class Odd(crontab):
+    def is_due(self, last_run_at): return super().is_due(last_run_at)
+
+app.conf.beat_schedule = {
+    name: {"task": name, "schedule": 3600.0}
+    for name in ("charge", "mail", "double", "shared", "sweep", "anonymous", "unknown")
+}
+app.conf.beat_schedule["odd"] = {"task": "charge", "schedule": Odd(minute=0)}
+"""
+MORE = """
+from celery import shared_task
+
+@shared_task(name="shared")
+def give(): return "given"
+"""
+
+
+def test_application_says_which_function_has_the_name_of_a_task(env: Env, tmp_path: Path) -> None:
+    (tmp_path / "undotted.py").write_text(TASKS)
+    (tmp_path / "undotted_more.py").write_text(MORE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        env.register("anonymous", print)
+        source = open_source("undotted:app", Reading(is_trusted=True))
+        found = {one.source.source_id: one for one in HandingOver(env.scheduler, source, declaration_of).write()}
+        workflows = {name: one.schedule.definition.workflow for name, one in found.items() if one.schedule is not None}
+        assert workflows == {
+            "charge": "undotted.bill",
+            "mail": "undotted.post",
+            "double": "undotted.plain",
+            "shared": "undotted_more.give",
+            "anonymous": "anonymous",
+        }
+        assert found["mail"].lost[0].startswith("Its task is bound")
+        assert {name: one.outcome for name, one in found.items() if one.schedule is None} == dict.fromkeys(
+            ("sweep", "unknown", "odd"), Outcome.NOT_IMPORTED
+        )
+        assert "whose own code says when it is due" in found["odd"].lost[0]
+        handle = env.create("bound", workflow="undotted.post", args=["x"])
+        assert env.run_next(handle).result == ["mail", "x"]

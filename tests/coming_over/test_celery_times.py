@@ -115,6 +115,13 @@ def test_crontabs_run_when_their_schedules_do_unless_it_is_said(celery: Celery, 
                     assert found == expected or (is_said and touched(found, expected, zone))
 
 
+def test_interval_whose_last_run_lies_ahead_waits_until_it_is_over() -> None:
+    """RedBeat's entries are written so to begin later."""
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    later = becomes(Interval(timedelta(days=1)), now, last_run_at=now + timedelta(days=9))
+    assert ours(later, now)[0] == now + timedelta(days=10)
+
+
 def test_what_differs_is_said_where_the_clocks_change(celery: Celery) -> None:
     zone, spring, autumn = "America/New_York", datetime(2026, 3, 7, tzinfo=UTC), datetime(2026, 10, 31, tzinfo=UTC)
     at_half_past = becomes(Crontab("30", "2", "*", "*", "*", zone), spring)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from croniter import croniter
 
 from rqsched.coming_over.rq_cron import RqCron, open_source
 from rqsched.coming_over.source import Reading, distinct
 from rqsched.errors import ConfigError, InvalidInputError
+from rqsched.spec.members import Cron
 
 TRUSTED = Reading(is_trusted=True)
 TASKS = """
@@ -104,6 +107,51 @@ def test_a_cron_expression_does_what_rq_does_when_clocks_change_or_it_is_said(
     one = only(configured(f"report, 'low', cron={written!r}, job_timeout=60", reading=Reading(True, "Europe/Berlin")))
     assert (one.entry.get("dst_gap"), one.lost) == (gap, lost)
     assert "dst_gap" not in only(configured(f"report, 'low', cron={written!r}, job_timeout=60")).entry, "UTC"
+
+
+@pytest.mark.parametrize(
+    ("written", "expression"),
+    [
+        ("0 9 * * sat-sun", "0 9 * * 0,6"),
+        ("0 9 * * mon-sun", "0 9 * * 0-6"),
+        ("0 9 1 * mon-sun", "0 9 1 * 0-6"),
+        ("0 9 * * fri-mon/2", "0 9 * * 0,5"),
+        ("0 9 * * 7-1", "0 9 * * 0-1"),
+        ("0 0 1 nov-mar *", "0 0 1 1-3,11-12 *"),
+        ("0 0 28-3/2 * *", "0 0 1,3,28,30 * *"),
+        ("0 22-2 * * *", "0 0-2,22-23 * * *"),
+        ("50-10/5 22-2 * * * 30", "30 0,5,10,50,55 0-2,22-23 * * *"),
+    ],
+)
+def test_a_range_that_runs_over_the_end_of_its_field_is_imported_as_rq_reads_it(
+    written: str, expression: str, configured: Configured
+) -> None:
+    entry = only(configured(f"report, 'low', cron={written!r}, job_timeout=60")).entry
+    assert entry["cron"] == expression
+    ours, at = Cron(expression, seconds="first"), datetime(2026, 1, 1, tzinfo=UTC)
+    for _ in range(200):
+        expected = croniter(written, at).get_next(datetime)
+        assert ours.next_after(at) == expected
+        at = expected
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("0 9 31W * *", "RQ fires it next at"),
+        ("*/5 * 31W * *", "RQ fires it next at"),
+        ("*/5 * * feb-mar *,sat#3", "RQ fires it next at"),
+        ("0 9 * * 7-7", "RQ fires it next at"),
+        ("0 9 15-15 * *", "RQ fires it next at"),
+        ("0 9 * * *,sat#3", "RQ fires it next at"),
+        ("0 9 LW * *", "not acceptable"),
+        ("H 3 * * *", "hash_id"),
+    ],
+)
+def test_an_expression_that_rq_reads_otherwise_is_not_imported(written: str, told: str, configured: Configured) -> None:
+    one = only(configured(f"report, 'low', cron={written!r}, job_timeout=60"))
+    assert one.entry is None
+    assert told in one.lost[0]
 
 
 def test_one_without_a_name_is_named_by_what_it_does(configured: Configured) -> None:

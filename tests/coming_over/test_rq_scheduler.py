@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import time
 import zlib
 from datetime import UTC, date, datetime, timedelta
+from types import ModuleType
 from typing import Any
 
 import crontab  # type: ignore[import-untyped]
@@ -22,6 +24,7 @@ from rqsched.coming_over.source import Reading, SourceEntry, distinct
 from rqsched.errors import ConflictError
 from rqsched.spec.members import Cron
 from rqsched.transport import redis_keys
+from tests.coming_over.test_celery_times import timing_in
 
 BACKUP = redis_keys.disabled_entries("rq-scheduler")
 AT = datetime(2099, 1, 15, 12, tzinfo=UTC)
@@ -64,11 +67,29 @@ def test_an_interval_counts_on_from_its_next_time(theirs: Any, source: RqSchedul
         "retry": {"max_retries": 0},
         "interval": 3600,
         "anchor": "2099-01-15T12:00:00Z",
+        "start_at": "2099-01-15T12:00:00Z",
         "max_runs": 5,
     }
     one = only(source)
     assert (one.enabled, one.is_taken, one.next_at) == (True, False, AT)
     assert [sentence.split(";")[0] for sentence in one.lost] == ["Its interval counts on from its next time"]
+
+
+@pytest.mark.parametrize("timing", [{"interval": 86_400}, {"cron_string": "0 12 * * *"}], ids=["interval", "cron"])
+def test_a_daily_job_that_is_first_due_in_ten_days_waits_until_then(
+    timing: dict[str, Any], theirs: Any, redis: Redis, source: RqScheduler
+) -> None:
+    job = theirs.schedule(AT, FUNCTION, id="x", timeout=60)
+    job.meta = timing
+    job.save()
+    in_ten_days = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) + timedelta(days=10)
+    redis.zadd(SCHEDULED, {"x": in_ten_days.timestamp()})
+    assert timing_in(entry(source)).next_after(datetime.now(UTC)) == in_ten_days
+
+
+def test_a_job_whose_time_has_passed_has_no_start(theirs: Any, source: RqScheduler) -> None:
+    theirs.schedule(datetime(2020, 1, 1, tzinfo=UTC), FUNCTION, interval=60, id="late", timeout=60)
+    assert "start_at" not in entry(source)
 
 
 def test_a_cron_expression_is_read_in_the_zone_of_its_host(theirs: Any, redis: Redis) -> None:
@@ -108,10 +129,28 @@ def test_the_zone_of_the_host_is_what_rq_scheduler_reads_expressions_in(
     assert "--timezone" in only(RqScheduler(redis, Reading())).lost[0]
 
 
+@pytest.mark.parametrize(
+    "library", [None, ModuleType("crontab")], ids=["no package", "the package python-crontab, of the same name"]
+)
+def test_what_was_not_compared_is_said(
+    library: ModuleType | None, theirs: Any, source: RqScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs.cron("0 9 * * *", FUNCTION, id="x", timeout=60)
+    if library is not None:
+        monkeypatch.setattr(library, "CronTab", type("CronTab", (), {}), raising=False)
+    monkeypatch.setitem(sys.modules, "crontab", library)
+    module.crontab_expressions.cache_clear()
+    try:
+        assert entry(source)["cron"] == "0 9 * * *"
+    finally:
+        module.crontab_expressions.cache_clear()
+    assert "were not compared with those of rq-scheduler" in source.notes[0]
+
+
 SAME = [
     *("*/7 3-5 * 1,6 *", "0 0 L * *", "0 0 ? * L5", "5/15 * * * *", "0 12 ? * sun", "0 0 31 * *", "59 23 29 2 *"),
     *("@weekly", "@yearly", "0 0 * * 7", "0 0 * * 5-7", "10-50/20 * * * *", "0 0 1,L * *", "30 0 9 * * 1 *"),
-    *("0 9 * * mon-fri *", "0 0 * dec thu", "0 0 1-7 * *", "0 22 * * 0-4"),
+    *("0 9 * * mon-fri *", "0 0 * dec thu", "0 0 1-7 * *", "0 22 * * 0-4", "0 9 * * sat-sun", "0 9 * * mon-sun"),
 ]
 
 
