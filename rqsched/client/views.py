@@ -58,7 +58,7 @@ class ScheduleView(ScheduleFields):
     def _record(self) -> Description:
         return self.description
 
-    spec = Shown[dict[str, Any]]("When it happens, in the spec's JSON form; `Spec.from_json` reads it.")
+    spec = Shown[dict[str, Any]]("When it happens, in the spec's JSON form; `Spec.from_stored` reads it.")
 
     def _keep(self, description: Description) -> Self:
         self._description = description

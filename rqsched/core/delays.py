@@ -16,8 +16,8 @@ from rqsched.core.policy import RetryPolicy
 from rqsched.errors import InvalidDurationError
 from rqsched.spec.spec import After, Once, Spec
 
-MAX_BASE = timedelta(hours=1)
-"""An interval longer than this does not stretch the first retry (Pipelit document)."""
+MAX_BASE = timedelta(minutes=5)
+"""An interval longer than this does not stretch the first retry: a daily job waits 5, 10 and 20 minutes."""
 CRON_BASE = timedelta(seconds=60)
 """The first delay of what has no interval."""
 CAP_FACTOR = 10

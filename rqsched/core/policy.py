@@ -172,7 +172,7 @@ class RetryPolicy:
     max_retries: int = 3
     """Further attempts after the first; 0 means user code runs at most once."""
     base: timedelta | None = None
-    """The first delay; None takes the schedule's interval up to one hour, 60 s for cron.
+    """The first delay; None takes the schedule's interval, at most 5 minutes, and 60 s for cron.
 
     Lengths may be given as text such as `30s`, or as a number of seconds.
     """

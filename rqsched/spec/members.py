@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from rqsched.errors import InvalidCronError, InvalidSpecError
-from rqsched.spec.cron import CronExpression, parse_cron
+from rqsched.spec.cron import ClockChoice, CronExpression, parse_cron
 from rqsched.spec.duration import SpanLike, format_short, is_duration, parse_duration, require_interval, to_span
 from rqsched.spec.places import has_place, placed
 from rqsched.spec.timeline import Grid, Moment, Source, Timeline, ZonedCron, require_utc
@@ -105,7 +105,8 @@ class Cron(Timeline):
             return (Grid(self.every, self.anchor or anchor),)
         if self.numbers is None and self.has_place:
             raise InvalidSpecError("cron", f"{self.expression!r} has its times from a schedule's id; name the schedule")
-        return (ZonedCron(parse_cron(self.plain), require_timezone(self.timezone or timezone)),)
+        zone = require_timezone(self.timezone or timezone)
+        return (ZonedCron(parse_cron(self.plain), zone, ClockChoice(is_shift=True)),)
 
     def describe(self, timezone: str = "UTC") -> str:
         """Return a short text for people."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidCronError, InvalidDurationError, InvalidSpecError, NewerReleaseError
 from rqsched.spec.calendars import Calendar, require_name
-from rqsched.spec.cron import SKIP_AND_FIRST, ClockChoice, Gap
+from rqsched.spec.cron import ClockChoice, Gap
 from rqsched.spec.duration import format_duration
 from rqsched.spec.exclusion import ExcludeLike, Exclusion, exclusion_of, is_name, require_exclusions
 from rqsched.spec.members import (
@@ -71,7 +71,7 @@ class Spec(Timeline):
     calendars of these. A spec that names one has occurrences once it has that (`with_calendars`)."""
     dst_gap: str | None
     """What becomes of a local time that the clock leaves out: it is shifted by the change (`shift`), or does not fire
-    (`skip`). None is `skip`, and `shift` once a schedule is created with it."""
+    (`skip`). None is `shift`; in a row that was stored without it, it is `skip`."""
     dst_fold: str | None
     """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
     on_excluded: str
@@ -81,6 +81,8 @@ class Spec(Timeline):
     """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
     settled = frozenset[datetime]()
     """Nominal instants that no occurrence stands for any more, as they have had their outcome elsewhere."""
+    is_stored: bool = field(repr=False, compare=False)
+    """Whether it is as a row has it, where a `dst_gap` of None means `skip`."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
     """The calendars that it names, as it was given them; none before that."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
@@ -97,7 +99,9 @@ class Spec(Timeline):
         dst_fold: str | None = None,
         on_excluded: str | None = None,
         newer: str = "",
+        is_stored: bool = False,
     ) -> None:
+        object.__setattr__(self, "is_stored", is_stored)
         object.__setattr__(self, "dst_gap", require_choice("dst_gap", dst_gap))
         object.__setattr__(self, "dst_fold", require_choice("dst_fold", dst_fold))
         object.__setattr__(self, "on_excluded", require_on_excluded(on_excluded))
@@ -179,9 +183,8 @@ class Spec(Timeline):
         self.require_known()
         self.require_calendars()
         found = (source for member in self.members for source in member.sources(anchor, self.timezone))
-        choice = ClockChoice(self.dst_gap == "shift", self.dst_fold == "both")
-        if choice != SKIP_AND_FIRST:
-            found = (replace(one, choice=choice) if isinstance(one, ZonedCron) else one for one in found)
+        choice = ClockChoice(self.is_shifting, self.dst_fold == "both")
+        found = (replace(one, choice=choice) if isinstance(one, ZonedCron) else one for one in found)
         return tuple(map(self._moved, found)) if self.is_moving else tuple(found)
 
     def _moved(self, source: Source) -> Source:
@@ -197,7 +200,7 @@ class Spec(Timeline):
             local = next(source.descending(_LAST)).astimezone(zone)
             clock_time, fraction = at_time_of(local), timedelta(microseconds=local.microsecond)
         settled = frozenset(at for at in self.settled if source.count(at - _TICK, at))
-        is_back, is_shift = self.on_excluded == "previous", self.dst_gap == "shift"
+        is_back, is_shift = self.on_excluded == "previous", self.is_shifting
         return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
 
     def nominal_sources(self, anchor: datetime) -> list[Source]:
@@ -264,11 +267,16 @@ class Spec(Timeline):
     def _own_exclude(self) -> tuple[str, ...]:
         return tuple(text for text in self.exclude if not is_name(text))
 
+    @property
+    def is_shifting(self) -> bool:
+        """Whether a local time that the clock leaves out fires later, shifted by the change."""
+        return self.dst_gap == "shift" or (self.dst_gap is None and not self.is_stored)
+
     def with_clocks(self, dst_gap: str | None, dst_fold: str | None) -> Spec:
-        """Return the spec that says this of changes of the clocks."""
-        if (dst_gap, dst_fold) == (self.dst_gap, self.dst_fold):
+        """Return the spec that says this of changes of the clocks, as a row stores it: a gap of None is `skip`."""
+        if (dst_gap, dst_fold, True) == (self.dst_gap, self.dst_fold, self.is_stored):
             return self
-        said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
+        said = {"dst_gap": dst_gap, "dst_fold": dst_fold, "is_stored": True}
         return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
 
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
@@ -523,6 +531,12 @@ class Spec(Timeline):
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
         """Return the Spec that `to_json` of this or a newer release wrote; what it does not know is its `newer`."""
+        found = cls._of_any_release(form)
+        object.__setattr__(found, "is_stored", True)
+        return found
+
+    @classmethod
+    def _of_any_release(cls, form: Mapping[str, Any]) -> Spec:
         try:
             return cls.from_json(form)
         except InvalidSpecError as error:

@@ -80,7 +80,7 @@ def _left_out(spec: Spec, gap: Gap, zone: ZoneInfo) -> str:
     at = gap.occurrence_at.astimezone(zone)
     other = "" if at.date() == gap.reading.date() else f" on {at.date()}"
     fires = f"fires at {_time(at)}{other} (dst_gap=shift)"
-    told = fires if spec.dst_gap == "shift" else "does not fire (dst_gap=skip)"
+    told = fires if spec.is_shifting else "does not fire (dst_gap=skip)"
     return f"{_time(gap.reading)} does not occur on {gap.reading.date()} in {zone.key}; {told}"
 
 

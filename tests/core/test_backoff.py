@@ -22,7 +22,7 @@ def delays(policy: RetryPolicy, interval: timedelta, count: int = 7) -> list[flo
         pytest.param(RetryPolicy(), 60 * SECOND, [60, 120, 240, 480, 600, 600, 600], id="Pipelit, 60 s"),
         pytest.param(RetryPolicy(), 300 * SECOND, [300, 600, 1200, 2400, 3000, 3000, 3000], id="Pipelit, 300 s"),
         pytest.param(RetryPolicy(), 10 * SECOND, [10, 20, 40, 80, 100, 100, 100], id="a short interval"),
-        pytest.param(RetryPolicy(), 24 * HOUR, [3600, 7200, 14400, 28800, 36000, 36000, 36000], id="a base of an hour"),
+        pytest.param(RetryPolicy(), 24 * HOUR, [300, 600, 1200, 2400, 3000, 3000, 3000], id="a daily job"),
         pytest.param(RetryPolicy(base=5 * SECOND), HOUR, [5, 10, 20, 40, 50, 50, 50], id="a base of its own"),
         pytest.param(RetryPolicy(factor=1), MINUTE, [60] * 7, id="no growth"),
         pytest.param(RetryPolicy(factor=3), MINUTE, [60, 180, 540, 600, 600, 600, 600], id="another factor"),
@@ -51,14 +51,16 @@ def test_a_thousandth_retry_still_waits_the_cap() -> None:
         (Spec(Once(NOON)), MINUTE),
         (Spec(Every("5m")), 5 * MINUTE),
         (Spec(Cron("@every 45s")), 45 * SECOND),
-        (Spec(Every("24h", offset="0s")), HOUR),
+        (Spec(Every("24h", offset="0s")), 5 * MINUTE),
         (Spec(Every("5m", from_completion=True)), 5 * MINUTE),
-        (Spec([Every("30m"), Every("10m")]), 10 * MINUTE),
+        (Spec([Every("30m"), Every("2m")]), 2 * MINUTE),
         (Spec(["0 2 * * *", Every("30m")]), MINUTE),
     ],
     ids=lambda value: value.describe() if isinstance(value, Spec) else "",
 )
-def test_the_base_is_the_smallest_interval_up_to_an_hour_and_a_minute_for_crons(spec: Spec, base: timedelta) -> None:
+def test_the_base_is_the_smallest_interval_up_to_five_minutes_and_a_minute_for_crons(
+    spec: Spec, base: timedelta
+) -> None:
     assert backoff(RetryPolicy(), 1, interval=base_of(spec)) == base
 
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rqsched.core.lifecycle import decide_create, decide_update
+from rqsched.core.lifecycle import decide_create, decide_update, with_clocks
 from rqsched.core.model import Schedule, dump_spec
 from rqsched.core.policy import MissedPolicy, Policies
 from rqsched.core.schedule_options import define, value_of
 from rqsched.errors import InvalidSpecError
-from rqsched.spec.spec import Every, Spec
+from rqsched.spec.spec import Cron, Every, Spec
 from rqsched.spec.words import clock_warnings, in_words
 from tests.support.decisions import IDENTITY, active, event, fire, types
 from tests.support.env import DAY, HOUR, NOON
@@ -56,6 +56,25 @@ def test_a_new_schedule_shifts_and_fires_once_unless_it_says_otherwise() -> None
     assert stored(decide_create(IDENTITY, unsaid, now=NOON).after) == ("shift", None)
 
 
+def test_what_is_not_stored_yet_is_previewed_as_it_will_be_stored() -> None:
+    unsaid = Spec("30 2 * * *", NEW_YORK)
+    assert active(unsaid, now=SPRING).next_run_at == unsaid.next_after(SPRING) == GAP
+    assert Cron("30 2 * * *", NEW_YORK).next_after(SPRING) == GAP
+    assert clock_warnings(unsaid, SPRING) == clock_warnings(active(unsaid, now=SPRING).spec, SPRING)
+    assert Spec.from_json(unsaid.to_json()).next_after(SPRING) == GAP
+    assert replace(unsaid, end_at=NOON + 400 * DAY).next_after(SPRING) == GAP
+
+
+def test_a_row_that_does_not_say_it_skips_whatever_is_made_of_its_spec() -> None:
+    older = of_older_release(active(Spec("30 2 * * *", NEW_YORK), now=SPRING)).spec
+    assert older.next_after(SPRING) == GAP + 23 * HOUR
+    assert replace(older, end_at=NOON + 400 * DAY).next_after(SPRING) == GAP + 23 * HOUR
+    assert older.with_calendars([]).placed_for("a", "b").next_after(SPRING) == GAP + 23 * HOUR
+    again = with_clocks(Spec("30 2 * * *", NEW_YORK), older)
+    assert (again.dst_gap, again.next_after(SPRING)) == (None, GAP + 23 * HOUR)
+    assert clock_warnings(older, SPRING)[0].endswith("does not fire (dst_gap=skip)")
+
+
 @pytest.mark.parametrize("spec", ["30 2 * * *", "@every 40m"])
 def test_a_declaration_that_does_not_say_it_never_changes_what_is_stored(spec: str) -> None:
     for before in (active(spec), of_older_release(active(spec)), active(Spec(spec, dst_gap="skip", dst_fold="both"))):
@@ -96,6 +115,8 @@ def test_an_option_that_contradicts_its_new_spec_is_refused_and_so_are_other_wor
         ("30 2 * * *", NEW_YORK, {"dst_gap": "shift"},
          ["02:30 does not occur on 2027-03-14 in America/New_York; fires at 03:30 (dst_gap=shift)"]),
         ("30 2 * * *", NEW_YORK, {},
+         ["02:30 does not occur on 2027-03-14 in America/New_York; fires at 03:30 (dst_gap=shift)"]),
+        ("30 2 * * *", NEW_YORK, {"dst_gap": "skip"},
          ["02:30 does not occur on 2027-03-14 in America/New_York; does not fire (dst_gap=skip)"]),
         ("30 1 * * *", NEW_YORK, {},
          ["01:30 occurs twice on 2026-11-01 in America/New_York; fires the first time (dst_fold=first)"]),
