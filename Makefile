@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-DATA   ?= .rqsched
+DATA   ?= .rqsched-demo
 ARGS   ?=
 CONSTRAINTS ?=
 # Not empty: install the versions, and no other files, of tests/support/locked.txt, as CI does.

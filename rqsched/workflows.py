@@ -225,6 +225,7 @@ class Registry:
         module, name = getattr(workflow, "__module__", None), getattr(workflow, "__qualname__", None)
         if not callable(workflow) or module is None or name is None:
             raise InvalidInputError("workflow", f"{workflow!r} is not a workflow; give its name, function or class")
+        _require_importable(module, name)
         return f"{module}.{name}"
 
     def remove(self, name: str) -> None:
@@ -332,6 +333,8 @@ def make_workflow(
     """Check a target and its name, and build the Workflow; see `workflow`."""
     wanted = name or getattr(target, "name", None) if inspect.isclass(target) else name
     wanted = wanted or getattr(target, "__name__", "")
+    if name is None and callable(target) and wanted in {"", "<lambda>"}:
+        raise InvalidIdError("workflow", f"{target!r} has no name of its own; write one, as @workflow('invoice-sync')")
     if not isinstance(wanted, str) or not _NAME.fullmatch(wanted):
         raise InvalidIdError(
             "workflow", f"{wanted!r} is not a valid workflow name; use at most 255 of A-Z a-z 0-9 . _ : -"
@@ -350,6 +353,22 @@ def make_workflow(
         on_recovery=workflow_name("on_recovery", on_recovery),
         targets=targets,
     )
+
+
+def _require_importable(module: str, name: str) -> None:
+    """Check that a worker finds a function by its path; raises InvalidInputError that says why not."""
+    if name.endswith("<lambda>"):
+        reason = "a lambda has no name"
+    elif "<locals>" in name:
+        reason = f"{name.rpartition('.')[2]!r} is defined inside a function"
+    elif "." in name:
+        reason = f"{name!r} belongs to a class"
+    elif module == "__main__":
+        reason = f"{name!r} is defined in the program that runs here, and workers run another one"
+    else:
+        return
+    advice = "write a function in a module of RQSCHED_IMPORTS and decorate it with @workflow"
+    raise InvalidInputError("workflow", f"{reason}, so no worker could import it; {advice}")
 
 
 def _path_of(target: Callable[..., Any]) -> str:

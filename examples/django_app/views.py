@@ -10,7 +10,7 @@ from django.views import View
 
 from rqsched import Every
 from rqsched.contrib.django import scheduler
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import InvalidInputError, RqschedError
 
 from .schedules import send_digest
 
@@ -30,7 +30,18 @@ class DigestForm(forms.Form):
             raise forms.ValidationError(error.reason) from error
 
 
-class Digests(View):
+class Answering(View):
+    """A view that answers rqsched's errors with their statuses."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Answer 404 for a subscription that does not exist, 503 while a backend is away, and so on."""
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except RqschedError as error:
+            return JsonResponse({"error": str(error)}, status=error.http_status)
+
+
+class Digests(Answering):
     """All digests."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -46,15 +57,8 @@ class Digests(View):
         return JsonResponse({"outcome": outcome, "next_at": schedule.next_run_at}, status=status)
 
 
-class Digest(View):
+class Digest(Answering):
     """One digest."""
-
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer 404 for a subscription that does not exist."""
-        try:
-            return super().dispatch(request, *args, **kwargs)
-        except ScheduleNotFoundError as error:
-            return JsonResponse({"error": str(error)}, status=404)
 
     def get(self, _: HttpRequest, name: str) -> HttpResponse:
         """Show when the next digest is due, and the latest ones."""

@@ -9,11 +9,12 @@ from flask import Flask, request
 from flask.typing import ResponseReturnValue
 
 from rqsched import Scheduler
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.workflows import around_runs
 
 from .jobs import remind
 
+A_YEAR = 366 * 86_400
 app = Flask(__name__)
 app.config["REMINDERS"] = "reminders.txt"
 scheduler = Scheduler.from_env()
@@ -24,10 +25,13 @@ around_runs(app.app_context)
 def create() -> ResponseReturnValue:
     """Ask to be reminded in some seconds."""
     wanted = request.get_json()
-    if not isinstance(wanted.get("seconds"), int):
-        raise InvalidInputError("seconds", "say in how many seconds")
-    at = datetime.now(UTC) + timedelta(seconds=wanted["seconds"])
-    schedule = scheduler.create(f"reminder:{uuid.uuid4()}", remind, at, args=[wanted["text"]])
+    seconds, text = (wanted.get(name) if isinstance(wanted, dict) else None for name in ("seconds", "text"))
+    if not isinstance(seconds, int) or not 0 <= seconds <= A_YEAR:
+        raise InvalidInputError("seconds", f"say in how many seconds, at most {A_YEAR}")
+    if not isinstance(text, str):
+        raise InvalidInputError("text", "say of what")
+    at = datetime.now(UTC) + timedelta(seconds=seconds)
+    schedule = scheduler.create(f"reminder:{uuid.uuid4()}", remind, at, args=[text])
     path = f"/reminders/{schedule.schedule_id}"
     return {"path": path, "at": at.isoformat()}, 201, {"Location": path}
 
@@ -47,13 +51,7 @@ def forget(schedule_id: str) -> ResponseReturnValue:
     return "", 204
 
 
-@app.errorhandler(ScheduleNotFoundError)
-def not_found(error: ScheduleNotFoundError) -> ResponseReturnValue:
-    """Answer 404."""
-    return {"error": str(error)}, 404
-
-
-@app.errorhandler(InvalidInputError)
-def refused(error: InvalidInputError) -> ResponseReturnValue:
-    """Answer 422 with the field that is wrong, and how."""
-    return {"error": str(error), "field": error.field}, 422
+@app.errorhandler(RqschedError)
+def refused(error: RqschedError) -> ResponseReturnValue:
+    """Answer with the status of the error: 422 for invalid input, 404, 409, or 503 while a backend is away."""
+    return {"error": str(error)}, error.http_status

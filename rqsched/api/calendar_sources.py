@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from rqsched.api.recurrence_rule import RecurrenceRule
-from rqsched.errors import ConfigError, InvalidInputError, TooMuchWorkError, did_you_mean
+from rqsched.errors import ConfigError, InvalidInputError, TooMuchWorkError, did_you_mean, install
 from rqsched.spec.calendars import MAX_ENTRIES
 from rqsched.spec.exclusion import Dates
 from rqsched.spec.steps import Steps
@@ -128,7 +128,7 @@ def _installed(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[calendars]' brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed; {install('calendars')} brings it.") from error
 
 
 class _Event:

@@ -32,7 +32,7 @@ from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError, RedisUnavailableError, WrongDatabaseError, error_line
+from rqsched.errors import ConfigError, RedisUnavailableError, WrongDatabaseError, error_line, install
 from rqsched.fork_guard import call_in_this_process
 from rqsched.signals import everywhere
 from rqsched.store import registered_workflows, schema_version
@@ -229,7 +229,7 @@ def _open_tracing(settings: Settings) -> Tracing | None:
         if not (error.name or "").startswith("opentelemetry"):
             raise
         raise ConfigError(
-            "RQSCHED_OTEL is on, and opentelemetry-api is not installed here; pip install 'rqsched[otel]' brings it, "
+            f"RQSCHED_OTEL is on, and opentelemetry-api is not installed here; {install('otel')} brings it, "
             "or turn RQSCHED_OTEL off."
         ) from error
     return Tracing(settings.default_queue)

@@ -25,7 +25,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
-        sys.stderr.write("Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n")
+        install = import_module("rqsched.errors").install
+        sys.stderr.write(f"Error: the commands need typer and rich: {install('cli')} brings them.\n")
         sys.exit(2)
     try:
         app()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.command import Session, command
-from rqsched.errors import ConfigError, RqschedError
+from rqsched.errors import ConfigError, RqschedError, install
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Send events to state machines.")
 
@@ -29,7 +29,7 @@ def run(
     try:
         from rqsched import machines  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[machines]' brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed; {install('machines')} brings it.") from error
     scheduler = session.scheduler
     cls = machines.find_machine(machine_class)
     try:

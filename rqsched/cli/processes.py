@@ -13,7 +13,7 @@ import typer
 
 from rqsched.cli.command import Verbose, command
 from rqsched.config import Settings
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, install
 from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
 from rqsched.processes.worker import WorkerOptions, parse_size, serve, serve_dispatcher
 
@@ -188,5 +188,5 @@ def _http_serve() -> Callable[..., int]:
     try:
         from rqsched.http import serve  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[http]' brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed; {install('http')} brings it.") from error
     return serve

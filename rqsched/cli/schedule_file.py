@@ -32,7 +32,7 @@ from rqsched.core.option_table import OPTIONS, PARTS, Kind, Options
 from rqsched.core.payload import loads
 from rqsched.core.policy import Policies, RetryPolicy, no_retry
 from rqsched.core.schedule_options import value_of
-from rqsched.errors import ConfigError, InvalidInputError, did_you_mean
+from rqsched.errors import ConfigError, InvalidInputError, did_you_mean, install
 from rqsched.spec.calendars import Calendar, require_entries, require_name
 from rqsched.spec.duration import in_one_unit, to_span
 from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
@@ -232,7 +232,7 @@ def _yaml() -> Any:
     try:
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - the yaml extra is optional
     except ImportError as error:
-        raise ConfigError("YAML needs PyYAML; pip install 'rqsched[yaml]' brings it.") from error
+        raise ConfigError(f"YAML needs PyYAML; {install('yaml')} brings it.") from error
     return yaml
 
 
@@ -491,7 +491,7 @@ def _in_toml(value: Mapping[str, Any]) -> str:
     try:
         import tomlkit  # noqa: PLC0415 - most commands write no TOML
     except ImportError as error:
-        raise ConfigError("writing TOML needs tomlkit; pip install 'rqsched[cli]' brings it.") from error
+        raise ConfigError(f"writing TOML needs tomlkit; {install('cli')} brings it.") from error
     return tomlkit.dumps(value)
 
 

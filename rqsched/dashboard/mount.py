@@ -20,7 +20,7 @@ from starlette.requests import HTTPConnection
 from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.routes import routes
 from rqsched.dashboard.session import sessions
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, install
 from rqsched.http.auth import Authenticator, Principal, Tokens, TrustedProxies
 from rqsched.http.dependencies import Wiring
 from rqsched.http.limits import Limits, TokenBuckets
@@ -134,5 +134,5 @@ def _asgi_middleware() -> Callable[..., Any]:
     try:
         from a2wsgi import ASGIMiddleware  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; pip install 'rqsched[wsgi]' brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed; {install('wsgi')} brings it.") from error
     return ASGIMiddleware

@@ -19,7 +19,7 @@ from rqsched.api.async_scheduler import run
 from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
-from rqsched.errors import ConfigError
+from rqsched.errors import ConfigError, install
 from rqsched.http import durable_workflow, health, native, ojs, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxies, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
@@ -113,7 +113,7 @@ def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
 
 def _no_dashboard(request: Request) -> Response:
     del request
-    return PlainTextResponse("The API is served here. pip install 'rqsched[dashboard]' brings the pages.\n")
+    return PlainTextResponse(f"The API is served here. {install('dashboard')} brings the pages.\n")
 
 
 def _from_env(settings: Settings | None) -> Scheduler:

@@ -120,10 +120,10 @@ class Cron(Timeline):
 class Every(Timeline):
     """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
-    By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with an
-    anchor in ten days, a daily interval fires tomorrow, too. `Spec(..., start_at=...)` lets it begin later. An `offset`, also zero, aligns it to
-    the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour. `from_completion=True` counts from the end
-    of each run; such an interval must be alone in its Spec.
+    By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with
+    an anchor in ten days, a daily interval also fires tomorrow, unless `start_at` of its Spec lets it begin later. An
+    `offset`, also zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
+    `from_completion=True` counts from the end of each run; such an interval must be alone in its Spec.
     Evaluated by itself without an anchor, it counts from the instant that is asked about.
     """
 

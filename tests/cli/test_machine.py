@@ -138,4 +138,4 @@ def test_without_the_extra_it_says_what_to_install(cli: Cli, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("rqsched.machines")
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "pip install 'rqsched[machines]'" in cli("machine", "run", TICKET, "CLOSE", code=2).err
+    assert "pip install '.[machines]'" in cli("machine", "run", TICKET, "CLOSE", code=2).err

