@@ -128,7 +128,7 @@ def _installed(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; {install('calendars')} brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed: run {install('calendars')}.") from error
 
 
 class _Event:

@@ -229,7 +229,7 @@ def _open_tracing(settings: Settings) -> Tracing | None:
         if not (error.name or "").startswith("opentelemetry"):
             raise
         raise ConfigError(
-            f"RQSCHED_OTEL is on, and opentelemetry-api is not installed here; {install('otel')} brings it, "
+            f"RQSCHED_OTEL is on, and opentelemetry-api is not installed here: run {install('otel')}, "
             "or turn RQSCHED_OTEL off."
         ) from error
     return Tracing(settings.default_queue)

@@ -26,7 +26,7 @@ def main() -> None:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         install = import_module("rqsched.errors").install
-        sys.stderr.write(f"Error: the commands need typer and rich: {install('cli')} brings them.\n")
+        sys.stderr.write(f"Error: the commands need typer and rich: run {install('cli')}.\n")
         sys.exit(2)
     try:
         app()

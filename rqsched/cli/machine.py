@@ -29,7 +29,7 @@ def run(
     try:
         from rqsched import machines  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; {install('machines')} brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed: run {install('machines')}.") from error
     scheduler = session.scheduler
     cls = machines.find_machine(machine_class)
     try:

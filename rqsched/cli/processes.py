@@ -188,5 +188,5 @@ def _http_serve() -> Callable[..., int]:
     try:
         from rqsched.http import serve  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; {install('http')} brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed: run {install('http')}.") from error
     return serve

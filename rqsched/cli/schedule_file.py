@@ -232,7 +232,7 @@ def _yaml() -> Any:
     try:
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - the yaml extra is optional
     except ImportError as error:
-        raise ConfigError(f"YAML needs PyYAML; {install('yaml')} brings it.") from error
+        raise ConfigError(f"YAML needs PyYAML: run {install('yaml')}.") from error
     return yaml
 
 
@@ -491,7 +491,7 @@ def _in_toml(value: Mapping[str, Any]) -> str:
     try:
         import tomlkit  # noqa: PLC0415 - most commands write no TOML
     except ImportError as error:
-        raise ConfigError(f"writing TOML needs tomlkit; {install('cli')} brings it.") from error
+        raise ConfigError(f"writing TOML needs tomlkit: run {install('cli')}.") from error
     return tomlkit.dumps(value)
 
 

@@ -179,7 +179,8 @@ def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> 
     members, window, lost = crons.members, crons.window, [*crons.lost]
     if next_at is not None:
         earliest = next_at.astimezone(UTC) - timedelta(seconds=crons.jitter)
-        spec = Spec(members, **window._asdict(), **crons.clocks)
+        gap, fold = crons.clocks.get("dst_gap"), crons.clocks.get("dst_fold")
+        spec = Spec(members, **window._asdict(), dst_gap=gap, dst_fold=fold)
         if earliest > now and (found := spec.next_after(now)) is not None and found < earliest:
             window = window.within(Window(earliest))
         found = spec.next_after(earliest - _TICK)

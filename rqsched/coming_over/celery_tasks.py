@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
+from rqsched.clock import SystemClock
 from rqsched.coming_over.cron_fields import (
     HOURS,
     MINUTES,
@@ -100,7 +101,7 @@ def celery_crontab() -> Callable[[tuple[str, ...]], Following] | None:
 
     def read(written: tuple[str, ...]) -> Following:
         # Without a clock it would ask an application.
-        kept = crontab(**dict(zip(Crontab._fields[:5], written, strict=True)), nowfun=partial(datetime.now, UTC))
+        kept = crontab(**dict(zip(Crontab._fields[:5], written, strict=True)), nowfun=SystemClock().now)
         return partial(_next_of, kept)
 
     return read

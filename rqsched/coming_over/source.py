@@ -72,10 +72,10 @@ class SourceEntry:
     """Whether the source fires it."""
     next_at: datetime | None = None
     """When the source fires it next, aware; one that has passed is fired here once in its place. None: not known."""
-    function: str | None = None
-    """The dotted path of the function that its workflow calls, where the name of the workflow is another one."""
     is_taken: bool = False
     """Whether an import has disabled it: where its schedule is not here, it is not written again."""
+    function: str | None = None
+    """The dotted path of the function that its workflow calls, where the name of the workflow is another one."""
 
 
 class Source(Protocol):

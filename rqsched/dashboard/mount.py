@@ -134,5 +134,5 @@ def _asgi_middleware() -> Callable[..., Any]:
     try:
         from a2wsgi import ASGIMiddleware  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name!r} is not installed; {install('wsgi')} brings it.") from error
+        raise ConfigError(f"{error.name!r} is not installed: run {install('wsgi')}.") from error
     return ASGIMiddleware

@@ -87,8 +87,7 @@ def test_the_command_says_which_extra_it_needs() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert (
-        done.stderr
-        == "Error: the commands need typer and rich: `pip install '.[cli]'` in a checkout of rqsched brings them.\n"
+        done.stderr == "Error: the commands need typer and rich: run `pip install '.[cli]'` in a checkout of rqsched.\n"
     )
 
 
@@ -107,4 +106,4 @@ def test_a_process_that_is_to_trace_says_which_extra_it_needs(tmp_path: Path, mo
     code = WITHOUT.format(packages={"opentelemetry"}) + "from rqsched.cli import main; sys.argv = ['x', 'list']; main()"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "`pip install '.[otel]'` in a checkout of rqsched brings it" in done.stderr
+    assert "run `pip install '.[otel]'` in a checkout of rqsched" in done.stderr

@@ -64,9 +64,11 @@ EXAMPLES = {
         of_flask,
         lambda _, answer: answer.headers["location"],
         ("reminders.txt", "ada"),
-        tuple(
-            {"method": "POST", "url": "/reminders", "json": body}
-            for body in ({"seconds": "soon", "text": "x"}, {"seconds": 10**20, "text": "x"}, {"seconds": 5}, [])
+        (
+            {"method": "POST", "url": "/reminders", "json": {"seconds": "soon", "text": "x"}},
+            {"method": "POST", "url": "/reminders", "json": {"seconds": 10**20, "text": "x"}},
+            {"method": "POST", "url": "/reminders", "json": {"seconds": 5}},
+            {"method": "POST", "url": "/reminders", "json": []},
         ),
     ),
     "django": Example(
