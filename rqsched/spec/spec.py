@@ -531,18 +531,17 @@ class Spec(Timeline):
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
         """Return the Spec that `to_json` of this or a newer release wrote; what it does not know is its `newer`."""
-        found = cls._of_any_release(form)
+        try:
+            found = cls.from_json(form)
+        except InvalidSpecError as error:
+            if not form:  # no release wrote that
+                raise
+            found = cls._of_newer_release(form, str(error).partition(";")[0])
         object.__setattr__(found, "is_stored", True)
         return found
 
     @classmethod
-    def _of_any_release(cls, form: Mapping[str, Any]) -> Spec:
-        try:
-            return cls.from_json(form)
-        except InvalidSpecError as error:
-            if not form:  # no release wrote that
-                raise
-            newer = str(error).partition(";")[0]
+    def _of_newer_release(cls, form: Mapping[str, Any], newer: str) -> Spec:
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
         if "after" in form:  # of times of its own it has none, whatever else is said of it
             return cls((), newer=newer)
