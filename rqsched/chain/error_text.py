@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched import workflows
+from rqsched.core.payload import storable
 from rqsched.core.policy import TIMEOUT, ErrorTypes, error_names
 from rqsched.fork_guard import CALLERS
 from rqsched.store.database import DatabaseError
@@ -25,8 +26,20 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, JobTimeoutException):
         what = f"timeout: {error}"
     text = f"{what}\n\n{''.join(told.format()).strip()}" if told.stack else what
-    # What no database stores must not keep the end from being recorded.
-    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return storable(text)
+
+
+def name_error(error: BaseException) -> str:
+    """Return an error as its class and what it says."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, so that every database stores it; its class where its own code cannot say it."""
+    try:
+        return storable(str(error))
+    except BaseException:  # noqa: BLE001 - the application's own code, which may also end the process
+        return f"<{type(error).__name__}>"
 
 
 def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:

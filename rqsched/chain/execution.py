@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from rq.timeouts import JobTimeoutException
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.claim import Claim, NotAnsweredError, make_context
-from rqsched.chain.error_text import describe_error, types_of
+from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.notifications import delivering
@@ -71,7 +71,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
                 result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
         except RunCancelled as signal:
             _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
-            _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=str(signal) or None))
+            _complete(runtime, claim, AttemptResult(AttemptOutcome.CANCELLED, error=text_of(signal) or None))
             return None
         except BaseException as error:
             _fail(runtime, claim, error, rq_job)
@@ -264,14 +264,13 @@ def _dump_result(result: Any) -> str | None:
     """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
     if result is None:
         return None
-    text = None
-    with suppress(TypeError, ValueError, RecursionError):
-        text = dumps(result)
-    if text is None:
+    text = dumps(f"<{type(result).__name__}>")
+    for write in (dumps, lambda value: dumps(repr(value))):
         try:
-            text = dumps(repr(result))
-        except Exception:  # noqa: BLE001 - the workflow's own code
-            text = dumps(f"<{type(result).__name__}>")
+            text = write(result)
+            break
+        except BaseException:  # noqa: BLE001, S112 - the workflow's own code, which may also end the process
+            continue
     return text if len(text) <= MAX_RESULT else dumps(text[: MAX_RESULT // 2] + " [cut]")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from redis.exceptions import RedisError
 
+from rqsched.chain.error_text import name_error
 from rqsched.chain.fan_out import promote
 from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
@@ -280,7 +281,7 @@ def _fire_alone(
         raise
     except Exception as error:  # noqa: BLE001
         _log.exception("schedule %s cannot be fired", uid, extra={"action": "fire_failed"})
-        text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+        text = name_error(error)[:_MAX_ERROR]
         if runtime.tracing is not None:
             runtime.tracing.fail_fire(uid, error)
         failed = []

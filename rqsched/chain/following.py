@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rqsched.chain.error_text import name_error
 from rqsched.chain.runtime import Runtime
 from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at
 from rqsched.core.audit import CommandContext
@@ -85,7 +86,7 @@ def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool
     except BackendUnavailableError:
         raise
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+        text = name_error(error)[:MAX_ERROR]
         runtime.database.transact(partial(_put_off, runtime, uid, text))
         raise
     return done > 0

@@ -382,6 +382,18 @@ def _server(runtime: Runtime) -> Finding:
     )
 
 
+@_check(
+    "encoding",
+    "database",
+    "Create a database with ENCODING 'UTF8' TEMPLATE template0, and move the tables there with pg_dump and pg_restore.",
+)
+def _encoding(scope: _Scope) -> Finding:
+    encoding = scope.runtime.database.encoding()
+    if encoding in {None, schema_version.UTF8}:
+        return Finding(Level.OK, encoding or "every text")
+    return Finding(Level.PROBLEM, f"the database's encoding is {encoding}: other texts are stored with escapes")
+
+
 @_check("schema", "database", "Run `rqsched db upgrade`.")
 def _schema(scope: _Scope) -> Finding:
     schema_version.require_current(scope.runtime.database)

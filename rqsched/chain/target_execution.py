@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
 from rqsched.chain.claim import make_context
-from rqsched.chain.error_text import describe_error, types_of
+from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime, process_name
@@ -98,7 +98,7 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
     try:
         status = TargetStatus.SUCCEEDED if _handle(runtime, claimed, token) else TargetStatus.IGNORED
     except RunCancelled as signal:
-        cancelled = TargetEnd(TargetStatus.CANCELLED, str(signal) or None)
+        cancelled = TargetEnd(TargetStatus.CANCELLED, text_of(signal) or None)
         _finish(runtime, target, token, lambda *_: cancelled)
         return TargetStatus.CANCELLED
     except WorkflowNotFoundError as error:

@@ -13,6 +13,7 @@ from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import offer_delay
 from rqsched.core.model import Change, Run, RunStatus, Schedule
+from rqsched.core.payload import storable
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 
 MAX_REASON = 2_000
@@ -63,4 +64,5 @@ def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
 
 
 def _cut(reason: str) -> str:
+    reason = storable(reason)
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 6]} [cut]"

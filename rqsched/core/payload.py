@@ -32,6 +32,11 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 _READABLE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+def storable(text: str) -> str:
+    """Escape what no database stores, so that it keeps nothing from being recorded: NUL, and lone surrogates."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 def json_text(field: str, value: Any, limit: int) -> str:
     """Write a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError saying what is wrong.
 

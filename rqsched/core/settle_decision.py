@@ -27,6 +27,7 @@ from rqsched.core.model import (
 )
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
+from rqsched.core.payload import storable
 from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, FanOutPolicy, OverlapUntil, rule_against
 from rqsched.core.schedule_endings import EXHAUSTED, complete, die
 from rqsched.core.target_progress import describe_failures, has_failed
@@ -296,6 +297,9 @@ def is_withdrawn(schedule: Schedule) -> bool:
 
 
 def cut_error(error: str, limit: int = MAX_ERROR) -> str:
-    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end."""
-    head = limit // 3
+    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end.
+
+    What no database stores is escaped.
+    """
+    error, head = storable(error), limit // 3
     return error if len(error) <= limit else f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"

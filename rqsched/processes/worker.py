@@ -53,7 +53,7 @@ from rqsched.processes.vital_signs import run_visibly
 from rqsched.processes.warm_up import warm_up
 from rqsched.processes.work_horse import HorseStarter, RunHorse
 from rqsched.store import reconcile_queries, schema_version
-from rqsched.store.database import DatabaseError
+from rqsched.store.database import Database, DatabaseError
 from rqsched.transport.client import connect
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
@@ -269,8 +269,17 @@ def _open_database(runtime: Runtime) -> None:
         schema_version.upgrade(runtime.database)
     else:
         schema_version.require_current(runtime.database)
+        warn_of_encoding(runtime.database)
     import_workflows(runtime.settings)
     require_sentry(runtime.settings)
+
+
+def warn_of_encoding(database: Database) -> None:
+    """Log that a database cannot store every text; everything works, with escapes in their place."""
+    encoding = database.encoding()
+    if encoding not in {None, schema_version.UTF8}:
+        told = "the database's encoding is %s, not UTF8: texts that it cannot store are escaped; see `rqsched doctor`"
+        _log.warning(told, encoding, extra={"action": "not_utf8"})
 
 
 def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:

@@ -669,6 +669,12 @@ class Database:
         """Return once the database has answered; raises what `read` does."""
         self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
 
+    def encoding(self) -> str | None:
+        """Return how the server stores texts, as it calls that; None for SQLite, which stores every text."""
+        if not self.dialect.has_server:
+            return None
+        return str(self.read(lambda connection: connection.exec_driver_sql("SHOW server_encoding").scalar_one()))
+
     def server_version(self) -> str:
         """Return the name and the version of the database server."""
         query = sa.text(self.dialect.version_query)

@@ -32,7 +32,23 @@ SESSION = {
 """How long a session of ours may hold up others (PostgreSQL). A process may freeze while it waits for a lock (4 s),
 between two statements (8 s), or with rows on their way to it (8 s: then no timeout of SQL is looked at, and only TCP
 ends the session)."""
-_IN_TRANSACTION = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION.items())
+FORMATS = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "standard_conforming_strings": "on",
+}
+"""In which texts travel to and from a session of ours, whatever the database or the role says (PostgreSQL)."""
+
+
+def settings_of_session(settings: Mapping[str, str], *, is_local: bool) -> str:
+    """Return the statement that sets these of the session, or of its transaction alone."""
+    till = "true" if is_local else "false"
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {till})" for name, value in settings.items())
+
+
+_IN_TRANSACTION = settings_of_session(SESSION | FORMATS, is_local=True)
 
 
 class Dialect(ABC):
@@ -322,5 +338,5 @@ def dialect_of(connection: Connection | Engine) -> Dialect:
 
 
 def limit_transaction(connection: Connection) -> None:
-    """Set the limits of SESSION for the open transaction alone: its session may be lent to somebody else next."""
+    """Set SESSION and FORMATS for the open transaction alone: its session may be lent to somebody else next."""
     connection.exec_driver_sql(_IN_TRANSACTION)

@@ -7,25 +7,28 @@ transaction repeated on another. Connections of an application are never touched
 
 from __future__ import annotations
 
+import codecs
+import json
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from time import monotonic
 from typing import Any, ClassVar, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
-from psycopg import generators
-from psycopg.abc import PQGen
+from psycopg import _encodings, generators
+from psycopg.abc import Buffer, PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy.engine import Engine
 
 from rqsched.errors import ConfigError
-from rqsched.store.dialect import SESSION, limit_transaction
+from rqsched.store.dialect import FORMATS, SESSION, limit_transaction, settings_of_session
 from rqsched.store.server_identity import ServerIdentity
 
 _log = logging.getLogger(__name__)
@@ -46,6 +49,8 @@ _ASK_SECONDS = 2.0
 other, who executes for who fires and a horse for its worker: the first may lose `ANSWER_SECONDS`, those after it this,
 15 s in all."""
 _REFUSED = "startup parameter"
+_ENCODING = {"client_encoding": FORMATS["client_encoding"]}
+"""An option of its own, which poolers know, too."""
 _OF_PSYCOPG = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"}
 """Options of a connection that psycopg takes itself; the others are libpq's."""
 
@@ -66,6 +71,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         """Take what psycopg's connection takes; after an OperationalError psycopg tries the next address of the URL."""
         super().__init__(*args, **options)
         self._heard_at = monotonic()
+        _escape_texts(self)
         examine = type(self).examine
         if examine is None:
             return
@@ -117,6 +123,33 @@ class BoundedConnection(psycopg.Connection[Any]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             return cast("T", end.value)
+
+
+def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
+    """Escape characters as JSON does, so that JSON stays what it was."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("rqsched_json", _escape_as_json)
+
+
+def _escape_texts(raw: psycopg.Connection[Any]) -> None:
+    """Let a connection escape what the encoding of its database cannot store; UTF8 stores every text."""
+    name = raw.info.parameter_status("server_encoding") or "UTF8"
+    if name in {"UTF8", "SQL_ASCII"}:  # the latter stores any bytes
+        return
+    try:
+        encoding = _encodings.pg2pyenc(name.encode())
+    except psycopg.NotSupportedError:
+        encoding = "ascii"
+
+    class Escaped(StrDumperUnknown):
+        def dump(self, obj: str) -> Buffer | None:
+            return super().dump(obj.encode(encoding, "rqsched_json").decode(encoding))
+
+    raw.adapters.register_dumper(str, Escaped)
 
 
 class _PooledConnection(BoundedConnection):
@@ -238,7 +271,9 @@ def _opener_for_pooler(usual: type[BoundedConnection]) -> _Open:
         dialect: Any, record: Any, args: Any, options: dict[str, Any], *, kind: type[BoundedConnection] = usual
     ) -> BoundedConnection:
         del dialect, record
-        return kind.connect(*args, **{"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, **options})
+        return kind.connect(
+            *args, **{"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, **options, **_ENCODING}
+        )
 
     return opened
 
@@ -263,13 +298,13 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
     ) -> BoundedConnection:
         nonlocal is_limited
         del dialect, record
-        plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options}
+        plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options, **_ENCODING}
         if is_limited:
-            # Those of the URL or the environment come last, and win.
-            limits = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+            # Limits of the URL or the environment come last, and win; the formats are those that we read.
+            limits, formats = (_as_options(those) for those in (SESSION, FORMATS))
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
-                own = {**plain, "options": f"{limits} {others}".strip()}
+                own = {**plain, "options": f"{limits} {others} {formats}"}
                 return kind.connect(*args, **own)
             except psycopg.OperationalError as error:
                 if _REFUSED not in str(error):
@@ -283,6 +318,14 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
                     ", ".join(SESSION),
                     extra={"action": "session_unlimited"},
                 )
-        return kind.connect(*args, **plain)
+        raw = kind.connect(*args, **plain)
+        raw.autocommit = True
+        raw.execute(settings_of_session(FORMATS, is_local=False))
+        raw.autocommit = False
+        return raw
 
     return opened
+
+
+def _as_options(settings: Mapping[str, str]) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())

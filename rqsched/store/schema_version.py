@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _LOCK = int.from_bytes(b"rqsched", "big")
 
 
+UTF8 = "UTF8"
+"""The encoding that stores every text, as PostgreSQL calls it."""
+
+
 class SchemaStatus(NamedTuple):
     """Which revision a database is at, and which one this version of rqsched needs."""
 
@@ -69,7 +73,8 @@ def upgrade(database: Database) -> str | None:
 
     Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
     Tables that are there already and match are kept with what is in them. Raises SchemaError, with nothing changed,
-    when there are foreign tables of these names, or when the schema is newer than this code or older than release 0.1.
+    when there are foreign tables of these names, when the schema is newer than this code or older than release 0.1, and
+    for an empty database whose encoding is not UTF8.
     """
     if status(database).is_current:
         return None
@@ -88,6 +93,8 @@ def _upgrade(connection: Connection) -> str | None:
         if current is not None:
             _require_upgradable(current)
         is_made = current is None and _has_matching_tables(connection)
+        if current is None and not is_made:
+            _require_utf8(connection)
         bring = command.stamp if is_made else command.upgrade
         bring(alembic_config(connection), HEAD)
         claim_value(connection, DATABASE_ID, new_uid(SystemClock().now()))
@@ -122,6 +129,18 @@ def _require_upgradable(current: str) -> None:
         raise SchemaError(
             f"the database's schema is at {current}, which a build before release 0.1 made and no release upgrades; "
             "give rqsched an empty database and create the schedules again, or drop its tables."
+        )
+
+
+def _require_utf8(connection: Connection) -> None:
+    """Raise SchemaError for an empty database that cannot store every text; one with tables goes on, see doctor."""
+    if not dialect_of(connection).has_server:
+        return
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != UTF8:
+        raise SchemaError(
+            f"the database's encoding is {encoding}, which cannot store every text; nothing was changed. Create another"
+            " one (CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0) and set RQSCHED_DATABASE_URL to it."
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import sqlalchemy as sa
 
 from rqsched import After, Declaration, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import external_runs
+from rqsched.chain import external_runs, holding
+from rqsched.chain.following import MOST_AT_ONCE
 from rqsched.chain.settling import lose_run, publish_end, write_end
 from rqsched.core.audit import CommandContext
 from rqsched.core.policy import RetryPolicy
@@ -677,3 +679,29 @@ def test_the_end_of_a_schedule_that_nothing_comes_after_is_one_statement(postgre
     with statements(env.runtime) as seen:
         publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=BRIEF))
     assert seen == ["WITH"]
+
+
+@pytest.mark.parametrize("is_of_all", [False, True], ids=["a freeze", "a hold"])
+def test_ends_of_a_freeze_or_a_hold_are_one_also_where_they_are_more_than_a_transaction_follows_else(
+    env: Env, is_of_all: bool
+) -> None:
+    number = MOST_AT_ONCE + 1
+    nightly = env.create("nightly", SECOND, retry=ONCE, overlap="allow_all")
+    report = env.create("report", After("nightly"))
+    claims = [env.claim(env.fire_next(nightly, SECOND)) for _ in range(number)]
+    nightly.pause()
+    context = CommandContext()
+    begin, end = (
+        (partial(holding.hold, env.runtime), partial(holding.release, env.runtime))
+        if is_of_all
+        else (partial(holding.freeze, env.runtime, "default"), partial(holding.thaw, env.runtime, "default"))
+    )
+    begin(context)
+    for claim in claims:
+        publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=BRIEF))
+    assert all_runs(report) == []
+
+    end(context)
+    env.recover()
+
+    assert (len(all_runs(report)), report.refresh().state.missed_count) == (1, number - 1)

@@ -54,7 +54,18 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
     found = served.findings(0)
     assert {name for name, finding in found.items() if finding["level"] == "problem"} == set()
     assert set(found) == {
-        *("versions", "imports", "database", "schema", "redis", "ownership", "clock", "eviction", "persistence"),
+        *(
+            "versions",
+            "imports",
+            "database",
+            "encoding",
+            "schema",
+            "redis",
+            "ownership",
+            "clock",
+            "eviction",
+            "persistence",
+        ),
         *(
             "connections",
             "memory",

@@ -27,6 +27,7 @@ from rqsched.chain.time_limit import OutOfTimeError, time_limit
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
 from rqsched.core.model import Run, Schedule
+from rqsched.core.payload import storable
 from rqsched.errors import BackendUnavailableError, NotExecutedError
 from rqsched.store import deliveries
 from rqsched.store.database import Connection
@@ -113,7 +114,7 @@ def _succeed(runtime: Runtime, delivery: Delivery, token: str, connection: Conne
 
 def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
     """Record that an attempt failed, and tell operators; the last one is an error."""
-    error = error[:MAX_ERROR]
+    error = storable(error)[:MAX_ERROR]
 
     def fail(connection: Connection) -> datetime | None:
         deliveries.find(connection, delivery.uid, locks=True)

@@ -2221,8 +2221,17 @@ AFTER = (
     ),
 )
 
+_ONE = _AFTER + "ends_of_a_freeze_or_a_hold_are_one_also_where_they_are_more_than_a_transaction_follows_else"
 _TIMES = _CHAIN + "time_under_locks.py::test_"
 TIMES = (
+    _edit(
+        "ends of a freeze are one only as far as one transaction follows them else",
+        "chain/following.py",
+        "MOST_OF_A_FREEZE = 10_000\n",
+        "MOST_OF_A_FREEZE = MOST_AT_ONCE\n",
+        _ONE + "[a freeze]",
+        _ONE + "[a hold]",
+    ),
     _edit(
         "a claim reads the time before it waits for its run",
         "chain/execution.py",
