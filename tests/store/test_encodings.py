@@ -115,7 +115,7 @@ def test_doctor_reports_an_encoding_that_does_not_store_all(odd_env: Env, reques
     assert found.level is (Level.OK if is_utf8 else Level.PROBLEM)
 
 
-@pytest.mark.parametrize("text", [TEXTS, "x" * 20_000 + TEXTS])
+@pytest.mark.parametrize("text", [TEXTS, "x" * 20_000 + TEXTS], ids=["short", "long"])
 def test_fire_that_fails_with_any_text_is_recorded(env: Env, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = env.create(retry=ONCE)
     monkeypatch.setattr("rqsched.chain.firing.decide_fire", lambda *_, **__: raises(ValueError(text)))
