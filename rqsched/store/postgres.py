@@ -71,7 +71,6 @@ class BoundedConnection(psycopg.Connection[Any]):
         """Take what psycopg's connection takes; after an OperationalError psycopg tries the next address of the URL."""
         super().__init__(*args, **options)
         self._heard_at = monotonic()
-        _escape_texts(self)
         examine = type(self).examine
         if examine is None:
             return
@@ -266,6 +265,12 @@ def _to_newest(
     return connect
 
 
+def _connect(kind: type[BoundedConnection], args: Any, **options: Any) -> BoundedConnection:
+    raw = kind.connect(*args, **options)
+    _escape_texts(raw)  # not before: psycopg gives it its adapters last
+    return raw
+
+
 def _opener_for_pooler(usual: type[BoundedConnection]) -> _Open:
     def opened(
         dialect: Any, record: Any, args: Any, options: dict[str, Any], *, kind: type[BoundedConnection] = usual
@@ -305,7 +310,7 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
                 own = {**plain, "options": f"{limits} {others} {formats}"}
-                return kind.connect(*args, **own)
+                return _connect(kind, args, **own)
             except psycopg.OperationalError as error:
                 if _REFUSED not in str(error):
                     raise
@@ -318,7 +323,7 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
                     ", ".join(SESSION),
                     extra={"action": "session_unlimited"},
                 )
-        raw = kind.connect(*args, **plain)
+        raw = _connect(kind, args, **plain)
         raw.autocommit = True
         raw.execute(settings_of_session(FORMATS, is_local=False))
         raw.autocommit = False
