@@ -73,7 +73,7 @@ def delete(
             if tried and tried[-1][0].is_over:  # it was committed, and the answer was lost
                 return tried[-1]
             raise ConflictError(_not_frozen(namespace))
-        tried.append(_step(connection, namespace, context, forget, runtime.now()))
+        tried.append(_step(connection, namespace, context, forget, runtime.now))
         return tried[-1]
 
     for _ in islice(count(), steps):
@@ -120,7 +120,7 @@ def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *,
 
 
 def _step(
-    connection: Connection, namespace: str, context: CommandContext, forget: Forget | None, now: datetime
+    connection: Connection, namespace: str, context: CommandContext, forget: Forget | None, now: Callable[[], datetime]
 ) -> _Done:
     step = namespaces.delete_some(connection, namespace, BATCH)
     rows = Counter(json.loads(metadata.find_value(connection, _DELETING, namespace) or "{}")) + step.rows
