@@ -447,7 +447,7 @@ def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) 
 
     other = sa.create_engine(env.runtime.database.url)
     with statements(env.runtime, claim_between):
-        env.runtime.database.transact(lambda connection: groups.grant(connection, [GROUP], env.clock.now()))
+        env.runtime.database.transact(lambda connection: groups.grant(connection, [GROUP], env.clock.now))
     other.dispose()
 
     assert looks > 100

@@ -532,7 +532,7 @@ def test_what_is_claimed_while_a_grant_counts_is_counted_once(postgres_env: Env)
 
     other = sa.create_engine(env.runtime.database.url)
     with statements(env.runtime, claim_between) as found:
-        env.runtime.database.transact(lambda connection: groups.grant(connection, [GROUP], env.clock.now()))
+        env.runtime.database.transact(lambda connection: groups.grant(connection, [GROUP], env.clock.now))
     other.dispose()
 
     assert found == ["SELECT"] * 3, "the row, what is taken, the line"

@@ -99,7 +99,7 @@ class Claimed:
 
     def end(self, end: TargetEnd | None = None) -> None:
         done = end or TargetEnd(TargetStatus.SUCCEEDED)
-        target_execution._finish(self.env.runtime, self.target, self.token, done)
+        target_execution._finish(self.env.runtime, self.target, self.token, lambda *_: done)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -198,7 +199,7 @@ def test_target_ends_and_the_next_one_follows_when_it_is_locked(postgres_env: En
 
 def test_target_that_failed_is_tried_again_a_backoff_after_it_is_locked(postgres_env: Env) -> None:
     env = postgres_env
-    _, (job, *_) = fan_out_of(env, target_retry=RetryPolicy(base=MINUTE, jitter=0))
+    _, (job, *_) = fan_out_of(env, target_retry=RetryPolicy(base=MINUTE, jitter=timedelta(0)))
     began = env.clock.now()
 
     def fail(_: str) -> None:

@@ -131,6 +131,17 @@ def test_workflow_that_is_notified_and_yields_is_given_up_at_once(env: Env) -> N
     assert "NotExecutedError" in present(delivery.error)
 
 
+def unawaited(*_: object) -> object:
+    return inner()
+
+
+def load_off(_: object) -> object:
+    return SimpleNamespace(state="off")
+
+
+def save_nothing(*_: object) -> None: ...
+
+
 def machine_that(env: Env, **made: Any) -> Callable[[str], object]:
     """Return what sends SWITCH to an instance of a machine that is made so."""
 
@@ -152,8 +163,8 @@ def machine_that(env: Env, **made: Any) -> Callable[[str], object]:
     "made",
     [
         {"act": generate},
-        {"load": lambda _: SimpleNamespace(state="off"), "save": lambda *_: inner()},
-        {"load": lambda _: inner(), "save": lambda *_: None},
+        {"load": load_off, "save": unawaited},
+        {"load": unawaited, "save": save_nothing},
     ],
     ids=["an action yields", "save is not awaited", "load is not awaited"],
 )

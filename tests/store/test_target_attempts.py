@@ -34,7 +34,7 @@ def claim(database: Database, target: Target, token: str = "mine") -> fan_out_ta
 
 
 def finish(database: Database, target: Target, token: str = "mine", end: TargetEnd = DONE) -> bool:
-    return database.transact_alone(lambda c: fan_out_targets.finish(c, target, token, end, LATER))[0]
+    return present(database.transact_alone(lambda c: fan_out_targets.finish(c, target, token, end, LATER)))[0]
 
 
 def row_of(database: Database, target: Target) -> sa.Row[tuple[object, ...]]:

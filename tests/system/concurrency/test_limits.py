@@ -90,7 +90,7 @@ def test_grants_at_once_never_give_more_places_than_there_are(postgres_env: Env)
     create(scheduler, 2 * NUMBER)
     taken_back = sa.update(runs).values(granted_at=None)
     database.transact(lambda connection: connection.execute(taken_back))
-    grant = partial(limits.grant, groups=["default/shop"], now=postgres_env.clock.now())
+    grant = partial(limits.grant, groups=["default/shop"], clock=postgres_env.clock.now)
     other = Thread(target=database.transact, args=[grant])
     looks = 0
 

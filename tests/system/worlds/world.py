@@ -514,7 +514,7 @@ class World:
         if fate < 0.5:
             target_execution._fail(runtime, horse.target, horse.token, "it raised", NO_TYPES)
             return f"target {horse.target.target_id} fails"
-        target_execution._finish(runtime, horse.target, horse.token, TargetEnd(TargetStatus.SUCCEEDED))
+        target_execution._finish(runtime, horse.target, horse.token, lambda *_: TargetEnd(TargetStatus.SUCCEEDED))
         return f"target {horse.target.target_id} succeeds"
 
     def _complete(self, actor: Actor, claim: Claim, attempt_result: AttemptResult) -> None:
@@ -687,7 +687,7 @@ class World:
             while self.target_horses:
                 target, token = self.target_horses.pop()
                 runtime = self._first.scheduler.runtime
-                target_execution._finish(runtime, target, token, TargetEnd(TargetStatus.SUCCEEDED))
+                target_execution._finish(runtime, target, token, lambda *_: TargetEnd(TargetStatus.SUCCEEDED))
             if not fired and not self.network.jobs:
                 return
         raise AssertionError("the work never ends")
