@@ -31,7 +31,6 @@ TOKENS = json.dumps(
 )
 HEAVY: dict[str, tuple[str, str, Any]] = {
     "load": ("GET", "/api/v1/load/", None),
-    "upcoming": ("GET", at("report", "upcoming/"), None),
     "why": ("GET", at("report", "why/"), None),
     "a dry backfill": (
         "POST",

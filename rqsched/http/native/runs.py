@@ -234,7 +234,7 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
 
 @router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
 def upcoming(
-    call: ReadHeavy, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
+    call: Read, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
 ) -> Response:
     """List the next instants at which the schedule fires."""
     instants = call.schedule(schedule_id).upcoming(count)
