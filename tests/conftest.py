@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _is_surface_on_second_database(item) and item.get_closest_marker("every_database") is None:
             item.add_marker(pytest.mark.proof)
     items[:] = _mixed(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape lone surrogates in a report: a test process could not send it, and would end the whole run."""
+    return _escaped((yield))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _escaped(one) for key, one in value.items()}
+    return type(value)(map(_escaped, value)) if type(value) in {list, tuple} else value
 
 
 def pytest_collection_finish() -> None:
