@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rqsched.chain.changing import Decided, change
 from rqsched.chain.runtime import Runtime
@@ -322,12 +322,13 @@ _Plans = dict[str, tuple[Schedule, Change]]
 def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:
     operation, now = new_uid(runtime.now()), runtime.now()
 
-    def plan(connection: Connection) -> _Plans:
-        ran_of = partial(changes.nominals_run, connection)
-        decide = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
-        return {one.uid: (one, decide(one)) for one in changes.find_all(connection, uids)}
+    def ran_of(*asked: Any) -> frozenset[datetime]:
+        return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
 
-    return runtime.database.read(plan)
+    # Outside of a transaction: the server ends one that asks nothing for some seconds.
+    decide = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
+    found = runtime.database.read(partial(changes.find_all, uids=uids))
+    return {one.uid: (one, decide(one)) for one in found}
 
 
 def _write_plans(runtime: Runtime, plans: _Plans) -> dict[str, Change]:

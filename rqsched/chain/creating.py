@@ -14,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rqsched.chain import upstreams
 from rqsched.chain.calendars import CalendarsMoved, require_named, while_calendars_move
@@ -232,21 +232,29 @@ def _plans_of(
     def refuse_runs(_: Schedule) -> Sequence[Run]:
         raise _ReadsRunsError
 
-    def plan(connection: Connection) -> None:
-        namespace = asked[0][0].named.namespace
-        found = changes.find_all_named(connection, *_names_of([request for request, _ in asked]))
-        calendars_of = _calendars_of(connection, namespace, locks=False)
-        ran_of = partial(changes.nominals_run, connection)
-        for request, uid in asked:
-            known = found.get(request.named.schedule_id)
-            with suppress(UnknownCalendarError, _ReadsRunsError):  # both are found again under the lock
-                calendars = calendars_of(request.definition.parsed_spec.calendars)
-                decide = partial(
-                    _decide_one, known, request, uid, now, calendars=calendars, runs_of=refuse_runs, ran_of=ran_of
-                )
-                plans[uid] = _Plan(known, calendars, _outcome_of(decide))
+    def ran_of(*asked: Any) -> frozenset[datetime]:
+        return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
 
-    runtime.database.read(plan)
+    def read(connection: Connection) -> dict[str, tuple[Schedule | None, tuple[Calendar, ...]]]:
+        known = changes.find_all_named(connection, *_names_of([request for request, _ in asked]))
+        calendars_of = _calendars_of(connection, asked[0][0].named.namespace, locks=False)
+        found = {}
+        for request, uid in asked:
+            with suppress(UnknownCalendarError):  # it is found again under the lock
+                calendars = calendars_of(request.definition.parsed_spec.calendars)
+                found[uid] = known.get(request.named.schedule_id), calendars
+        return found
+
+    found = runtime.database.read(read)
+    # Outside of a transaction: the server ends one that asks nothing for some seconds.
+    for request, uid in asked:
+        if uid in found:
+            known, calendars = found[uid]
+            decide = partial(
+                _decide_one, known, request, uid, now, calendars=calendars, runs_of=refuse_runs, ran_of=ran_of
+            )
+            with suppress(_ReadsRunsError):  # the decision is made again under the lock
+                plans[uid] = _Plan(known, calendars, _outcome_of(decide))
     return plans
 
 

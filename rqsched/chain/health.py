@@ -44,7 +44,7 @@ from rqsched.core.marks import WentBack
 from rqsched.core.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
-from rqsched.errors import ConfigError, RqschedError, in_words
+from rqsched.errors import ConfigError, RqschedError, WorkCancelledError, in_words
 from rqsched.store import (
     calendars,
     deliveries,
@@ -203,6 +203,8 @@ def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
     """Return what a question found; that it could not be asked is a problem."""
     try:
         return _named(name, question(), advice)
+    except WorkCancelledError:
+        raise
     except BACKEND_ERRORS as error:
         advice = refusal.advice_for(error, advice)
         return Finding(Level.PROBLEM, explain(error), advice=in_words(advice), error=error, check=name)
@@ -236,6 +238,8 @@ def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Findin
     for check in _CHECKS:
         if check.name in names and check.needs <= sound:
             finding = asked(check.name, partial(check.ask, scope), check.advice)
+            if finding.error is not None and scope.connection is not None and not isinstance(finding.error, RedisError):
+                raise finding.error  # the caller's transaction is over
             if finding.level is not Level.PROBLEM:
                 sound.add(check.name)
             if finding.level is not Level.OK:

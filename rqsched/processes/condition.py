@@ -6,6 +6,7 @@ knows nothing of runs.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -34,7 +35,10 @@ class Condition:
         self._canary, other = os.pipe()
         os.close(other)
         self._noted = self._look()
-        self._folder = Path.cwd()
+        try:
+            self._folder: Path | None = Path.cwd()
+        except FileNotFoundError:
+            self._folder = None
 
     def find_damage(self, *, is_thorough: bool = False) -> str | None:
         """Return what is wrong with this process, in words; None when it has what it had.
@@ -45,7 +49,9 @@ class Condition:
         try:
             Path.cwd()
         except FileNotFoundError:
-            os.chdir(self._folder)
+            if self._folder is not None:
+                with contextlib.suppress(OSError):  # a deployment has removed this folder too
+                    os.chdir(self._folder)
         was, now = self._noted, self._look()
         if was[0] != now[0]:
             return "its files were closed"
@@ -73,6 +79,8 @@ class Condition:
             found = os.fstat(self._canary)
         except OSError:
             return None, None
+        if sys.platform == "darwin":  # it has no saved ids to ask for
+            return (found.st_dev, found.st_ino), (os.getuid(), os.geteuid(), os.getgid(), os.getegid())
         return (found.st_dev, found.st_ino), (*os.getresuid(), *os.getresgid())
 
 

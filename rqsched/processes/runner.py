@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -38,6 +38,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import Lose
 from rqsched.core.ids import parse_run_job_id
+from rqsched.core.policy import ErrorTypes
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import BackendUnavailableError
 from rqsched.processes.condition import Condition, find_silent_server
@@ -154,9 +155,9 @@ class Runner(PatientWorker):
     def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
         """Wait while a server does not answer this process, to be killed if it answers others."""
         ends_at = time.monotonic() + _JUDGEMENT_SECONDS
-        while time.monotonic() < ends_at and (silent := find_silent_server()) is not None:
+        while (began_at := time.monotonic()) < ends_at and (silent := find_silent_server()) is not None:
             self._note_result(attempt_result)
-            self.slot.trouble = Trouble(os.getpid(), time.monotonic(), silent, is_certain=False)
+            self.slot.trouble = Trouble(os.getpid(), began_at, silent, is_certain=False)
             time.sleep(_PULSE_SECONDS)
         self.slot.trouble = None
 
@@ -177,7 +178,8 @@ class Runner(PatientWorker):
                 result = json.dumps("[cut: the process that had it was damaged]")
             if error is not None and len(json.dumps(error)) > _LONGEST_RESULT:
                 error = ascii(error[: _LONGEST_RESULT // 12])
-            self._note(end=(outcome, result, error))
+            types = [list(_that_fit(names)) for names in attempt_result.error_types]
+            self._note(end=(outcome, result, error, attempt_result.is_final, types))
 
     def subscribe(self) -> None:
         """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
@@ -264,7 +266,7 @@ class Runner(PatientWorker):
     def bury(self) -> None:
         """Settle in SQL and at RQ what the previous runner of this slot died with."""
         job, cause = self.slot.job, self.slot.cause
-        if (trouble := self.slot.trouble) is not None:
+        if (trouble := self.slot.trouble) is not None and cause is not None and cause.is_damage:
             telemetry.record_damage(self.connection, self.name, trouble.pid, trouble.why, now=now())
         if job is not None and job.is_ours:
             if cause is None or not cause.is_of(job):
@@ -282,15 +284,14 @@ class Runner(PatientWorker):
 
         A job whose attempt was claimed finds nothing left to do: SQL fences.
         """
-        rq_job = self.job_class.fetch(job.id, connection=self.connection, serializer=self.serializer)
-        run = parse_run_job_id(job.id)
+        rq_job, run = self._find_job(job.id), parse_run_job_id(job.id)
         if job.token is not None and self.runtime is not None:
             if run is not None and job.end is not None:
-                outcome, result, error = job.end
-                ended = AttemptResult(AttemptOutcome(outcome), result=result, error=error)
-                settle_run(self.runtime, run.uid, ended, fence=lambda one: one.is_held_by(cast("str", job.token)))
+                self._settle(self.runtime, run.uid, job.token, job.end)
             else:
                 horse_died(self.runtime, rq_job, why, token=job.token)
+        if not rq_job.origin:
+            return
         queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
         with self.connection.pipeline() as pipeline:
             with contextlib.suppress(ValueError):  # RQ knows no such execution any more
@@ -302,13 +303,30 @@ class Runner(PatientWorker):
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             pipeline.execute()
 
+    def _settle(self, runtime: Runtime, run_uid: str, token: str, end: tuple[Any, ...]) -> None:
+        """Write the end that the damaged runner has left; without it a reconcile pass settles the run as lost."""
+        outcome, result, error, is_final, types = end
+        ended = AttemptResult(
+            AttemptOutcome(outcome), result=result, error=error, is_final=is_final,
+            error_types=ErrorTypes(*map(tuple, types)),
+        )  # fmt: skip
+        try:
+            settle_run(runtime, run_uid, ended, fence=lambda one: one.is_held_by(token))
+        except Exception:  # noqa: BLE001 - the boundary of a link: a slot that cannot begin would take nothing more
+            _log.exception("the end of run %s is lost", run_uid, extra={"action": "completion_lost"})
+
+    def _find_job(self, job_id: str) -> RqJob:
+        """Return RQ's job; one without an origin where Redis has lost it."""
+        try:
+            return self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
+        except NoSuchJobError:
+            lost = self.job_class(job_id, connection=self.connection, serializer=self.serializer)
+            lost.origin = ""
+            return lost
+
     def _bury(self, job: RunnerJob, why: str, *, is_stopped: bool) -> None:
         queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
-        try:
-            rq_job = self.job_class.fetch(job.id, connection=self.connection, serializer=self.serializer)
-        except NoSuchJobError:
-            rq_job = self.job_class(job.id, connection=self.connection, serializer=self.serializer)
-            rq_job.origin = ""
+        rq_job = self._find_job(job.id)
         if job.token is not None and self.runtime is not None:
             horse_died(self.runtime, rq_job, why, token=job.token, is_stopped=is_stopped)
         if not rq_job.origin or rq_job.get_status() in {JobStatus.FINISHED, JobStatus.FAILED}:
@@ -397,6 +415,16 @@ def close_old_connections() -> None:
         django_db.close_old_connections()
     except Exception:  # noqa: BLE001 - the application's own queries show what is wrong with its settings
         _log.debug("Django's connections are left as they are", exc_info=True)
+
+
+def _that_fit(names: Iterable[str]) -> Iterator[str]:
+    """Yield the first names of an error that a slot has room for."""
+    room = _LONGEST_RESULT // 3
+    for name in names:
+        room -= len(json.dumps(name)) + 2
+        if room < 0:
+            return
+        yield name
 
 
 def resident_bytes() -> int:

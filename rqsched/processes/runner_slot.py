@@ -87,8 +87,8 @@ class RunnerJob(NamedTuple):
     """What the attempt is claimed under; None before the claim."""
     horse_pid: int | None = None
     """The pid of its work horse."""
-    end: tuple[str, str | None, str | None] | None = None
-    """How the attempt ended, where the runner itself cannot write that: its outcome, result and error."""
+    end: tuple[str, str | None, str | None, bool, list[list[str]]] | None = None
+    """How the attempt ended, where the runner cannot write it: outcome, result, error, `is_final`, `error_types`."""
 
     @property
     def is_overrun(self) -> bool:
@@ -202,6 +202,8 @@ class RunnerWatch(Watch):
         self._test = test
         self._obeyed: int | None = None
         self._tester: ForkProcess | None = None
+        self._killed: int | None = None
+        """The runner that was killed because it is damaged."""
         self._tested_at = self._passed_at = -_TEST_SECONDS
 
     def look(self, pid: int) -> None:
@@ -236,7 +238,7 @@ class RunnerWatch(Watch):
     def note_end(self, status: int | None) -> int | None:
         """Note how the runner ended, unless this process killed it and has noted why."""
         job, trouble = self._slot.job, self._slot.trouble
-        if trouble is not None:
+        if trouble is not None and (trouble.is_certain or self._killed == trouble.pid):
             _log.error("a runner was damaged: %s", trouble.why, extra={"action": "runner_damaged"})
             self._slot.cause = Cause(trouble.pid, trouble.why, None if job is None else job.id, is_damage=True)
             return DAMAGED
@@ -264,6 +266,7 @@ class RunnerWatch(Watch):
         if trouble.is_certain or 0 < trouble.at - self._passed_at < _TEST_SECONDS:
             with _stopped(pid):
                 if self._slot.trouble is not None:
+                    self._killed = pid
                     _kill_group(pid)
         elif self._tester is None and now - self._tested_at > _TEST_SECONDS / 4:
             self._tested_at = now

@@ -448,7 +448,7 @@ class Spec(Timeline):
             return False
         is_on_day = cron.zone is self.exclusion.zone and self.exclusion.takes_day(gap.reading.date())
         is_held = self.exclusion.holds(gap.occurrence_at)
-        return (is_on_day and (is_held or not self.is_moving)) or (is_held and self.dst_gap == "shift")
+        return (is_on_day and (is_held or not self.is_moving)) or (is_held and self.is_shifting)
 
     def describe(self) -> str:
         """Return a short text for people: `cron 0 2 * * * America/New_York; every 30m`."""

@@ -651,7 +651,8 @@ class Database:
             if self.dialect.has_server:
                 query = sa.text(_TAKES_WRITES)
                 found = self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience)
-                takes_writes = bool(found) and not self.lacking.privileges
+                lacks = any(not one.startswith("DELETE ") for one in self.lacking.privileges)
+                takes_writes = bool(found) and not lacks  # only pruning and deletions need DELETE alone
             else:
                 # BEGIN IMMEDIATE alone is allowed in a file that is read-only.
                 self.transact(lambda connection: connection.exec_driver_sql(_WRITES_NOTHING), patience=patience)

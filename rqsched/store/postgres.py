@@ -134,7 +134,7 @@ def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("rqsched_json", _escape_as_json)
 
 
-def _escape_texts(raw: psycopg.Connection[Any]) -> None:
+def escape_texts(raw: psycopg.Connection[Any]) -> None:
     """Let a connection escape what the encoding of its database cannot store; UTF8 stores every text."""
     name = raw.info.parameter_status("server_encoding") or "UTF8"
     if name in {"UTF8", "SQL_ASCII"}:  # the latter stores any bytes
@@ -267,7 +267,7 @@ def _to_newest(
 
 def _connect(kind: type[BoundedConnection], args: Any, **options: Any) -> BoundedConnection:
     raw = kind.connect(*args, **options)
-    _escape_texts(raw)  # not before: psycopg gives it its adapters last
+    escape_texts(raw)  # not before: psycopg gives it its adapters last
     return raw
 
 
@@ -276,8 +276,8 @@ def _opener_for_pooler(usual: type[BoundedConnection]) -> _Open:
         dialect: Any, record: Any, args: Any, options: dict[str, Any], *, kind: type[BoundedConnection] = usual
     ) -> BoundedConnection:
         del dialect, record
-        return kind.connect(
-            *args, **{"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, **options, **_ENCODING}
+        return _connect(
+            kind, args, **{"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None, **options, **_ENCODING}
         )
 
     return opened

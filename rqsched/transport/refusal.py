@@ -63,7 +63,7 @@ _ADVICE: Mapping[str, str] = {
 _OTHER = "Look up what Redis says in its documentation; its log may say more."
 _OF_PIPELINE = " of pipeline caused error: "
 """What redis-py puts before an error, behind the command, where that is one of several."""
-_WORD = re.compile(r"(?:ERR .*: -|^)([A-Z][A-Z0-9_]{2,})(?= )")
+_WORD = re.compile(r"(?:(?:ERR )?Error running script .*: -|^)([A-Z][A-Z0-9_]{2,})(?= )")
 """The first word; in an error of a script of Redis 6 it follows the place in the script."""
 _OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")
 """Where in a script an error was raised."""

@@ -14,6 +14,7 @@ from tests.support.cli import BY_PATH, Cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*utc.*:DeprecationWarning")
 SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+FROM = SOON.isoformat().replace("+00:00", "Z")
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_dry_run_shows_what_each_becomes_and_writes_nothing(cli: Cli, words: t
     table, _, rest = answer.out.partition("\n- ")
     assert [line.split() for line in table.splitlines()] == [
         ["Source", "Schedule", "ID", "When", "Outcome", "Fires"],
-        ["hourly", "rq-scheduler:hourly", "every", "1h", "created", "source"],
+        ["hourly", "rq-scheduler:hourly", "every", "1h", "from", FROM, "created", "source"],
         ["set", "-", "-", "not", "imported", "source"],
     ]
     assert "Its meta is lost (who): pass it as arguments. (hourly)" in rest
@@ -65,10 +66,10 @@ def test_programs_get_the_same_as_json(cli: Cli, words: tuple[str, ...]) -> None
         "source_id": "hourly",
         "schedule_id": "rq-scheduler:hourly",
         "workflow": BY_PATH,
-        "timing": "every 1h",
+        "timing": f"every 1h from {FROM}",
         "outcome": "created",
         "fires": "source",
-        "next_at_source": SOON.isoformat().replace("+00:00", "Z"),
+        "next_at_source": FROM,
         "lost": [
             "Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts.",
             "Its meta is lost (who): pass it as arguments.",

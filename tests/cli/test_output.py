@@ -71,6 +71,7 @@ WITHOUT = {
     "release",
     "freeze",
     "thaw",
+    "namespace",
 }
 """Processes and their probe, a group that is there by its commands, and those that files of their own try."""
 

@@ -176,7 +176,7 @@ def test_a_wrong_setting_is_exit_code_2_and_keeps_its_secret(cli: Cli, monkeypat
 def test_a_database_that_cannot_be_opened_is_exit_code_5(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_DATABASE_URL", "sqlite:////nowhere/at/all.db")
     answer = cli("list", code=5)
-    assert answer.err.splitlines()[-1].startswith("Error: the database returned an error:")
+    assert answer.err.splitlines()[-1].startswith("Error: the database does not answer (unable to open database file)")
 
 
 @pytest.mark.postgres

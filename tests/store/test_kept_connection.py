@@ -63,7 +63,7 @@ def test_statement_that_is_refused_is_not_repeated(keeping: Database) -> None:
 
     def nonsense(connection: sa.Connection) -> None:
         attempts.append(1)
-        connection.exec_driver_sql("SELECT nonsense")
+        connection.exec_driver_sql("SELECT nonsense FROM")
 
     with pytest.raises(DBAPIError, match="nonsense"):
         keeping.transact_alone(nonsense)

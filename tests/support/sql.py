@@ -86,8 +86,15 @@ class SilentDatabase(Database):
         return result
 
 
+def sqlite_error(text: str, code: int) -> sqlite3.OperationalError:
+    """Return what the driver raises with a result code."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
 _LOST = {
-    "sqlite": sqlite3.OperationalError("database is locked"),
+    "sqlite": sqlite_error("database is locked", sqlite3.SQLITE_BUSY),
     "postgresql": psycopg.OperationalError("server closed the connection unexpectedly"),
 }
 

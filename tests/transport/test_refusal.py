@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 from redis import Redis
+from redis._parsers import BaseParser
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from rqsched.transport import refusal
@@ -75,7 +76,8 @@ def test_redis_that_is_not_there_is_no_refusal(own_valkey: ValkeyServer) -> None
 
 
 def test_script_error_of_an_older_redis_names_its_word() -> None:
-    error = ResponseError("ERR Error running script (call to f_1): @user_script:3: -OOM command not allowed when used")
+    text = "ERR Error running script (call to f_1): @user_script:3: -OOM command not allowed when used"
+    error = BaseParser.parse_error(text)
     assert refusal.word_of(error) == "OOM"
     assert refusal.is_transient(error)
 

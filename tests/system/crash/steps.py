@@ -24,6 +24,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import PoolProxiedConnection
 
 from rqsched.chain.runtime import Runtime
+from tests.support.sql import sqlite_error
 
 DIED = 77
 """The exit code of a process that died at its step."""
@@ -211,7 +212,7 @@ class _Transaction:
 def _break(connection: Any) -> None:
     """Lose the connection as the driver would see it; SQLite has none to lose, its answer is an error of the disk."""
     if isinstance(connection, sqlite3.Connection):
-        raise sqlite3.OperationalError("disk I/O error")
+        raise sqlite_error("disk I/O error", sqlite3.SQLITE_IOERR)
     connection.close()
     raise psycopg.OperationalError("server closed the connection unexpectedly")
 

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.errors import BackendUnavailableError
 from rqsched.store.database import Database
+from tests.support.sql import sqlite_error
 
 T = TypeVar("T")
 DEEPEST = 2
@@ -54,7 +55,7 @@ class Faults:
     def sql(self) -> None:
         """A point where the database may not answer."""
         if self.happens(0.012):
-            raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+            raise sa.exc.OperationalError("COMMIT", {}, sqlite_error("database is locked", sqlite3.SQLITE_BUSY))
 
     def redis(self) -> None:
         """A point where Redis may not answer."""
