@@ -87,7 +87,7 @@ def routes() -> list[Route]:
         _form("/calendars/{name}/delete", calendars.delete, Role.ADMIN),
         _page("/thaw", actions.confirm_thaw, Role.ADMIN, is_heavy=True),
         _form("/thaw", actions.thaw, Role.ADMIN),
-        _page("/namespace/delete", actions.confirm_delete_namespace, Role.ADMIN),
+        _page("/namespace/delete", actions.confirm_delete_namespace, Role.ADMIN, is_heavy=True),
         _form("/namespace/delete", actions.delete_namespace, Role.ADMIN),
         _page("/retry-failed", actions.confirm_retry_failed, Role.OPERATE),
         _form("/retry-failed", actions.retry_failed),

@@ -41,8 +41,9 @@ HEAVY: dict[str, tuple[str, str, Any]] = {
     "a dry sync": ("POST", "/api/v1/sync/", {"dry_run": True, "schedules": []}),
     "what a release would do": ("GET", "/api/v1/hold/preview/", None),
     "what a thaw would do": ("GET", "/api/v1/freeze/preview/", None),
+    "what a deletion would delete": ("GET", "/api/v1/namespace/", None),
 }
-PAGES = ["/timeline", "/schedules/report", "/preview?cron=*+*+*+*+*", "/release", "/thaw"]
+PAGES = ["/timeline", "/schedules/report", "/preview?cron=*+*+*+*+*", "/release", "/thaw", "/namespace/delete"]
 
 
 class Disconnectable:

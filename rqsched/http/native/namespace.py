@@ -15,7 +15,7 @@ from rqsched.core.payload import loads
 from rqsched.core.quota import RESOURCES
 from rqsched.core.results import Load, NamespaceData, Peak, QueueLoad
 from rqsched.errors import InvalidInputError
-from rqsched.http.dependencies import Admin, AdminAlways, OperateAlways, Read, ReadHeavy
+from rqsched.http.dependencies import AdminAlways, AdminHeavy, OperateAlways, Read, ReadHeavy
 from rqsched.http.native.requests import MAX_NAME, Cursor, Limit, LimitRequest, Note
 from rqsched.http.native.responses import LimitResponse, LimitsResponse, WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import PROBLEM, Json, Schema, schema_of
@@ -74,7 +74,7 @@ NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
 
 
 @router.get("/namespace/", response_model=NamespaceDataResponse, tags=["namespace"])
-def read_namespace(call: Admin) -> Response:
+def read_namespace(call: AdminHeavy) -> Response:
     """Count what is stored of the namespace, and what executes: what its deletion would delete."""
     return Json(call.scheduler.preview_delete_namespace(call.namespace))
 
