@@ -1,4 +1,4 @@
-"""What a simulation costs: the seconds and the memory for so many schedules and days.
+"""Measure the seconds and the memory of a simulation, by its number of schedules and days.
 
 python -m benchmarks.simulate --schedules 600 --days 365
 """

@@ -71,8 +71,8 @@ class FoundDays(NamedTuple):
 def read_icalendar(text: bytes, today: date, until: date | None = None) -> FoundDays:
     """Read the whole days of an iCalendar file, recurrences followed up to `until`, by default five years from today.
 
-    What ended before last year is left out. Raises InvalidInputError for what is not iCalendar, is too large, takes too
-    many steps, or holds no whole day, and ConfigError where the extra is not installed.
+    Events that ended before last year are left out. Raises InvalidInputError for what is not iCalendar, is too large,
+    takes too many steps, or holds no whole day, and ConfigError where the extra is not installed.
     """
     if len(text) > MAX_BYTES:
         raise InvalidInputError("file", f"has {len(text)} bytes; give at most {MAX_BYTES}, or split it")

@@ -226,14 +226,14 @@ def examine_work(
 ) -> list[Finding]:
     """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction.
 
-    What follows from a problem that `examine_processes` has found is left out.
+    Checks that need a part with which `examine_processes` found a problem are left out.
     """
     unsound = {finding.check for finding in of_processes if finding.level is Level.PROBLEM}
     return _wrong(_OF_WORK, _Scope(runtime, namespace, connection), {"database", "schema", *_OF_PROCESSES} - unsound)
 
 
 def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Finding]:
-    """Make some checks for a page that was read from SQL, but those that need one which is not sound."""
+    """Make the named checks whose prerequisites are sound, for a page that was read from SQL."""
     wrong = []
     for check in _CHECKS:
         if check.name in names and check.needs <= sound:
@@ -335,7 +335,7 @@ def _redis(scope: _Scope) -> Finding:
 
 
 def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
-    """Let a check of how Redis is set up be no fault where this user may not ask for that, or it does not say."""
+    """Report OK where this user of Redis may not run INFO, or where INFO does not say."""
 
     def asked_if_permitted(scope: _Scope) -> Finding:
         try:

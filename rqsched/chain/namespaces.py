@@ -33,7 +33,7 @@ BATCH = 500
 _EXECUTING = 500
 """How many executing runs are counted, and terminated at once."""
 _DELETING = "deleting"
-"""The name of what was deleted so far, by what it is."""
+"""The fact that holds the numbers of deleted rows, by table."""
 Forget = Callable[[Connection, str], object]
 """Deletes what other layers keep of a namespace among the values of the whole installation."""
 _Done = tuple[namespaces.Step, dict[str, int]]

@@ -89,7 +89,7 @@ class SqlJobs:
     def __init__(self, url: str, reading: Reading, clock: Clock | None = None, *, table: str = TABLE) -> None:
         self._reading, self._clock = reading, clock or SystemClock()
         self.notes = _notes()
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
         schema, _, self._table = table.rpartition(".")
         self._database = ForeignDatabase(url, [self._table], schema or None)
 
@@ -127,7 +127,7 @@ class RedisJobs:
     ) -> None:
         self._redis, self._reading, self._clock = redis, reading, clock or SystemClock()
         self.notes = _notes()
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
         self._jobs, self._run_times = jobs, run_times
         self._backup = redis_keys.disabled_entries(f"{KIND}:{run_times}")
 

@@ -74,7 +74,7 @@ class DjangoCeleryBeat:
         self._clock, self._timezone = clock or SystemClock(), reading.timezone or "UTC"
         self._database = ForeignDatabase(url, (PERIODIC_TASKS, CHANGES, *_TIMINGS))
         self.notes: Sequence[str] = ()
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -173,7 +173,7 @@ class RedBeat:
         self._clock, self._timezone = clock or SystemClock(), reading.timezone
         self._backup = redis_keys.disabled_entries(f"{KIND}:{prefix}")
         self.notes: Sequence[str] = ()
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -316,7 +316,7 @@ class CeleryApplication:
         self._application = _imported(address)
         self._clock, self._timezone = clock or SystemClock(), reading.timezone
         self.notes: Sequence[str] = ("When beat ran each last is not read: intervals begin anew.",)
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Nothing was opened."""

@@ -82,7 +82,7 @@ class RqScheduler:
         self._clock = clock or SystemClock()
         self._backup = redis_keys.disabled_entries(KIND)
         self.notes: list[str] = []
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Close the connections."""

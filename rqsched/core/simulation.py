@@ -105,7 +105,7 @@ class Simulated(NamedTuple):
     queue: str
     """On which queue its runs wait."""
     expected: Expected
-    """What its attempts are like."""
+    """How long its attempts take, and how many fail."""
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOutcome:
-    """What became of one schedule."""
+    """The fires, runs and attempts of one schedule."""
 
     name: str
     """The schedule."""
@@ -225,7 +225,7 @@ class Simulation:
     queues: list[QueueLoad]
     """What fires onto each queue, the one with the most fires first."""
     outcome: SimulationOutcome
-    """What became of these fires."""
+    """The starts, waits and ends of these fires."""
     nights: list[ClockNight]
     """Where clocks change, in order."""
     schedules: list[SimulatedSchedule]

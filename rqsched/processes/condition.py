@@ -28,7 +28,7 @@ _AT_ONCE = Patience(total=timedelta(0))
 
 
 class Condition:
-    """What a sound process has, to be compared after foreign code was executed in it."""
+    """The descriptor and the user of a sound process, to compare after the application's code was executed."""
 
     def __init__(self) -> None:
         """Note it, and open a descriptor that only code which closes others' descriptors closes."""

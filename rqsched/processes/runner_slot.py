@@ -257,7 +257,7 @@ class RunnerWatch(Watch):
         return job is not None and job.is_ours
 
     def _judge(self, pid: int, trouble: Trouble) -> None:
-        """Kill a runner that is damaged: one that finds a server silent which has answered a fork of this process."""
+        """Kill a runner that is damaged, or that cannot reach a server which a fork of this process has reached."""
         now = time.monotonic()
         if self._tester is not None and not self._tester.is_alive():
             if self._tester.exitcode == 0:

@@ -129,7 +129,7 @@ class Patience(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """What the user of a database lacks."""
+    """The privileges that the user of a database lacks."""
 
     privileges: tuple[str, ...]
     """As a GRANT names them, such as `UPDATE ON rqsched_runs`."""

@@ -150,7 +150,7 @@ class Transport:
         self.on_accepted: Callable[[str], object] = _do_nothing
         """Called with what is in `refused` when Redis has taken it."""
         self.refused: Collection[str] = ()
-        """What Redis refused before."""
+        """The command that Redis refused before."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())

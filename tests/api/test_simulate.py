@@ -1,4 +1,4 @@
-"""What `simulate` says of a span, by measured or given durations, and that it says the same each time."""
+"""`simulate` reports a span by measured or given durations, and reports the same each time."""
 
 from __future__ import annotations
 
