@@ -308,7 +308,7 @@ def test_what_the_backend_cannot_do_is_refused_before_anything_is_written(any_ta
     assert "priority" in told["priority"]
     assert "'other' is not valid" in told["queue"]
     assert told["arguments"].startswith("TypeError")
-    assert "the limit is 262144" in told["size"]
+    assert "more than 262144 characters" in told["size"]
     for name in ("unknown", "no id", "a schedule"):
         assert told[name].startswith("TaskResultDoesNotExist")
 
