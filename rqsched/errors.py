@@ -429,7 +429,7 @@ class CalendarBusyError(ConflictError):
     remedy = "Try again once nobody changes the calendars."
 
     def __init__(self, calendars: Sequence[str], tries: int) -> None:
-        self.calendars = tuple(calendars)
+        self.calendars = [*calendars]
         named = ", ".join(map(repr, self.calendars))
         super().__init__(f"{named} changed {tries} times while it was planned with; nothing was written, try again.")
 

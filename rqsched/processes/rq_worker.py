@@ -342,11 +342,18 @@ class PatientWorker(BaseWorker):
         if not self._is_waiting and self.horse_pid:
             self._is_waiting = True  # the handler of a signal that kills the horse calls this again meanwhile
             try:
-                wait_for_end(self.horse_pid, self.beside_horse, self._look_after_horse)
+                wait_for_end(
+                    self.horse_pid, self.beside_horse, self._look_after_horse, is_child=self.forks_horses_itself
+                )
             finally:
                 self._is_waiting = False
         pid, self._horse_status, usage = super().wait_for_horse()
         return pid, self._horse_status, usage
+
+    @property
+    def forks_horses_itself(self) -> bool:
+        """Whether work horses are children of this process."""
+        return True
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
         """Return what to call when a descriptor becomes readable while a horse works."""

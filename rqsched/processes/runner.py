@@ -250,6 +250,11 @@ class Runner(PatientWorker):
             self._stopped_job_id = job.id
         return ended
 
+    @property
+    def forks_horses_itself(self) -> bool:
+        """Whether work horses are children of this process: otherwise a child of it forks them."""
+        return self.starter is None
+
     def beside_horse(self) -> dict[int, Callable[[], object]]:
         """Return what to call when a descriptor becomes readable while a horse works."""
         return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())

@@ -103,14 +103,18 @@ class Deadline:
 
 
 def wait_for_end(
-    pid: int, beside: Callable[[], Mapping[int, Callable[[], object]]], look: Callable[[], object]
+    pid: int,
+    beside: Callable[[], Mapping[int, Callable[[], object]]],
+    look: Callable[[], object],
+    *,
+    is_child: bool = True,
 ) -> None:
-    """Wait until a child has ended, and leave it to its parent to reap; `look` is called each second.
+    """Wait until a process has ended, and leave it to its parent to reap; `look` is called each second.
 
-    Return at once for a process that is no child of this one.
+    Return at once where it should be a child of this process and is none.
     `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
     """
-    if _has_ended(pid):
+    if is_child and _has_ended(pid):
         return
     try:
         child = os.pidfd_open(pid)
