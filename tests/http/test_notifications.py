@@ -173,7 +173,7 @@ def test_what_was_owed_can_be_read_page_by_page(web: Web) -> None:
     succeeded = web.get(at(operation="deliveries/") + "?status=succeeded").json()["items"]
     assert {one["kind"] for one in succeeded} == {"workflow"}
     assert problem(web.get(at(operation="deliveries/") + "?status=sent"), 422, "invalid_input")["detail"]
-    assert problem(web.get(at(operation="deliveries/") + "?cursor=x"), 422, "invalid_input")["detail"]
+    assert problem(web.get(at(operation="deliveries/") + "?cursor=x"), 422, "invalid_limit")["detail"]
 
 
 def test_the_client_takes_and_shows_every_option(web: Web) -> None:
