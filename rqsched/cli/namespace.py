@@ -13,14 +13,14 @@ from rqsched.cli.command import Session, command
 from rqsched.core.results import NamespaceData
 from rqsched.errors import InvalidInputError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="A namespace as a whole.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Delete everything of a frozen namespace for good.")
 
 Name = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace.")]
 
 
 @app.callback()
 def namespace() -> None:
-    """A namespace as a whole."""
+    """Delete everything of a frozen namespace for good."""
 
 
 @command(app)
