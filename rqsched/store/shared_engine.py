@@ -16,7 +16,6 @@ from sqlalchemy.pool import AssertionPool, Pool, SingletonThreadPool, StaticPool
 from rqsched.errors import ConfigError
 from rqsched.store.database import Database, prepare_sqlite
 from rqsched.store.dialect import limit_transaction
-from rqsched.store.postgres import escape_texts
 
 _DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 _OF_ONE_CONNECTION: tuple[type[Pool], ...] = (StaticPool, SingletonThreadPool, AssertionPool)
@@ -59,6 +58,8 @@ def _open_like(engine: Engine) -> Engine:
     pool = engine.pool.recreate()
     if engine.dialect.name == "sqlite":
         return prepare_sqlite(sa.create_engine(engine.url, pool=pool, hide_parameters=True))
+    from rqsched.store.postgres import escape_texts  # noqa: PLC0415 - its driver is of an extra
+
     own = sa.create_engine(engine.url, pool=pool, hide_parameters=True, isolation_level="READ COMMITTED")
     sa.event.listen(own, "begin", limit_transaction)
     sa.event.listen(own, "connect", lambda raw, _: escape_texts(raw))

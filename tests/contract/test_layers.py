@@ -31,6 +31,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.store.schema_version", "alembic.command"): "alembic costs 0.1 s that a current schema need not pay",
     ("rqsched.store.schema_version", "alembic.config.Config"): "as above",
     ("rqsched.store.database", "rqsched.store.postgres"): "the postgres extra is optional",
+    ("rqsched.store.shared_engine", "rqsched.store.postgres.escape_texts"): "as above",
     ("rqsched.store.database", "rqsched.store.privileges"): "a process whose database refuses nothing never asks",
     ("rqsched.chain.runtime", "rqsched.chain.tracing.Tracing"): "the otel extra is optional",
     ("rqsched.http.dependencies", "rqsched.http.metrics.otel.export"): "the otel extra is optional",
