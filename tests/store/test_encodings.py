@@ -15,6 +15,7 @@ from rqsched.errors import SchemaError
 from rqsched.processes.worker import warn_of_encoding
 from rqsched.store import schema_version
 from rqsched.store.database import Database
+from rqsched.store.shared_engine import database_of
 from rqsched.store.tables import metadata
 from tests.support.env import ONCE, Env, MakeEnv, last, run_target
 from tests.support.invariants import check_invariants
@@ -125,3 +126,11 @@ def test_fire_that_fails_with_any_text_is_recorded(env: Env, text: str, monkeypa
     (fired,) = env.deliver(schedule)
     assert fired.outcome == "failed"
     assert "ValueError" in str(last(schedule, "FireFailed"))
+
+
+def test_connection_of_an_application_s_engine_escapes_what_the_encoding_lacks(postgres_server: PostgresServer) -> None:
+    engine = sa.create_engine(sa.make_url(create(postgres_server, "LATIN1")).set(drivername="postgresql+psycopg"))
+    with closing(database_of(engine)) as database:
+        said = database.transact(lambda c: c.execute(sa.select(sa.literal("é €", sa.Text))).scalar_one())
+    engine.dispose()
+    assert said == "é \\u20ac"
