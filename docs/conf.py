@@ -51,6 +51,7 @@ nitpick_ignore_regex = [
     ("py:class", r"rqsched\.(api\.declarations\.Declarations|chain\.creating\.(Named|ScheduleRequest))"),
     ("py:class", r"rqsched\.(chain\.runtime\.Runtime|client\.requests\.Request|core\.audit\.Event)"),
     ("py:class", r"rqsched\.(core\.model\.(Change|Run|Schedule)|http\.auth\.Authenticator|machines\.machine\.InState)"),
+    ("py:class", r"rqsched\.http\.ended_sessions\.EndedSessions"),
     ("py:class", r"rqsched\.(processes\.vital_signs\.Systemd|spec\.(timeline\.Source|exclusion\.Exclusion))"),
 ]
 """What has no page: foreign names, and the types of ours that no application names itself."""
