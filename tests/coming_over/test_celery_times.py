@@ -242,7 +242,7 @@ def test_arguments_that_celery_decodes_to_more_than_json_are_refused() -> None:
     table: dict[str, dict[str, Any]] = {
         "an argument is a datetime": {"args": [{"deep": dated}]},
         "not a list and an object": {"args": {"a": 1}},
-        "characters; the limit": {"kwargs": {"a": "x" * 300_000}},
+        "characters, which is the limit": {"kwargs": {"a": "x" * 300_000}},
     }
     with every_row() as row:
         for reason, given in table.items():
