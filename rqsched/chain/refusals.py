@@ -41,7 +41,7 @@ class Refused(NamedTuple):
     what: str
     """What is not published, or not taken: `queue 'default'`."""
     text: str
-    """What Redis said, and about which keys."""
+    """The error of Redis, and the keys it is about."""
     advice: str
     """What to do."""
     since: datetime

@@ -95,7 +95,7 @@ class Runtime:
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
-        """What Redis refuses for good, for all who ask."""
+        """The commands that Redis refuses for good."""
         self.transport.on_refused, self.transport.on_accepted = self.refusals.note, self.refusals.accept
         self.transport.refused = self.refusals.known
         self.ownership = Ownership(self.database, self.transport, self.now)

@@ -80,7 +80,7 @@ class QueueBehind:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutcome:
-    """What one queue had to do."""
+    """The attempts, waits and load of one queue."""
 
     queue: str
     """Its name, as `QueueLoad` has it."""

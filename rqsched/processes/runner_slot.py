@@ -116,7 +116,7 @@ class Cause(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What a runner misses, as it says itself."""
+    """A fault that a runner reports of itself."""
 
     pid: int
     """The runner's."""

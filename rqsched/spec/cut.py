@@ -43,7 +43,7 @@ class NamedExpression(CronExpression):
     """
 
     exclusion: Exclusion
-    """What is excluded, on the clocks of the expression's zone."""
+    """The excluded times, on the clocks of the expression's zone."""
 
     def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
         is_once, _ = super(NamedExpression, self)._obeyed(choice)

@@ -56,7 +56,7 @@ _MOST_JOBS = 20
 
 
 class Step(NamedTuple):
-    """What one step deleted."""
+    """The rows that one step deleted."""
 
     rows: Counter[str]
     """How many rows, by what they are."""
