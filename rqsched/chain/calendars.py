@@ -319,14 +319,18 @@ _Plans = dict[str, tuple[Schedule, Change]]
 """Schedules as they were read, and what is planned for them, by uid."""
 
 
+def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
+    """Return what `changes.nominals_run` does, in a transaction of its own."""
+    return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
+
+
 def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:
     operation, now = new_uid(runtime.now()), runtime.now()
 
-    def ran_of(*asked: Any) -> frozenset[datetime]:
-        return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
-
     # Outside of a transaction: the server ends one that asks nothing for some seconds.
-    decide = partial(decide_apply_calendars, now=now, before=before, operation=operation, ran_of=ran_of)
+    decide = partial(
+        decide_apply_calendars, now=now, before=before, operation=operation, ran_of=partial(read_ran, runtime)
+    )
     found = runtime.database.read(partial(changes.find_all, uids=uids))
     return {one.uid: (one, decide(one)) for one in found}
 

@@ -14,10 +14,10 @@ from contextvars import copy_context
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rqsched.chain import upstreams
-from rqsched.chain.calendars import CalendarsMoved, require_named, while_calendars_move
+from rqsched.chain.calendars import CalendarsMoved, read_ran, require_named, while_calendars_move
 from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
 from rqsched.chain.quotas import quota_of
@@ -232,9 +232,6 @@ def _plans_of(
     def refuse_runs(_: Schedule) -> Sequence[Run]:
         raise _ReadsRunsError
 
-    def ran_of(*asked: Any) -> frozenset[datetime]:
-        return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
-
     def read(connection: Connection) -> dict[str, tuple[Schedule | None, tuple[Calendar, ...]]]:
         known = changes.find_all_named(connection, *_names_of([request for request, _ in asked]))
         calendars_of = _calendars_of(connection, asked[0][0].named.namespace, locks=False)
@@ -251,7 +248,14 @@ def _plans_of(
         if uid in found:
             known, calendars = found[uid]
             decide = partial(
-                _decide_one, known, request, uid, now, calendars=calendars, runs_of=refuse_runs, ran_of=ran_of
+                _decide_one,
+                known,
+                request,
+                uid,
+                now,
+                calendars=calendars,
+                runs_of=refuse_runs,
+                ran_of=partial(read_ran, runtime),
             )
             with suppress(_ReadsRunsError):  # the decision is made again under the lock
                 plans[uid] = _Plan(known, calendars, _outcome_of(decide))
