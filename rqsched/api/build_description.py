@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -22,6 +21,7 @@ from rqsched.core.occurrences import TICK, due_times
 from rqsched.core.payload import loads
 from rqsched.core.results import BackfillRow
 from rqsched.spec.calendars import Calendar
+from rqsched.spec.steps import first_of
 from rqsched.spec.words import clock_warnings, in_words
 from rqsched.store import changes
 from rqsched.store.backfills import Backfill
@@ -29,8 +29,6 @@ from rqsched.store.database import Connection
 from rqsched.store.run_queries import LatestRun
 
 _LAST = datetime.max.replace(tzinfo=UTC)
-_BUDGET = 0.5
-"""Seconds of CPU that looking for the next fires may take."""
 _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")
 """The fields of a run that are kept as JSON text."""
 
@@ -175,19 +173,9 @@ _SAME_STATE, _SAME_DEFINITION = attrgetter(*_OF_STATE), attrgetter(*_OF_DEFINITI
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:
     """Return the next instants at which a schedule fires (jitter included), as far as they are known now.
 
-    Fewer when looking for them takes long: dates as rare as a 29th of February that is a Monday.
+    Fewer where finding them takes more than MOST_STEPS: dates as rare as a 29th of February that is a Monday.
     """
-    began = time.thread_time()
-    found = islice(iter_upcoming(schedule, now), count)
-    return list(_within(found, lambda: time.thread_time() - began < _BUDGET))
-
-
-def _within(instants: Iterator[datetime], is_in_budget: Callable[[], bool]) -> Iterator[datetime]:
-    """Yield instants, the first in any case, until the budget is used up."""
-    for instant in instants:
-        yield instant
-        if not is_in_budget():
-            return
+    return first_of(islice(iter_upcoming(schedule, now), count))
 
 
 def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = None) -> Iterator[datetime]:

@@ -21,6 +21,8 @@ from rqsched.errors import InvalidInputError
 from rqsched.store import changes, reconcile_queries, schedule_queries
 from rqsched.transport.transport import retry_of
 
+_LEFT = ("locked", "deferred")
+"""What became of links that the same tick fires after all others."""
 _CHUNK = 100
 _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
 
@@ -48,9 +50,9 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     for chunk in chunks(ids, _CHUNK):
         fired += firing.fire(frozen, chunk, skip_locked=True, must_follow=False)
     # What another process holds at this moment comes last: if that is frozen, waiting for it holds up nothing else.
-    locked = [result.id for result in fired if result.outcome == "locked"]
-    fired = [result for result in fired if result.outcome != "locked"]
-    fired += firing.fire(frozen, locked, must_follow=False) if locked else []
+    while left := [result.id for result in fired if result.outcome in _LEFT]:
+        fired = [result for result in fired if result.outcome not in _LEFT]
+        fired += firing.fire(frozen, left, must_follow=False)
     if now is None:
         reconcile_in_turn(runtime)
     return [row for result in fired for row in _rows(runtime, result)]

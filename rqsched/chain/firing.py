@@ -26,6 +26,7 @@ from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, RunStatus, Schedule, unchanged
 from rqsched.errors import BackendUnavailableError, ConfigError
+from rqsched.spec.steps import MOST_STEPS, Steps, bounded
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
@@ -55,7 +56,7 @@ class Fired(NamedTuple):
     id: str
     """The link's id as it was delivered."""
     outcome: str
-    """`fired`, `stale`, `early`, `locked`, `held`, `frozen`, `newer`, `foreign` or `failed`."""
+    """`fired`, `stale`, `early`, `locked`, `deferred`, `held`, `frozen`, `newer`, `foreign` or `failed`."""
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
@@ -204,28 +205,34 @@ def _fire_due(
     *,
     skip_locked: bool,
 ) -> list[Fired]:
-    """Decide about links that are due, from what ran and runs of their schedules."""
+    """Decide about links that are due, from what ran and runs of their schedules.
+
+    Once finding times has taken more than MOST_STEPS, the rest of the batch is deferred to the next one.
+    """
     due = [schedule for _, schedule in links]
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
     now = runtime.now()  # again: a run that this ends may have started while its lock was waited for
-    fired = []
-    for link, schedule in links:
-        if (open_runs := runs.get(schedule.uid)) is None:
-            fired.append(Fired(str(link), "locked", now + LOCKED_AGAIN))
-            continue
-        context, span = FireContext(runtime.settings.env, ran.get(schedule.uid, frozenset())), None
-        if runtime.tracing is not None:
-            span, asked = runtime.tracing.begin_fire(schedule, now)
-            context = context._replace(asked=asked)
-        if schedule.contents and schedule.has_old_plan:
-            decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
-            ran_of = partial(changes.nominals_run, connection)
-            change = planned_first(schedule, decide, now=now, ran_of=ran_of)
-        else:
-            change = decide_fire(schedule, open_runs, now=now, context=context)
-        fired.append(Fired(str(link), "fired", change=change, span=span))
+    fired: list[Fired] = []
+    with bounded(Steps(None)) as steps:
+        for link, schedule in links:
+            open_runs = runs.get(schedule.uid)
+            if open_runs is None or steps.taken > MOST_STEPS:  # the rows are locked meanwhile
+                outcome = "locked" if open_runs is None else "deferred"
+                fired.append(Fired(str(link), outcome, now + LOCKED_AGAIN))
+                continue
+            context, span = FireContext(runtime.settings.env, ran.get(schedule.uid, frozenset())), None
+            if runtime.tracing is not None:
+                span, asked = runtime.tracing.begin_fire(schedule, now)
+                context = context._replace(asked=asked)
+            if schedule.contents and schedule.has_old_plan:
+                decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
+                ran_of = partial(changes.nominals_run, connection)
+                change = planned_first(schedule, decide, now=now, ran_of=ran_of)
+            else:
+                change = decide_fire(schedule, open_runs, now=now, context=context)
+            fired.append(Fired(str(link), "fired", change=change, span=span))
     return fired
 
 

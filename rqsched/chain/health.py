@@ -45,6 +45,7 @@ from rqsched.core.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.core.quota import EVERY, Usage
 from rqsched.errors import ConfigError, RqschedError, WorkCancelledError, in_words
+from rqsched.spec.steps import MOST_STEPS, Steps, answered, bounded
 from rqsched.store import (
     calendars,
     deliveries,
@@ -717,10 +718,21 @@ def _limits(scope: _Scope) -> Finding:
 
 @_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
 def _excluded(scope: _Scope) -> Finding:
+    """Look for schedules without a next time: all is excluded, or it takes too many steps to find out."""
     now = scope.runtime.now()
-    found = scope.read(lambda connection: schedule_queries.all_excluded(connection, scope.namespace, now, _MOST))
+    idle = scope.read(lambda connection: schedule_queries.excluding_without_next(connection, scope.namespace, _MOST))
+    excluded, heavy = list[Schedule](), list[Schedule]()
+    with bounded(Steps(None)) as steps:
+        for one in idle:
+            if steps.taken > 10 * MOST_STEPS:
+                break
+            is_excluded = answered(one.spec.is_all_excluded_after, now, otherwise=None)
+            (heavy if is_excluded is None else excluded if is_excluded else []).append(one)
+    if heavy:
+        wrong = f"the next time is not found in {MOST_STEPS} steps; each pass looks again, and a fire may be late"
+        return _of([*heavy, *excluded], len(heavy), "", wrong)
     fine = "no schedule excludes all its occurrences"
-    return _of(found, len(found), fine, "all occurrences of the next ten years are excluded")
+    return _of(excluded, len(excluded), fine, "all occurrences of the next ten years are excluded")
 
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")

@@ -28,6 +28,7 @@ from rqsched.errors import InvalidSpecError, NewerReleaseError, error_line
 from rqsched.spec.cron import Gap
 from rqsched.spec.moved import FURTHEST
 from rqsched.spec.spec import After, Spec
+from rqsched.spec.steps import MOST_STEPS, answered
 from rqsched.spec.words import after_in_words
 from rqsched.store import (
     calendars,
@@ -585,8 +586,12 @@ class _Question:
             return replace(self, at=schedule.next_run_at).answer()
         if schedule.spec.after is not None:
             return self.say(Answer.FIRES, f"{self.comes_after(schedule.spec.after)}; none has ended yet.")
-        if schedule.awaiting_run_uid is None and schedule.spec.is_all_excluded_after(self.now):
-            return self.say(Answer.EXCLUDED, "All its occurrences of the next ten years are excluded.")
+        is_excluded = answered(schedule.spec.is_all_excluded_after, self.now, otherwise=None)
+        if schedule.awaiting_run_uid is None and is_excluded is not False:
+            text = "All its occurrences of the next ten years are excluded."
+            if is_excluded is None:
+                text = f"Its next time is not found in {MOST_STEPS} steps; each pass of reconcile looks again."
+            return self.say(Answer.EXCLUDED, text)
         if schedule.skips is not None:
             return replace(self, at=schedule.skipped_at[-1]).answer()
         text = "It fires some time after the end of its unfinished run."

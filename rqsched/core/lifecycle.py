@@ -18,6 +18,7 @@ from rqsched.core import audit
 from rqsched.core.after import settle_missed
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
+from rqsched.core.delays import later
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import (
     DEFINITION,
@@ -58,7 +59,7 @@ from rqsched.core.schedule_endings import complete_if_over, delete, end_if_exhau
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
 from rqsched.spec.calendars import Calendar, holding_since
 from rqsched.spec.spec import After, Member, Once, Spec
-from rqsched.spec.steps import Steps, bounded
+from rqsched.spec.steps import Steps, answered, bounded, first_of
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
 """Reads what a decision about a schedule must see."""
@@ -391,7 +392,7 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurre
 def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
     """Keep an occurrence inside its jitter or spread from being overtaken by the next one of the new timing."""
     schedule = builder.schedule
-    following = schedule.timeline.next_after(at)
+    following = answered(schedule.timeline.next_after, at, otherwise=None)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
         builder.set(due_at=due_within(schedule, stored, following - stored))
 
@@ -591,8 +592,15 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
-    newest = [] if schedule.spec.is_from_completion else schedule.timeline.last_between(since, now, 1)
+    newest = [] if schedule.spec.is_from_completion else _newest(schedule, since, now)
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
+
+
+def _newest(schedule: Schedule, since: datetime, now: datetime) -> list[datetime]:
+    """Return the newest occurrence in (since, now], if there is one; the oldest where only that is found quickly."""
+    timeline = schedule.timeline
+    oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
+    return answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
 
 
 def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:

@@ -1,7 +1,9 @@
 """Occurrences: when each is due, which of those that have passed fire now, and the record of those that do not. Pure.
 
-The work is bounded: what was passed over is counted by arithmetic where the spec allows it, else enumerated up to
-1 000 (`count_capped`).
+Every question about times is bounded (`answered`), because the row is locked meanwhile. What was passed over is counted
+by arithmetic where the spec allows it. Else it is enumerated up to 1 000, or as far as MOST_STEPS reach
+(`count_capped`). A schedule whose next time is not found in MOST_STEPS stays active without one, and each pass of
+reconcile looks again.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from typing import NamedTuple
 
 from rqsched.core import audit
@@ -20,6 +22,8 @@ from rqsched.core.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.core.moves import evaluate_to
 from rqsched.core.policy import MissedPolicy
 from rqsched.spec.spec import Spec
+from rqsched.spec.steps import answered, first_of
+from rqsched.spec.timeline import Count, Excluded
 
 COUNT_CAP = 1_000
 """Up to here missed occurrences are counted where only enumeration tells their number."""
@@ -27,13 +31,18 @@ LONGEST_SKEW = timedelta(hours=1)
 """Two processes' clocks differ by less; a schedule evaluated further ahead was evaluated by a wrong clock."""
 ON_REQUEST = "skip_next"
 """The reason of a skip that somebody asked for."""
+_UNCOUNTED = "uncounted"
+"""Stands for what takes too many steps to count."""
 TICK = timedelta(microseconds=1)
 """The smallest difference of two instants."""
 
 
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
-    """Compute the next occurrence strictly after an instant, with its delay; None when the spec is over."""
-    nominal = schedule.timeline.next_after(after)
+    """Compute the next occurrence strictly after an instant, with its delay.
+
+    None when the spec is over, and where the next occurrence is not found in MOST_STEPS.
+    """
+    nominal = answered(schedule.timeline.next_after, after, otherwise=None)
     if nominal is None:
         return None
     spec = schedule.spec
@@ -60,7 +69,8 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Compute when an occurrence fires: its nominal time plus its shares of spread and jitter."""
     if not longest_delay(schedule):
         return nominal
-    return due_within(schedule, nominal, schedule.spec.free_after(nominal))
+    # Where the gap is not found it is taken as none, so that the fire cannot overtake the next one.
+    return due_within(schedule, nominal, answered(schedule.spec.free_after, nominal, otherwise=timedelta(0)))
 
 
 def due_times(schedule: Schedule, nominals: Iterator[datetime]) -> Iterator[datetime]:
@@ -163,14 +173,48 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
         if missed is not None or _is_fresh(schedule, stored, now):
             return DueOccurrences((stored,), None, stored, following)
         return DueOccurrences((), Missed(1, False, stored, stored), stored, following)
-    newest = reversed(schedule.timeline.last_between(since, now, 2))
-    passed = _Passed(stored, since, next(nominal for nominal in newest if due_of(schedule, nominal) <= now))
-    beyond, capped = schedule.timeline.count_between(since, passed.last, cap=COUNT_CAP)
+    passed = _Passed(stored, since, _last_due(schedule, since, following.nominal_at, now))
+    beyond, capped = _count(schedule.timeline, since, passed.last)
     fires = _choose(schedule, passed, now) if missed is None else _newest(schedule, passed)
     fires = (stored,) if missed is MissedPolicy.FIRE_ONCE else fires
     rest = beyond + 1 - len(fires)
     first = following.nominal_at if stored in fires else stored
     return DueOccurrences(fires, Missed(rest, capped, first, passed.last) if rest > 0 else None, passed.last)
+
+
+def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetime) -> datetime:
+    """Return the newest occurrence after `since` that is due by now; `first` is the oldest of them, and is due.
+
+    Where a long excluded stretch lies before now, the newest is found from the other side, as far as that goes: what
+    comes later is the next fire.
+    """
+    timeline, last = schedule.timeline, first
+
+    def walk() -> None:
+        nonlocal last
+        for at in takewhile(lambda at: due_of(schedule, at) <= now, timeline.between(first, later(now, TICK))):
+            last = at
+
+    newest = answered(timeline.last_between, since, now, 2, otherwise=None)
+    if newest is not None:
+        return next(nominal for nominal in reversed(newest) if due_of(schedule, nominal) <= now)
+    answered(walk, otherwise=None)
+    return last
+
+
+def _count(timeline: Spec, since: datetime, until: datetime) -> Count:
+    """Count the occurrences in (since, until]: exactly or up to COUNT_CAP, or as many as are found in MOST_STEPS."""
+    count = answered(timeline.count_between, since, until, COUNT_CAP, otherwise=None)
+    if count is not None:
+        return count
+    total, _, _ = _walked(timeline.between(later(since, TICK), later(until, TICK)))
+    return Count(max(total, 1), is_capped=True)
+
+
+def _walked(instants: Iterator[datetime]) -> tuple[int, datetime | None, datetime | None]:
+    """Return how many instants there are, the first and the last: of up to COUNT_CAP, as far as MOST_STEPS reach."""
+    found = first_of(islice(instants, COUNT_CAP))
+    return len(found), found[0] if found else None, found[-1] if found else None
 
 
 class _Passed(NamedTuple):
@@ -194,13 +238,16 @@ def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetim
 
 def _newest(schedule: Schedule, passed: _Passed) -> tuple[datetime, ...]:
     limit = schedule.policies.catch_up_limit
-    return tuple([passed.stored, *schedule.timeline.last_between(passed.since, passed.last, limit)][-limit:])
+    newest = first_of(islice(schedule.timeline.backwards(passed.since, passed.last), limit))
+    return tuple([passed.stored, *reversed(newest)][-limit:])
 
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
     """Find the oldest occurrence due at or after `edge`: jitter may admit the newest one nominally before it."""
     spec, before = schedule.timeline, max(edge - TICK, passed.since)
-    candidates = [*spec.last_between(passed.since, before, 1), spec.next_after(before)]
+    candidates = answered(
+        lambda: [*spec.last_between(passed.since, before, 1), spec.next_after(before)], otherwise=[passed.last]
+    )
     fresh = (nominal for nominal in candidates if nominal is not None and nominal <= passed.last)
     return next(((nominal,) for nominal in fresh if due_of(schedule, nominal) >= edge), ())
 
@@ -244,12 +291,13 @@ def miss_passed(
     if stored is None or timeline.is_from_completion or not timeline.is_known:
         return
     since = max(stored, schedule.timing_changed_at)
-    count, is_capped = timeline.count_between(since, until, cap=COUNT_CAP)
+    count, is_capped = _count(timeline, since, until)
     if not count:
         return
     fired = () if kept == stored else (kept,)
-    first = stored if fired else timeline.next_after(since) or stored
-    missed = Missed(count, is_capped, first, timeline.last_between(since, until, 1)[-1])
+    first = stored if fired else answered(timeline.next_after, since, otherwise=None) or stored
+    last = answered(timeline.last_between, since, until, 1, otherwise=[until])[-1]
+    missed = Missed(count, is_capped, first, last)
     record_missed(builder, missed, fired=fired, policy=policy)
 
 
@@ -279,7 +327,8 @@ def _first_without_outcome(schedule: Schedule) -> datetime | None:
         return schedule.next_run_at
     if schedule.spec.is_from_completion or not schedule.spec.is_known:
         return None
-    return schedule.timeline.next_after(max(schedule.evaluated_to, schedule.timing_changed_at))
+    since = max(schedule.evaluated_to, schedule.timing_changed_at)
+    return answered(schedule.timeline.next_after, since, otherwise=None)
 
 
 def skip(
@@ -323,15 +372,23 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
         return
     since = max(builder.schedule.evaluated_to, builder.schedule.timing_changed_at)
     if spec.exclusion is not None and not spec.is_from_completion:
-        excluded = spec.excluded_between(since, until, cap=COUNT_CAP)
-        if excluded is not None:
-            total, is_capped = excluded.number
-            first, last = excluded.first, excluded.last
-            builder.record(audit.EXCLUDED, count=total, count_capped=is_capped or None, first=first, last=last)
+        _record_excluded(builder, since, until)
     if spec.primary_cron is None or spec.dst_gap == "shift":  # only crons follow the clocks
         return
     for gap in spec.gaps_between(since, until):
         skip(builder, gap.occurrence_at, "dst_skip")
+
+
+def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -> None:
+    """Record in one event what in (since, until] is excluded, if something is."""
+    spec = builder.schedule.spec
+    excluded = answered(spec.excluded_between, since, until, COUNT_CAP, otherwise=_UNCOUNTED)
+    if isinstance(excluded, Excluded):
+        (total, is_capped), first, last = excluded
+        builder.record(audit.EXCLUDED, count=total, count_capped=is_capped or None, first=first, last=last)
+    elif excluded is _UNCOUNTED:
+        total, oldest, newest = _walked(spec.excluded(since, until))
+        builder.record(audit.EXCLUDED, count=total, count_capped=True, first=oldest, last=newest)
 
 
 def record_skips(builder: ChangeBuilder, until: datetime) -> None:
@@ -354,12 +411,17 @@ def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
         builder.set(overdue_at=before.overdue_at + later)
 
 
+def _names(spec: Spec, at: datetime) -> bool:
+    """Return whether an instant is an occurrence; what takes too many steps to find out counts as one."""
+    return answered(spec.names, at, otherwise=True)
+
+
 def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
     """Drop what is skipped on request after an instant and is no occurrence there any more; `reason` says why."""
     schedule = builder.schedule
     spec = schedule.spec
     left = [
-        asked._replace(occurrences=tuple(at for at in asked.occurrences if at <= since or spec.names(at)))
+        asked._replace(occurrences=tuple(at for at in asked.occurrences if at <= since or _names(spec, at)))
         for asked in schedule.parsed_skips
     ]
     if dump_skips(left) != schedule.skips:

@@ -6,16 +6,22 @@ Each decision is made under the lock from the row as it is then; where nothing i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
+from rqsched.core.delays import later
 from rqsched.core.model import Change, Run, Schedule, unchanged
-from rqsched.core.occurrences import drop_skips, next_occurrence
+from rqsched.core.moves import evaluate_to
+from rqsched.core.occurrences import TICK, drop_skips, leave_out, next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import complete_if_over
 from rqsched.core.settle_decision import note_long
 from rqsched.errors import error_line
+from rqsched.spec.steps import answered
+
+LOOK_FURTHER_EVERY = timedelta(days=1)
+"""How often a schedule all of whose occurrences are excluded is evaluated up to now."""
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
@@ -29,10 +35,28 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
     if awaited is not None and awaited.ended_at is not None:  # a process that did not know the timing ended it
         counts_from.append(awaited.ended_at)
     builder.plan(next_occurrence(schedule, max(counts_from)))
+    if builder.schedule.next_run_at is None:
+        _look_further(builder, max(counts_from))
     complete_if_over(builder)
     if builder.schedule.next_run_at is not None:
         builder.record(audit.RECOVERED, reason="no next time", next_fire_at=builder.schedule.due_at)
     return builder.build()
+
+
+def _look_further(builder: ChangeBuilder, since: datetime) -> None:
+    """Once a day, record what was excluded until now, so that the next look for a time begins at now.
+
+    A look has an end, in years and in steps: if each began where the last fire was, none might reach what comes after a
+    long excluded stretch.
+    """
+    schedule, now = builder.schedule, builder.now
+    if schedule.spec.is_from_completion or not schedule.spec.exclude or now - since < LOOK_FURTHER_EVERY:
+        return
+    upto = schedule.timeline.between(later(since, TICK), later(now, TICK))
+    if answered(next, upto, None, otherwise=since) is None:
+        leave_out(builder, now)
+        evaluate_to(builder, now)
+        builder.plan(next_occurrence(builder.schedule, now))
 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:

@@ -5,10 +5,13 @@ What is already due gets its outcome first, then the status changes, then the ru
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.model import Run, ScheduleStatus
+from rqsched.core.model import Run, Schedule, ScheduleStatus
 from rqsched.core.occurrences import Missed, missed_end, record_missed, write_off
+from rqsched.spec.steps import answered
 
 EXHAUSTED = "max_runs_exhausted"
 """The reason of a schedule whose `max_runs` are used up."""
@@ -39,8 +42,15 @@ def complete_if_over(builder: ChangeBuilder) -> None:
         return
     if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return
-    if not schedule.spec.is_all_excluded_after(builder.now):
+    if answered(_is_over, schedule, builder.now, otherwise=False):
         complete(builder, SPEC_ENDED)
+
+
+def _is_over(schedule: Schedule, now: datetime) -> bool:
+    """Return whether no occurrence is ahead, also none that is excluded."""
+    since = max(now, schedule.evaluated_to, schedule.timing_changed_at)
+    has_more = not schedule.spec.is_from_completion and schedule.timeline.next_after(since) is not None
+    return not has_more and not schedule.spec.is_all_excluded_after(now)
 
 
 def end_if_exhausted(builder: ChangeBuilder) -> None:

@@ -32,6 +32,7 @@ from rqsched.spec.duration import in_one_unit
 from rqsched.spec.exclusion import require_exclusions
 from rqsched.spec.moved import ON_EXCLUDED
 from rqsched.spec.spec import After, Cron, Every, Once, Spec
+from rqsched.spec.steps import Steps, bounded
 from rqsched.spec.words import after_in_words, clock_warnings, in_words
 from rqsched.spec.zones import FOLDS, GAPS, known_timezones
 from rqsched.store import changes, registered_workflows
@@ -134,13 +135,15 @@ def preview(visit: Visit) -> Response:
                 raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
             spec = spec.placed_for(visit.namespace, require_id(named))
         spec = spec.with_calendars(visit.scheduler.calendars.named(spec.calendars, namespace=visit.namespace))
+        spec = spec.anchored_at(visit.now)
+        with bounded(Steps()):
+            fires = [(at, spec.moved_from(at)) for at in islice(_fires(spec, visit.now), _FIRES)]
+            is_excluded = not fires and spec.is_all_excluded_after(visit.now)
     except RqschedError as error:
         return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
-    spec = spec.anchored_at(visit.now)
-    fires = [(at, spec.moved_from(at)) for at in islice(_fires(spec, visit.now), _FIRES)]
     return visit.page(
         "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone), is_after=False,
-        is_excluded=not fires and spec.is_all_excluded_after(visit.now), warnings=clock_warnings(spec, visit.now),
+        is_excluded=is_excluded, warnings=clock_warnings(spec, visit.now),
     )  # fmt: skip
 
 

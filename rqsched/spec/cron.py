@@ -43,6 +43,7 @@ _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 _EPOCH = date(2000, 1, 1)
 _DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
 _END = datetime.max - timedelta(days=1)  # noqa: DTZ901
+_MOST_MONTHS = 50 * 12
 MONTH_STEPS = 20
 """What a month costs in steps for each walk of croniter."""
 
@@ -93,6 +94,7 @@ class DayRule:
         if at < len(days):
             return days[at]
         month = _month_after(self, day.replace(day=1))
+        spend(_months_between(day, month))
         return _days_of_month(self, month)[0] if month else None
 
     def on_or_before(self, day: date) -> date | None:
@@ -104,6 +106,7 @@ class DayRule:
         if at:
             return days[at - 1]
         month = _month_before(self, day.replace(day=1))
+        spend(_months_between(day, month))
         return _days_of_month(self, month)[-1] if month else None
 
     def count(self, first: date, stop: date) -> int:
@@ -514,6 +517,11 @@ def _walk_month(expression: str, first: date) -> Iterator[date]:
     while day and (day.year, day.month) == (first.year, first.month):
         yield day
         day = _step(walker, forward=True)
+
+
+def _months_between(day: date, month: date | None) -> int:
+    """Return how many months a search has passed over; None is a search that found none."""
+    return abs((month.year - day.year) * 12 + month.month - day.month) if month else _MOST_MONTHS
 
 
 @lru_cache(maxsize=16384)

@@ -6,12 +6,16 @@ CPU at most. Outside `bounded` nothing is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar, TypeVarTuple
 
 from rqsched.errors import TooMuchWorkError, WorkCancelledError
 
+T = TypeVar("T")
+U = TypeVar("U")
+Ts = TypeVarTuple("Ts")
 MOST_STEPS = 100_000
 """The steps that a request may take to find out when a schedule fires: under a second of CPU."""
 POLL_EVERY = 1_000
@@ -42,14 +46,14 @@ class Steps:
         steps, when nobody waits any more.
         """
         self.taken += count
+        if self._outer is not None:
+            self._outer.spend(count)
         if self.most is not None and self.taken > self.most:
             raise TooMuchWorkError(self._field, self.most)
         if self.taken >= self._poll_at:
             self._poll_at = self.taken + POLL_EVERY
             if self._is_cancelled is not None and self._is_cancelled():
                 raise WorkCancelledError
-        if self._outer is not None:
-            self._outer.spend(count)
 
 
 _current: ContextVar[Steps | None] = ContextVar("rqsched_steps", default=None)
@@ -74,6 +78,43 @@ def bounded(steps: Steps) -> Iterator[Steps]:
         yield steps
     finally:
         _current.reset(token)
+
+
+def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
+    """Return `question(*args)`, or `otherwise` where the answer takes more than MOST_STEPS.
+
+    Inside a bound that has a limit the question is part of the bounded work: then this raises TooMuchWorkError as
+    `spend` does.
+    """
+    outer = _current.get()
+    while outer is not None:
+        if outer.most is not None:
+            return question(*args)
+        outer = outer._outer
+    steps = Steps()
+    steps._outer = _current.get()
+    token = _current.set(steps)  # as `bounded`, which would be a third of the calls of a small question
+    try:
+        return question(*args)
+    except TooMuchWorkError:
+        return otherwise
+    finally:
+        _current.reset(token)
+
+
+def first_of(instants: Iterable[T]) -> list[T]:
+    """Return what an iterator yields, in order: all, or as many as are found in MOST_STEPS.
+
+    Inside a bound that has a limit, as `answered`.
+    """
+    found: list[T] = []
+
+    def walk() -> None:
+        for one in instants:
+            found.append(one)  # noqa: PERF402 - what was found before the bound is kept
+
+    answered(walk, otherwise=None)
+    return found
 
 
 def spend(count: int = 1) -> None:

@@ -269,6 +269,10 @@ class Timeline(ABC):
 
     def last_between(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
         """Return the newest `limit` instants in (after, until], oldest first, without walking the older ones."""
+        return list(islice(self.backwards(after, until), limit))[::-1]
+
+    def backwards(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the instants in (after, until], newest first, each once."""
         after, until = require_utc(after, "after"), require_utc(until, "until")
         low, high = self._within(after, until)
         sources = self.sources(after)
@@ -279,8 +283,16 @@ class Timeline(ABC):
             found = _distinct(merge(*(source.descending(high, low) for source in kept), reverse=True))
         if self.left_out:
             found = filterfalse(self.left_out.__contains__, found)
-        newest = list(islice(takewhile(lambda at: at > low, found), limit))
-        return newest[::-1]
+        return takewhile(lambda at: at > low, found)
+
+    def excluded(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield what in (after, until] is excluded, in order, each once; nothing where it happens on other days."""
+        after, until = require_utc(after, "after"), require_utc(until, "until")
+        if self.exclusion is None or self.is_moving:
+            return iter(())
+        low, high = self._within(after, until)
+        taken = self._cut(self.sources(after), takes=True)
+        return _distinct(merge(*(source.ascending(low, high) for source in taken)))
 
     def _within(self, after: datetime, until: datetime) -> tuple[datetime, datetime]:
         """Return (after, until] cut at the window; where nothing is left both are the same."""

@@ -725,13 +725,13 @@ def limited_to_environments(connection: Connection, namespace: str | None, limit
     return to_schedules(connection, connection.execute(statement.limit(limit)).all())
 
 
-def all_excluded(connection: Connection, namespace: str | None, now: datetime, limit: int) -> list[Schedule]:
-    """Read active schedules of a namespace, or of all, whose occurrences of ten years from now on are all excluded."""
+def excluding_without_next(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
+    """Read active schedules of a namespace, or of all, that exclude times, have no next one and wait for no run."""
     excludes = schedules.c.spec.contains('"exclude":', autoescape=True) | NAMES_CALENDARS
     is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
     found = to_schedules(connection, connection.execute(statement.limit(limit)).all())
-    return [one for one in found if one.spec.is_known and one.spec.is_all_excluded_after(now)]
+    return [one for one in found if one.spec.is_known]
 
 
 def namespaces(connection: Connection, most: int) -> list[str]:

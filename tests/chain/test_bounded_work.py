@@ -6,10 +6,15 @@ from datetime import timedelta
 
 import pytest
 
+from rqsched.chain import firing
+from rqsched.core.model import dump_spec
 from rqsched.errors import InvalidLimitError, InvalidSpecError, TooMuchWorkError
 from rqsched.spec.spec import Cron, Every, Spec
 from rqsched.spec.steps import MOST_STEPS, Steps, bounded
-from tests.support.env import NOON, Env
+from tests.support.damage import set_columns
+from tests.support.decisions import HEAVY, MORNING
+from tests.support.env import NOON, Env, outcomes, statuses
+from tests.support.narrow import present
 
 QUARTERS = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30, 45)]
 MINUTES = [f"{at}-{at[:3]}{int(at[3:]) + 1:02}" for at in QUARTERS]
@@ -78,3 +83,17 @@ def test_a_backfill_of_too_many_is_refused_without_a_look_at_each_window(env: En
     handle = env.scheduler.get(env.create("seconds", spec).schedule_id)
     with bounded(Steps(20_000)), pytest.raises(InvalidLimitError, match="more than 10000 occurrences"):
         handle.backfill(NOON - timedelta(days=2190), NOON, dry_run=dry_run)
+
+
+def test_a_batch_whose_schedules_take_too_many_steps_is_continued_in_the_next_one(env: Env) -> None:
+    heavy = [env.create(f"heavy-{n}", Spec(HEAVY, "Europe/Berlin")) for n in range(3)]
+    for one in heavy:
+        set_columns(env, one, spec=dump_spec(Spec(HEAVY, "Europe/Berlin", exclude=MORNING)))
+    env.clock.set(max(present(one.state.due_at) for one in heavy))
+
+    fired = env.deliver(*heavy)
+
+    assert outcomes(fired) == ["fired", "deferred", "deferred"]
+    assert {one.again_at for one in fired if one.outcome == "deferred"} == {env.clock.now() + firing.LOCKED_AGAIN}
+    assert len([row for row in env.scheduler.tick() if row["outcome"] == "triggered"]) == 2
+    assert [statuses(one) for one in heavy] == [["pending"]] * 3

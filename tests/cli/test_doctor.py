@@ -28,6 +28,7 @@ from rqsched.transport.transport import Arm, Transport, job_id_of
 from rqsched.workflows import registry
 from tests.support.cli import HELLO, Cli
 from tests.support.cli_machines import Ticket
+from tests.support.decisions import HEAVY, MORNING
 from tests.support.env import block, link_id
 from tests.support.narrow import present
 from tests.support.refusals import refusing
@@ -181,6 +182,22 @@ def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(serv
     assert rest.refresh().status == "active"
     told = rest.why()
     assert (told.answer, told.text) == ("excluded", "All its occurrences of the next ten years are excluded.")
+
+
+def test_schedule_whose_next_time_takes_too_many_steps_is_found_and_kept_active(served: Cli) -> None:
+    heavy = served.scheduler.create("heavy", HELLO, Spec(HEAVY, "Europe/Berlin"))
+    spec = dump_spec(Spec(HEAVY, "Europe/Berlin", exclude=MORNING))
+    change = sa.update(schedules).where(schedules.c.uid == heavy.uid).values(spec=spec, next_run_at=None, due_at=None)
+    served.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
+    recover(served.scheduler.runtime)
+
+    found = served.findings(0)["excluded"]
+    assert (found["level"], found["detail"]) == (
+        "warning",
+        "the next time is not found in 100000 steps; each pass looks again, and a fire may be late: default/heavy",
+    )
+    assert heavy.refresh().status == "active"
+    assert "not found in 100000 steps" in heavy.why().text
 
 
 def test_late_schedule_of_a_newer_release_is_found_shown_and_left_out_of_a_file(served: Cli) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from rqsched.core import lifecycle
-from rqsched.core.model import Schedule, ScheduleStatus, dump_spec
+from rqsched.core.model import Schedule, ScheduleStatus, changed, dump_spec
 from rqsched.core.occurrences import due_of
 from rqsched.core.policy import MissedPolicy, Policies
 from rqsched.core.repair import decide_replan
@@ -16,8 +16,22 @@ from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.spec import Cron, Every, Once, Spec
-from tests.support.decisions import IDENTITY, active, definition, event, fire, holding, run, types
+from rqsched.spec.steps import MOST_STEPS, Steps, bounded
+from tests.support.decisions import (
+    HEAVY,
+    IDENTITY,
+    MORNING,
+    WINDOWS,
+    active,
+    definition,
+    event,
+    fire,
+    holding,
+    run,
+    types,
+)
 from tests.support.env import DAY, HOUR, MINUTE, NOON
+from tests.support.narrow import present
 
 WORKDAYS = Spec("0 9 * * *", exclude="Sat, Sun")
 FRIDAY = NOON + DAY - 3 * HOUR
@@ -119,11 +133,44 @@ def test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurre
 
     waiting = fire(leap).after
     assert (waiting.status, waiting.next_run_at) == (ScheduleStatus.ACTIVE, None)
-    assert decide_replan(waiting, None, now=sunday + DAY).is_empty
+    assert decide_replan(waiting, None, now=sunday + HOUR).is_empty
 
-    then = decide_replan(replace(waiting, evaluated_to=sunday + 3653 * DAY), None, now=sunday + 3653 * DAY).after
+    later = decide_replan(waiting, None, now=sunday + DAY).after
+    assert (later.next_run_at, later.evaluated_to) == (None, sunday + DAY)
+    then = decide_replan(later, None, now=sunday + 3653 * DAY).after
     assert then.next_run_at is not None
     assert then.next_run_at.year == 2048
+
+
+def excluding(spec: Spec, *exclude: str) -> Schedule:
+    """Return a schedule that has come to exclude this much; no owner's operation accepts that."""
+    before = active(spec)
+    return changed(before, definition=changed(before.definition, spec=dump_spec(replace(spec, exclude=exclude))))
+
+
+def test_a_fire_that_finds_no_next_time_in_its_steps_leaves_the_schedule_active_for_the_next_look() -> None:
+    heavy = excluding(Spec(HEAVY, "Europe/Berlin"), MORNING)
+    with bounded(Steps(None)) as steps:
+        change = fire(heavy, now=present(heavy.next_run_at) + DAY)
+    assert steps.taken < 5 * MOST_STEPS
+    waiting = change.after
+    assert (waiting.status, waiting.next_run_at) == (ScheduleStatus.ACTIVE, None)
+    assert event(change, "Excluded")["count"] > 0
+
+    freed = changed(waiting, definition=changed(waiting.definition, spec=dump_spec(Spec(HEAVY, "Europe/Berlin"))))
+    assert present(decide_replan(freed, None, now=NOON + 2 * DAY).after.next_run_at) > NOON
+
+
+def test_what_passed_in_ten_years_is_counted_as_far_as_the_steps_reach() -> None:
+    spec = Spec([Cron("* * * * *", "Asia/Tokyo"), Every("7m")], "Europe/Berlin")
+    heavy = excluding(spec, *WINDOWS[:480])
+    with bounded(Steps(None)) as steps:
+        change = fire(heavy, now=NOON + 3650 * DAY)
+    assert steps.taken < 5 * MOST_STEPS
+    missed, excluded = event(change, "Missed"), event(change, "Excluded")
+    assert (missed["count_capped"], excluded["count_capped"]) == (True, True)
+    assert min(missed["count"], excluded["count"]) > 100
+    assert present(change.after.next_run_at) > NOON + 3650 * DAY
 
 
 def test_an_update_keeps_what_is_excluded_unless_it_names_it() -> None:

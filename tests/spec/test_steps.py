@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextvars import copy_context
 
 import pytest
 
 from rqsched.errors import InvalidInputError, TooMuchWorkError, WorkCancelledError
-from rqsched.spec.steps import POLL_EVERY, Steps, bounded, spend
+from rqsched.spec.steps import MOST_STEPS, POLL_EVERY, Steps, answered, bounded, first_of, spend
 
 
 def test_a_bound_refuses_the_first_step_beyond_it_and_names_the_limit() -> None:
@@ -43,6 +44,29 @@ def test_nobody_who_waits_stops_the_work_also_without_a_limit() -> None:
         gone.append(1)
         with pytest.raises(WorkCancelledError):
             spend(POLL_EVERY)
+
+
+def test_a_question_has_another_answer_where_it_takes_too_many_steps() -> None:
+    assert answered(len, "abc", otherwise=None) == 3
+    assert answered(spend, MOST_STEPS + 1, otherwise="too much") == "too much"
+    with bounded(Steps(None)) as around:
+        assert answered(spend, MOST_STEPS + 1, otherwise="too much") == "too much"
+    assert around.taken == MOST_STEPS + 1
+
+
+def test_a_question_inside_of_a_bound_that_refuses_is_refused_by_it() -> None:
+    with bounded(Steps(3)), bounded(Steps(None)), pytest.raises(TooMuchWorkError, match="more than 3 steps"):
+        answered(spend, 4, otherwise=None)
+
+
+def test_the_first_instants_are_those_found_in_the_steps() -> None:
+    def instants() -> Iterator[int]:
+        for number in range(5):
+            spend(MOST_STEPS // 3)
+            yield number
+
+    assert first_of(instants()) == [0, 1, 2]
+    assert first_of(range(3)) == [0, 1, 2]
 
 
 def test_a_thread_in_a_copy_of_the_context_is_bound_too() -> None:

@@ -13,7 +13,7 @@ from rqsched.core.fire_decision import FireContext, decide_fire
 from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
 from rqsched.core.policy import OverlapPolicy, Policies
 from rqsched.spec.calendars import Calendar
-from rqsched.spec.spec import Spec, SpecLike
+from rqsched.spec.spec import Cron, Spec, SpecLike
 from tests.support.env import MINUTE, NOON, ONCE
 from tests.support.narrow import present
 
@@ -24,6 +24,14 @@ IDENTITY = lifecycle.Identity(UID, "default", "nightly")
 def definition(spec: SpecLike = "@hourly", *, policies: Policies | None = None, **fields: Any) -> Definition:
     policies = policies or Policies(retry=ONCE)
     return Definition(dump_spec(Spec.coerce(spec)), "report", policies=policies.dumps(), **fields)
+
+
+HEAVY = tuple(Cron(f"{minute} 9 * * *", "Asia/Tokyo") for minute in range(20))
+"""Crons of another time zone than their spec's: what such a spec excludes is found by walking."""
+MORNING = "00:00-03:00"
+"""Excludes all of `HEAVY` in Europe/Berlin; that this is so for ten years takes three times MOST_STEPS to find out."""
+WINDOWS = tuple(f"{hour:02}:{minute:02}-{hour:02}:{minute + 1:02}" for hour in range(24) for minute in range(0, 59, 3))
+"""To count what they leave of ten years takes seventy times MOST_STEPS where it is found by walking."""
 
 
 def active(
