@@ -64,16 +64,11 @@ class Wiring:
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
         """Return what serves `scheduler` within `limits`."""
-        meter = Meter(scheduler.runtime)
-        if scheduler.runtime.tracing is not None:
-            from rqsched.http.metrics.otel import export  # noqa: PLC0415 - an optional extra
-
-            export(meter)
         return cls(
             scheduler,
             authenticator,
             TokenBuckets(limits.rate, limits.burst),
-            meter,
+            Meter(scheduler.runtime),
             Readiness(scheduler.runtime),
             EventFeed(scheduler.runtime, limits),
             EndedSessions(scheduler.runtime),

@@ -93,10 +93,9 @@ def test_the_command_says_which_extra_it_needs() -> None:
 
 def test_opentelemetry_is_imported_by_what_traces_alone_and_that_by_a_process_that_is_told_to() -> None:
     """Off means never imported, in every process: redis-py and FastAPI import what is installed, we do not."""
-    ours = r"rqsched\.(?:chain\.tracing|http\.metrics\.otel)"
-    code = re.compile(rf"^(?:from|import) (?:opentelemetry|{ours})\b", re.MULTILINE)
+    code = re.compile(r"^(?:from|import) (?:opentelemetry|rqsched\.chain\.tracing)\b", re.MULTILINE)
     found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if code.search(file.read_text())}
-    assert found == {"chain/tracing.py", "http/metrics/otel.py"}
+    assert found == {"chain/tracing.py"}
 
 
 def test_a_process_that_is_to_trace_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,9 +24,9 @@ from rqsched.store import event_queries, system_queries
 from rqsched.store.event_queries import RecordedEvent
 from rqsched.store.system_queries import EndedRun
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the lateness of fires, in seconds."""
-RUN_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
+_RUN_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 """Upper bounds of what is measured of runs, in seconds."""
 MAX_NAMESPACES = 100
 """How many namespaces have their own label."""
@@ -103,20 +103,18 @@ class Counts:
     """Runs that were not started in time."""
     died: Counter[Key] = field(default_factory=Counter)
     """Schedules that became dead."""
-    lateness: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, BUCKETS)))
+    lateness: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, _BUCKETS)))
     """The lateness of scheduled occurrences, by namespace."""
-    durations: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS)))
+    durations: defaultdict[Key, Histogram] = field(
+        default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS))
+    )
     """How long the last attempt of ended runs took, by namespace, queue, workflow and outcome."""
-    waits: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS)))
+    waits: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS)))
     """How long that attempt waited for a worker, by the same."""
     run_lateness: defaultdict[Key, Histogram] = field(
-        default_factory=lambda: defaultdict(partial(Histogram, RUN_BUCKETS))
+        default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS))
     )
     """How long after its due time a run of one attempt began, by the same; of runs of backfills nothing."""
-
-
-OnSpan: TypeAlias = Callable[[str, Key, float], object]
-"""Called with the name of a histogram in Counts, the values of its labels, and seconds."""
 
 
 class Follower:
@@ -124,8 +122,6 @@ class Follower:
 
     def __init__(self, runtime: Runtime) -> None:
         self.counts = Counts()
-        self.on_span: OnSpan | None = None
-        """Told each span that is counted; None for nobody."""
         self._runtime = runtime
         self._started_at: datetime | None = None
         self._read_until = _NEVER
@@ -188,12 +184,7 @@ class Follower:
 
     def _measure(self, namespace: str, row: RecordedEvent) -> None:
         if row.kind == RunKind.SCHEDULED and row.due_at is not None:
-            self._add("lateness", (namespace,), row.recorded_at - row.due_at)
-
-    def _add(self, name: str, key: Key, span: timedelta) -> None:
-        getattr(self.counts, name)[key].add(span)
-        if self.on_span is not None:
-            self.on_span(name, key, max(span.total_seconds(), 0.0))
+            self.counts.lateness[namespace,].add(row.recorded_at - row.due_at)
 
     def _count_ended_runs(self) -> None:
         """Count the watched runs that have ended; a purged run is no longer watched."""
@@ -216,9 +207,9 @@ class Follower:
         key = namespace, queue, self._workflow_label(run.workflow), run.status
         if key not in counts.durations and len(counts.durations) >= MAX_SERIES:
             key = namespace, OTHER, OTHER, run.status
-        self._add("durations", key, run.ended_at - run.started_at)
+        counts.durations[key].add(run.ended_at - run.started_at)
         if run.queued_at is not None:
-            self._add("waits", key, run.started_at - run.queued_at)
+            counts.waits[key].add(run.started_at - run.queued_at)
         # A retry was not due then, and a run of a backfill is late for nobody.
         if run.attempt == 1 and run.due_at is not None and run.kind != RunKind.BACKFILL:
-            self._add("run_lateness", key, run.started_at - run.due_at)
+            counts.run_lateness[key].add(run.started_at - run.due_at)

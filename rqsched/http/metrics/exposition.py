@@ -51,25 +51,13 @@ def counter_families(counts: Counts, sees: Sees) -> Iterator[Metric]:
     yield _counter("fire_failures", "Fires that failed and were postponed.", (), counts.fire_failures, sees)
     yield _counter("runs_expired", "Runs that were not started within `start_within`.", (), counts.expired, sees)
     yield _counter("schedules_died", "Schedules whose runs failed too often.", (), counts.died, sees)
-    for name, (text, labels) in HISTOGRAMS.items():
-        yield _histogram(name, text, labels, getattr(counts, SPANS[name]), sees)
-
-
-_OF_RUN = "queue", "workflow", "outcome"
-HISTOGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "fire_lateness": ("How long after its due time an occurrence fired.", ()),
-    "run_duration": ("How long the last attempt of a run took.", _OF_RUN),
-    "run_queue_wait": ("How long that attempt waited on its queue for a worker.", _OF_RUN),
-    "run_lateness": ("How long after its due time a run of one attempt began.", _OF_RUN),
-}
-"""Spans in seconds: what each is, and its labels beside the namespace."""
-SPANS = {
-    "fire_lateness": "lateness",
-    "run_duration": "durations",
-    "run_queue_wait": "waits",
-    "run_lateness": "run_lateness",
-}
-"""The names of these in Counts."""
+    yield _histogram("fire_lateness", "How long after its due time an occurrence fired.", (), counts.lateness, sees)
+    of_run = "queue", "workflow", "outcome"
+    yield _histogram("run_duration", "How long the last attempt of a run took.", of_run, counts.durations, sees)
+    wait = "How long that attempt waited on its queue for a worker."
+    yield _histogram("run_queue_wait", wait, of_run, counts.waits, sees)
+    lateness = "How long after its due time a run of one attempt began."
+    yield _histogram("run_lateness", lateness, of_run, counts.run_lateness, sees)
 
 
 def _counter(

@@ -20,7 +20,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
 from rqsched.http.auth import Principal
 from rqsched.http.metrics import exposition
-from rqsched.http.metrics.counters import OTHER, Follower, OnSpan
+from rqsched.http.metrics.counters import OTHER, Follower
 from rqsched.http.metrics.exposition import DatabaseGauges, RedisGauges
 from rqsched.store import limits, system_queries
 from rqsched.store.database import Connection
@@ -45,15 +45,6 @@ class Meter:
         self._refreshed_at = float("-inf")
         self._database: DatabaseGauges | None = None
         self._redis: RedisGauges | None = None
-
-    @property
-    def read_at(self) -> float:
-        """When SQL and Redis were read last, by the monotonic clock."""
-        return self._refreshed_at
-
-    def tell_spans(self, on_span: OnSpan) -> None:
-        """Tell somebody each span that the histograms count from now on."""
-        self._follower.on_span = on_span
 
     def refresh(self, *, force: bool = False) -> None:
         """Read SQL and Redis unless the last read is recent; `force` reads in any case."""
