@@ -15,8 +15,10 @@ INNER  := tests/contract tests/spec tests/core tests/store tests/transport tests
 WORKERS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: browser prometheus screenshots help demo test quick check test-versions proofs bench docs soak mutation workflows dist lock clean
+.PHONY: browser prometheus screenshots help demo test test-all quick check test-versions nightly bench docs soak mutation workflows dist lock clean
 
+# What `make test` leaves out is in tests/support/breadth.py.
+ONCE := not broad and not nightly
 # pytest keeps the modules it has compiled with its asserts, whatever the environment says of bytecode.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Compiled once: the tests start hundreds of processes, which may not be allowed to keep what they compile.
@@ -31,13 +33,17 @@ help: ## show this help
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, quick, proofs, bench, soak); DATA=dir is the demo's data folder"
+	@echo "  make test ARGS=\"-k cron\"   passes ARGS on (test, test-all, quick, nightly, bench, soak); DATA=dir is the demo's data folder"
 
 demo: $(VENV)/.demo ## real schedules firing on this machine, no server installed; Ctrl-C ends it
 	@# Ctrl-C reaches the shell, too: without a trap it would not return what the command does, and make would call that an error.
 	trap : INT; RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.collected browser prometheus ## before every push: every behaviour and invariant, real Valkey, PostgreSQL and Chromium (12 minutes)
+test: $(VENV)/.collected browser ## before every push: each promise where it is made, real Valkey, PostgreSQL and Chromium (8 minutes)
+	@$(COMPILE)
+	$(PYTEST) -m "$(ONCE)" $(ARGS)
+
+test-all: $(VENV)/.collected browser prometheus ## before you submit, and in CI: the same again through every surface and process (40 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 
@@ -61,17 +67,18 @@ screenshots: $(VENV)/.dev browser ## the pictures of the dashboard that README a
 
 # The types and the style are those of the newest versions; the newest Python is the newest one that is installed here.
 test-versions: ## the suite on the oldest versions that pyproject.toml allows, then on the newest, with the newest Python
-	$(MAKE) --no-print-directory test VENV=.venv-oldest PYTHON=$(OLDEST_PYTHON) CONSTRAINTS="-c tests/support/oldest.txt" \
+	$(MAKE) --no-print-directory test-all VENV=.venv-oldest PYTHON=$(OLDEST_PYTHON) CONSTRAINTS="-c tests/support/oldest.txt" \
 	  ARGS="$(ARGS) --deselect tests/contract/test_code_quality.py"
-	$(MAKE) --no-print-directory test VENV=.venv-newest PYTHON=$(NEWEST_PYTHON)
+	$(MAKE) --no-print-directory test-all VENV=.venv-newest PYTHON=$(NEWEST_PYTHON)
 
 quick: $(VENV)/.dev ## while you write: the contracts and the layers up to the protocol, on SQLite (2 minutes)
 	@$(COMPILE)
-	$(PYTEST) -m "not proof and not postgres" $(ARGS) $(INNER)
+	$(PYTEST) -m "$(ONCE) and not postgres" $(ARGS) $(INNER)
 
-proofs: $(VENV)/.collected ## after a change of protocol, store or locks: all at full size, mutations, soaks (1.5 hours)
+nightly: $(VENV)/.collected browser prometheus ## before a release, and after a change of the protocol: all at full size, RQ's tests, mutations, soaks (2 hours)
 	@$(COMPILE)
-	PROOFS=1 $(PYTEST) -m "" $(ARGS)
+	NIGHTLY=1 $(PYTEST) -m "" $(ARGS)
+	$(BIN)/python -m tests.support.rq_suite
 	$(BIN)/python -m tests.system.mutation
 	$(BIN)/python -m tests.system.soak --minutes 15
 	$(BIN)/python -m tests.system.soak --turns 16

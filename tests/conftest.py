@@ -17,7 +17,7 @@ from rqsched import embedded
 from rqsched.store import schema_version
 from rqsched.store.database import Database
 from rqsched.testing import ManualClock
-from tests.support import servers, warm
+from tests.support import breadth, servers, warm
 from tests.support.compiled import share_compiled_statements
 from tests.support.env import NOON, Env, MakeEnv, open_env
 from tests.support.receiver import Receiver, receiver
@@ -39,11 +39,18 @@ share_compiled_statements()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the second database of the surfaces to the proofs; let what computes run beside what waits."""
+    """Say what is broad and what is for `make nightly`; let what computes run beside what waits."""
     for item in items:
-        if _is_surface_on_second_database(item) and item.get_closest_marker("every_database") is None:
-            item.add_marker(pytest.mark.proof)
+        if _is_surface_on_second_database(item) and item.nodeid not in breadth.NAMED:
+            is_for_all = item.get_closest_marker("every_database") is not None
+            item.add_marker(pytest.mark.broad if is_for_all else pytest.mark.nightly)
+    breadth.mark_broad(items)
     items[:] = _mixed(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which `make test` runs nothing; where it is named, it is collected."""
+    return breadth.has_nothing_for(config.option.markexpr, collection_path) or None
 
 
 @pytest.hookimpl(wrapper=True)

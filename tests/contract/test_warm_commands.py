@@ -13,9 +13,9 @@ from redis import Redis
 
 from tests.support import warm
 from tests.support.processes import Process, rqsched_command, start, wait_until
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 
-pytestmark = pytest.mark.skipif(IS_PROOF, reason="the proofs start every command from nothing")
+pytestmark = pytest.mark.skipif(IS_NIGHTLY, reason="`make nightly` starts every command from nothing")
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def _note_what_is_sent(note: Callable[[str], object]) -> None:
 
 
 def test_ids() -> list[str]:
-    """Return the ids of all tests, the proofs' among them, in order."""
+    """Return the ids of all tests, the nightly ones among them, in order."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cacheprovider"]
     run = subprocess.run(command, cwd=TREE, check=True, text=True, stdout=subprocess.PIPE)
     return sorted(f"test {line}" for line in run.stdout.splitlines() if "::" in line)

@@ -45,6 +45,8 @@ class Outcomes(NamedTuple):
     failed: dict[str, str]
     final: list[str]
     """Which of those that failed no repeat can clear: by an invariant, or before any test, at collection."""
+    markers: str
+    """Which tests it was told to run (`-m`)."""
 
     def never_repeated(self) -> set[str]:
         """Return what failed and no repeat can clear."""
@@ -102,7 +104,8 @@ class _Recorder:
             self._passed.append(report.nodeid)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        outcomes = Outcomes(int(exitstatus), self._passed, self._failed, self._final)
+        markers = self._config.option.markexpr
+        outcomes = Outcomes(int(exitstatus), self._passed, self._failed, self._final, markers)
         if self._config.cache is not None:
             self._config.cache.set(_KEY, outcomes._asdict())
 
@@ -150,7 +153,7 @@ def _repeat(outcomes: Outcomes) -> set[str]:
     command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", f"cache_dir={REPEATS_CACHE}"]
     try:
         ran = subprocess.run(
-            [*command, *outcomes.failed, *beside],
+            [*command, "-m", outcomes.markers, *outcomes.failed, *beside],
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

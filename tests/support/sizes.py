@@ -1,13 +1,13 @@
-"""How much is tried: `make test` tries what is likely to find something, `make proofs` (PROOFS=1) everything."""
+"""How much is tried: `make nightly` tries everything, the others what is likely to find something."""
 
 from __future__ import annotations
 
 import os
 
-IS_PROOF = bool(os.environ.get("PROOFS"))
+IS_NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Whether everything is tried, at full size."""
 
 
-def sized(everyday: int, proof: int) -> int:
-    """Return how many there are: the first in `make test`, the second in `make proofs`."""
-    return proof if IS_PROOF else everyday
+def sized(everyday: int, nightly: int) -> int:
+    """Return how many there are: the second in `make nightly` (NIGHTLY=1), else the first."""
+    return nightly if IS_NIGHTLY else everyday

@@ -1,7 +1,7 @@
 """Commands that begin as forks of a process that has imported what they need.
 
 A command of ours computes for half a second before it does anything, and the tests start hundreds of them: `make test`
-forks them. `make proofs` and what is inside `cold()` start each from nothing, and so does a command whose environment
+forks them. `make nightly` and what is inside `cold()` start each from nothing, and so does a command whose environment
 differs in more than our settings.
 """
 
@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.support.child import BIN, LIBC, REPOSITORY, begin
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 
 _SCRIPTS = (BIN / "rqsched", BIN / "rq", BIN / "uvicorn")
 _DJANGO = (
@@ -146,7 +146,7 @@ def _has_descriptors_of_processes() -> bool:
 
 _parents: dict[tuple[str, ...], _Parent] = {}
 CAN_FORK = _has_descriptors_of_processes()
-_is_cold = IS_PROOF or not CAN_FORK
+_is_cold = IS_NIGHTLY or not CAN_FORK
 
 
 @contextmanager

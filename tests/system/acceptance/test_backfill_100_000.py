@@ -19,7 +19,7 @@ MEBIBYTE = 2**20
 
 
 @pytest.mark.acceptance
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_occurrences_are_backfilled_in_bounded_memory(
     clock: ManualClock, redis_url: str, sqlite_url: str

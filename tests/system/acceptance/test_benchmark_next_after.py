@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.acceptance
-@pytest.mark.proof
+@pytest.mark.nightly
 def test_the_benchmark_prints_one_json_object_of_medians_and_ratios() -> None:
     command = [sys.executable, "benchmarks/next_after.py", "--rounds", "2", "--count", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)

@@ -37,7 +37,7 @@ TINY = {
 
 
 @pytest.mark.acceptance
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_prints_one_json_object(name: str) -> None:
     done = subprocess.run(

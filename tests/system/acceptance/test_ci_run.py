@@ -33,12 +33,13 @@ def run_number(request):
         file.write("x")
     return path.stat().st_size
 """
+PYTEST = ".venv/bin/python -m pytest -n 2"
 OTHERS = "def test_other():\n    pass\n"
 FLAKY = "def test_flaky(run_number):\n    assert run_number != 1, 'the first time'\n"
 
 
 EARLIER_OUTCOMES = json.dumps(
-    {"exit_code": 1, "passed": [], "failed": {"tests::test_earlier": "a traceback"}, "final": []}
+    {"exit_code": 1, "passed": [], "failed": {"tests::test_earlier": "a traceback"}, "final": [], "markers": ""}
 )
 
 
@@ -57,11 +58,11 @@ RunCi = Callable[..., CiRun]
 
 @pytest.fixture
 def run_ci(tmp_path: Path) -> RunCi:
-    """A project with the given files under its tests; its `make test` is pytest, as ours is."""
+    """A project with the given files under its tests; its `make test` and `make test-all` are pytest, as ours are."""
 
-    def run(files: dict[str, str], *, known: str = "", test_command: str = ".venv/bin/python -m pytest -n 2") -> CiRun:
+    def run(files: dict[str, str], *, known: str = "", test_command: str = PYTEST + " -m 'not broad'") -> CiRun:
         project = {
-            "Makefile": f"test:\n\t{test_command}\n",
+            "Makefile": f"test:\n\t{test_command}\ntest-all:\n\t@{PYTEST} --quiet $(ARGS) || test $$? = 5\n",
             "pytest.ini": "[pytest]\ntestpaths = tests\naddopts = -p xdist.plugin -p pytest_timeout\n",
             "conftest.py": CONFTEST,
             ".venv/bin/python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
@@ -92,6 +93,24 @@ def test_a_suite_that_passes_is_run_once(run_ci: RunCi) -> None:
     assert run.code == 0, run.output
     assert "Repeat" not in run.output
     assert run.times("test_passes") == 1
+
+
+BROAD = "import pytest\n\n\n@pytest.mark.broad\n"
+
+
+def test_what_make_test_all_adds_is_run_after_make_test_and_repeated_as_well(run_ci: RunCi) -> None:
+    files = {"test_one.py": BROAD + FLAKY, "test_beside.py": "def test_beside(run_number):\n    pass\n"}
+    run = run_ci(files)
+    assert run.code == 0, run.output
+    assert re.findall(r"^FLAKY tests/(.*)$", run.output, re.MULTILINE) == ["test_one.py::test_flaky"]
+    assert (run.times("test_flaky"), run.times("test_beside")) == (6, 1)
+
+
+def test_what_make_test_all_adds_is_not_run_after_a_failure_that_remains(run_ci: RunCi) -> None:
+    passes = BROAD + "def test_passes(run_number):\n    pass\n"
+    run = run_ci({"test_one.py": "def test_fails():\n    assert False\n", "test_broad.py": passes})
+    assert run.code != 0
+    assert not (run.folder / "runs" / "test_passes").exists()
 
 
 def test_what_fails_once_and_passes_five_times_is_told_and_the_run_passes(run_ci: RunCi) -> None:

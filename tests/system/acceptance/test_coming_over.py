@@ -44,7 +44,7 @@ def imports(live: LiveEnv, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
+    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
 def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(any_live: LiveEnv) -> None:
     live = any_live

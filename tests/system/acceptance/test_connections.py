@@ -65,7 +65,7 @@ def live(make_live: MakeLive, sqlite_url: str, url: str) -> LiveEnv:
 
 def _case(way: str, kind: str) -> Any:
     is_tried = way == "tls" or kind in {"rqsched", "rq"} or (way, kind) == ("socket", "spawn")
-    return pytest.param(way, WORKERS[kind], id=f"{way}-{kind}", marks=[] if is_tried else [pytest.mark.proof])
+    return pytest.param(way, WORKERS[kind], id=f"{way}-{kind}", marks=[] if is_tried else [pytest.mark.nightly])
 
 
 @pytest.mark.parametrize(("url", "worker"), [_case(way, kind) for way in WAYS for kind in WORKERS], indirect=["url"])

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 import rqsched
 from rqsched import Every, RetryPolicy
 from rqsched.api.bulk import BATCH
+from rqsched.api.schedule_handle import RunHandle
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import derived_uid
@@ -359,18 +360,9 @@ def test_bulk_action_whose_web_process_is_killed_is_continued_in_another_one(
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
 
 
-def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser: Browser, pages: LivePages) -> None:
-    live = pages.live
-    nightly = live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
-    assert [nightly.trigger().outcome for _ in range(2)] == ["triggered", "skipped"]
-    live.note_every("often", Every(timedelta(seconds=2)), priority=1)
-    live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
-    live.start_worker()
-    often = live.scheduler.get("often")
-    wait_until(lambda: often.refresh().success_count > 2, timeout=60, what="three runs")
-    often.update(spec=Every(timedelta(days=1)))  # no page changes while it is looked at
-    run = often.runs(1).items[0]
-    paths = [
+def every_page(run: RunHandle) -> list[str]:
+    """The paths of all pages, where there are the schedules `nightly` and `often` and a run."""
+    return [
         "/",
         "/schedules",
         "/schedules/often",
@@ -382,16 +374,35 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
         "/system",
         "/schedules/new",
         "/login",
+        "/schedules/nightly/confirm?action=backfill",
+        "/retry-failed",
+        "/find?q=n",
     ]
+
+
+@pytest.mark.once
+def test_every_page_is_shown_and_its_scripts_raise_nothing(browser: Browser, pages: LivePages) -> None:
+    pages.live.note_every("often", "0 2 * * *")
+    run = pages.live.run_now("nightly")
+    with pages.viewer(browser) as page:
+        for path in every_page(run):
+            assert present(page.goto(path)).ok, path
+            expect(page.locator("main")).to_be_visible()
+
+
+def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser: Browser, pages: LivePages) -> None:
+    live = pages.live
+    nightly = live.note_every("nightly", "0 2 * * *", labels={"team": "billing"}, description="<b>letters</b>")
+    assert [nightly.trigger().outcome for _ in range(2)] == ["triggered", "skipped"]
+    live.note_every("often", Every(timedelta(seconds=2)), priority=1)
+    live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
+    live.start_worker()
+    often = live.scheduler.get("often")
+    wait_until(lambda: often.refresh().success_count > 2, timeout=60, what="three runs")
+    often.update(spec=Every(timedelta(days=1)))  # no page changes while it is looked at
+    run = often.runs(1).items[0]
     with pages.viewer(browser, color_scheme="light") as page:
-        for path in [
-            *paths,
-            "/schedules/nightly/confirm?action=backfill",
-            "/retry-failed",
-            "/schedules?q=nothing",
-            "/runs?q=nothing",
-            "/find?q=n",
-        ]:
+        for path in [*every_page(run), "/schedules?q=nothing", "/runs?q=nothing"]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             require_accessible(page, path)

@@ -79,6 +79,7 @@ def scheduled(data_dir: Path) -> dict[str, int]:
         return dict(database.execute(f"SELECT schedule_id, run_count FROM {names[0]}"))
 
 
+@pytest.mark.once
 def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data_dir: Path) -> None:
     first = start_dev(data_dir, "--seconds", "20")
     first.wait_for_log("sample-machine attempt 1: succeeded")
@@ -158,10 +159,12 @@ def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_
     assert embedded.find(data_dir) is None
 
 
-@pytest.mark.parametrize("is_made", [False, True], ids=["dev", "make demo"])
+@pytest.mark.parametrize(
+    "is_made", [pytest.param(False, id="dev"), pytest.param(True, id="make demo", marks=pytest.mark.once)]
+)
 def test_in_a_terminal_a_screen_is_drawn_and_ctrl_c_ends_it(data_dir: Path, is_made: bool) -> None:
     venv = BIN.parent
-    make = ["make", "-C", REPOSITORY, "-o", f"{venv}/.demo", f"VENV={venv}", f"DATA={data_dir}", "demo"]
+    make = ["make", "-C", REPOSITORY, "-o", f"{venv}/.demo", f"VENV={venv}", f"DATA={data_dir}", "ARGS=", "demo"]
     command = [str(word) for word in (make if is_made else rqsched_command("dev"))]
     child, terminal = pty.fork()
     if child == 0:

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 LATER = timedelta(seconds=12)
 
 
-@pytest.mark.parametrize("flushes", [pytest.param(1, marks=pytest.mark.proof), 3])
+@pytest.mark.parametrize(
+    "flushes", [pytest.param(1, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.once)]
+)
 def test_schedules_go_on_after_a_flush_and_none_fires_twice(any_live: LiveEnv, flushes: int) -> None:
     often = [any_live.note_every(f"often-{n}", Every(timedelta(seconds=1)), overlap="allow_all") for n in range(5)]
     seldom = any_live.note_every("seldom", Every(LATER), overlap="allow_all")

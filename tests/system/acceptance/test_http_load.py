@@ -116,7 +116,7 @@ def port(live: LiveEnv) -> int:
 
 
 @pytest.mark.acceptance
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
 def test_a_thousand_creates_triggers_and_pauses_at_once_leave_sql_redis_and_audit_consistent(

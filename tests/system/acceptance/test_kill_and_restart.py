@@ -30,7 +30,7 @@ COMMANDS: dict[str, list[str | Path]] = {
     "python worker.py": [sys.executable, REPOSITORY / "worker.py"],
 }
 CASES = [
-    pytest.param("sqlite_url", "rqsched worker", 1, id="sqlite"),
+    pytest.param("sqlite_url", "rqsched worker", 1, id="sqlite", marks=pytest.mark.once),
     pytest.param("postgres_url", "rqsched worker", 2, id="postgres", marks=pytest.mark.postgres),
     pytest.param("sqlite_url", "python worker.py", 3, id="worker.py"),
     pytest.param("postgres_url", "runners", 4, id="runners", marks=pytest.mark.postgres),

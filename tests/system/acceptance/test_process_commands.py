@@ -34,6 +34,7 @@ def objects(process: Process) -> list[dict[str, Any]]:
     return [json.loads(line) for line in process.log().splitlines()]
 
 
+@pytest.mark.once
 def test_a_dispatcher_alone_fires_for_workers_of_ones_own(live: LiveEnv) -> None:
     dispatcher = live.start(rqsched_command("dispatcher"))
     live.start_rq("worker", queues=("default",))
@@ -104,7 +105,7 @@ def wait_until_ready(live: LiveEnv) -> None:
     wait_until(lambda: ping(live, "--ready")[0] == 0, timeout=SOON, what="a worker that is ready")
 
 
-@pytest.mark.parametrize("command", ["worker", "dispatcher"])
+@pytest.mark.parametrize("command", [pytest.param("worker", marks=pytest.mark.once), "dispatcher"])
 def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(live: LiveEnv, command: str) -> None:
     assert ping(live) == (
         1,

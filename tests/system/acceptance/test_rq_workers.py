@@ -20,7 +20,7 @@ from tests.support.servers import PostgresServer
 from tests.system.acceptance.live import RQ_KINDS, LiveEnv, MakeLive
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-PROVEN = [pytest.mark.postgres, pytest.mark.proof]
+PROVEN = [pytest.mark.postgres, pytest.mark.nightly]
 each_kind = pytest.mark.parametrize("kind", RQ_KINDS)
 each_kind_on_each_database = pytest.mark.parametrize(
     ("database_kind", "kind"),
@@ -30,7 +30,7 @@ each_kind_on_each_database = pytest.mark.parametrize(
         *[pytest.param("postgres", kind, marks=PROVEN) for kind in RQ_KINDS if kind != "fork"],
     ],
 )
-"""Beside PostgreSQL the other kinds start the same dispatcher as `fork`: `make proofs` tries them."""
+"""Beside PostgreSQL the other kinds start the same dispatcher as `fork`: `make nightly` tries them."""
 
 
 @each_kind_on_each_database
@@ -214,7 +214,7 @@ CHAINS = 13
 STRIKES = 20
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @each_kind
 def test_no_chain_is_dead_ten_seconds_after_the_last_kill(live: LiveEnv, kind: str) -> None:

@@ -140,12 +140,12 @@ def look_and_release(live: LiveEnv, restored: LiveEnv) -> None:
     assert "Traceback" not in restored.started[-1].log()
 
 
-def redis_is(empty: str, *, proof: bool) -> Any:
-    """Whether Redis is empty after the restore; `proof` leaves it to `make proofs`."""
-    return pytest.param(empty == "empty", id=f"{empty} Redis", marks=[pytest.mark.proof] if proof else [])
+def redis_is(empty: str, *, nightly: bool) -> Any:
+    """Whether Redis is empty after the restore; `nightly` leaves it to `make nightly`."""
+    return pytest.param(empty == "empty", id=f"{empty} Redis", marks=[pytest.mark.nightly] if nightly else [])
 
 
-@pytest.mark.parametrize("is_empty", [redis_is("the same", proof=True), redis_is("empty", proof=False)])
+@pytest.mark.parametrize("is_empty", [redis_is("the same", nightly=True), redis_is("empty", nightly=False)])
 def test_sqlite_is_restored(make_live: MakeLive, sqlite_url: str, tmp_path: Path, is_empty: bool) -> None:
     database = tmp_path / ".rqsched" / "rqsched.db"
     database.parent.mkdir()
@@ -169,7 +169,7 @@ def test_sqlite_is_restored(make_live: MakeLive, sqlite_url: str, tmp_path: Path
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("is_empty", [redis_is("the same", proof=False), redis_is("empty", proof=True)])
+@pytest.mark.parametrize("is_empty", [redis_is("the same", nightly=False), redis_is("empty", nightly=True)])
 def test_postgresql_is_restored(
     make_live: MakeLive, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, is_empty: bool
 ) -> None:

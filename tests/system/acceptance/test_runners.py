@@ -34,6 +34,7 @@ MODELS = {"runners": (), "isolated": ("--isolate",)}
 each_model = pytest.mark.parametrize("words", MODELS.values(), ids=MODELS.keys())
 
 
+@pytest.mark.once
 def test_runs_are_executed_one_after_the_other_in_as_many_processes_as_asked_for(any_live: LiveEnv) -> None:
     live = any_live
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")

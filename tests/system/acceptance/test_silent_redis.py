@@ -75,7 +75,7 @@ def test_a_worker_whose_connections_swallow_everything_during_a_run_keeps_it(liv
     live.check()
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_connections(
     live: LiveEnv, proxy: Proxy
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
     live.check()
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 def test_rqs_own_idle_worker_connects_again_where_its_ttl_is_short(live: LiveEnv, proxy: Proxy, redis_url: str) -> None:
     """What docs/rq.md says of RQ's classes: 15 s with `--worker-ttl 20`, and what was taken meanwhile needs a pass."""
     live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])

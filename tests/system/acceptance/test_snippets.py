@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,9 +42,14 @@ def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         embedded.stop(folder / ".rqsched")
 
 
+def _case(page: Path) -> Any:
+    name = str(page.relative_to(REPOSITORY))
+    return pytest.param(page, id=name, marks=[pytest.mark.once] if name in ("README.md", "docs/quickstart.md") else [])
+
+
 @pytest.mark.acceptance
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", [_case(page) for page in PAGES])
 def test_every_snippet_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
 

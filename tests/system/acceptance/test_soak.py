@@ -24,7 +24,7 @@ def test_nothing_is_lost_or_doubled_while_everything_is_killed(tmp_path: Path) -
     assert report.attempts >= report.runs["succeeded"]
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.acceptance
 @pytest.mark.postgres
 @pytest.mark.timeout(900)

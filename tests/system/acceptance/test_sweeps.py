@@ -27,7 +27,7 @@ from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import Process, process_tree, wait_until
 from tests.support.servers import ValkeyServer
-from tests.support.sizes import IS_PROOF, sized
+from tests.support.sizes import IS_NIGHTLY, sized
 from tests.system.acceptance.live import LiveEnv
 from tests.system.acceptance.sweeping import (
     FIRST,
@@ -40,13 +40,13 @@ from tests.system.acceptance.sweeping import (
     read_swept,
 )
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(4 * 3_600 if IS_PROOF else 600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(4 * 3_600 if IS_NIGHTLY else 600)]
 FULL_SIZE = int(os.environ.get("SWEEP_TARGETS") or sized(600, 100_000))
 """Of the sweep that is killed on PostgreSQL and tries no target again; the variable gives all of them its size."""
 KILLED_SIZE = int(os.environ.get("SWEEP_TARGETS") or sized(600, 10_000))
 """Of the others that are killed."""
 OVERLAPPING_SIZE = sized(200, 10_000)
-PATIENCE = 3 * 3_600.0 if IS_PROOF else 400.0
+PATIENCE = 3 * 3_600.0 if IS_NIGHTLY else 400.0
 STARTED = re.compile(r"(dispatcher|run-\d+) started with pid (\d+)")
 AGAIN = RetryPolicy(max_retries=20, base=timedelta(seconds=1))
 CHUNK = min(500, KILLED_SIZE // 10)
@@ -228,7 +228,7 @@ def sweep_under_fire(
     began = monotonic()
 
     strikes = [lambda: sweeper.kill("dispatcher"), lambda: sweeper.kill("runner"), sweeper.kill_redis]
-    strikes = [*strikes, sweeper.kill_worker, *strikes] if IS_PROOF else strikes
+    strikes = [*strikes, sweeper.kill_worker, *strikes] if IS_NIGHTLY else strikes
     for number, strike in enumerate(strikes, start=1):
         wanted = number * size // (len(strikes) + 1)
 
@@ -273,13 +273,13 @@ def is_half_resolved(live: LiveEnv, size: int) -> bool:
 @pytest.mark.parametrize(
     ("options", "are_together"),
     [
-        pytest.param({"overlap": "allow_all"}, True, id="allow_all", marks=pytest.mark.proof),
+        pytest.param({"overlap": "allow_all"}, True, id="allow_all", marks=pytest.mark.nightly),
         pytest.param({"overlap": "skip", "overlap_until": "dispatched"}, True, id="skip until dispatched"),
         pytest.param(
             {"overlap": "buffer_one", "overlap_until": "dispatched"},
             True,
             id="buffer_one until dispatched",
-            marks=pytest.mark.proof,
+            marks=pytest.mark.nightly,
         ),
         pytest.param({"overlap": "buffer_one", "overlap_until": "finished"}, False, id="buffer_one until finished"),
     ],

@@ -13,13 +13,16 @@ from tests.system.acceptance.live import LiveEnv, MakeLive
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
 
 
+CLASSES = [
+    pytest.param("rq.worker.Worker", id="fork", marks=pytest.mark.once),
+    pytest.param("rq.worker.SimpleWorker", id="simple"),
+]
 PLAIN = ("worker", "-c", "rqsched.preload", "--with-scheduler")
-CLASSES = {"fork": "rq.worker.Worker", "simple": "rq.worker.SimpleWorker"}
 # By their paths: RQ 2.6 knows no short names.
 SERIALIZERS = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
 
 
-@pytest.mark.parametrize("worker_class", CLASSES.values(), ids=CLASSES.keys())
+@pytest.mark.parametrize("worker_class", CLASSES)
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_a_schedule_fires_and_its_runs_succeed(
     make_live: MakeLive, sqlite_url: str, worker_class: str, serializer: str

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.invariants import i7_redis_follows_sql
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.cases import Ended, run_in_child
 from tests.system.crash.env import CrashEnv
@@ -46,7 +46,7 @@ def _opened(database_url: str, redis_url: str, folder: Path) -> Iterator[CrashEn
         yield env
 
 
-BESIDE_POSTGRES = {
+ONE_OF_EACH_KIND = {
     "pause",
     "a pause ends by itself",
     "change a calendar",
@@ -73,13 +73,17 @@ BESIDE_POSTGRES = {
     "a pass starts what is owed",
     "update to come after another",
 }
-"""What `make test` crashes beside PostgreSQL too: one of each kind; `make proofs` crashes everything beside both."""
+"""What `make test` crashes on SQLite, and `make test-all` beside PostgreSQL; `make nightly` crashes all beside both."""
+BESIDE_POSTGRES = {"create, update and trigger in a caller's transaction", "retry", "a run succeeds"}
+"""What `make test` crashes beside PostgreSQL, too."""
 
 
 def _case(kind: str, flow: Flow) -> Any:
     marks = [pytest.mark.postgres] if kind == "postgres" else []
-    if kind == "postgres" and flow.name not in BESIDE_POSTGRES:
-        marks.append(pytest.mark.proof)
+    if kind == "postgres" and flow.name not in ONE_OF_EACH_KIND:
+        marks.append(pytest.mark.nightly)
+    if flow.name in (BESIDE_POSTGRES if kind == "postgres" else ONE_OF_EACH_KIND):
+        marks.append(pytest.mark.once)
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 
 
@@ -131,7 +135,7 @@ def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
     twice = set()
     if _is_tried_next(flow, steps, at, kind):
         twice.add(Fate.DIES_AFTER)
-        if not IS_PROOF:
+        if not IS_NIGHTLY:
             twice |= tried_at_the_next(steps, at)
     return [fate for fate in FATES[steps[at].kind] if fate not in twice]
 

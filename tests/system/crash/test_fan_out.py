@@ -26,7 +26,7 @@ from rqsched.errors import RunStateError
 from rqsched.machines import MachineScheduler, MachineStates
 from rqsched.store import fan_out_targets
 from rqsched.store.tables import targets
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv, Snapshot
 from tests.system.crash.flows import FIRST, RETRIES, START, Flow, fire
@@ -272,7 +272,9 @@ MAY_LOSE_ONE = {
 def _case(kind: str, flow: Flow) -> Any:
     marks = [pytest.mark.postgres] if kind == "postgres" else []
     if kind == "postgres" and flow.name not in {HANDLED, LAST}:
-        marks.append(pytest.mark.proof)
+        marks.append(pytest.mark.nightly)
+    if kind == "sqlite" and flow.name in {HANDLED, LAST}:
+        marks.append(pytest.mark.once)
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 
 
@@ -290,7 +292,7 @@ def test_a_fan_out_that_ends_at_any_step_handles_each_target_once(
     assert steps
     judged = set[str]()
     for at, step in enumerate(steps):
-        twice = set() if IS_PROOF else tried_at_the_next(steps, at)
+        twice = set() if IS_NIGHTLY else tried_at_the_next(steps, at)
         for fate in [fate for fate in FATES[step.kind] if fate not in twice]:
             env.restore(before)
             name = f"at step {at} of {len(steps)} ({step}), process {fate.value} on {database_kind}"

@@ -21,7 +21,7 @@ from rqsched import Cron, RetryPolicy
 from rqsched.core.model import RunStatus
 from rqsched.transport.transport import LONGEST_RETRY, Arm, link_of, retry_of
 from tests.support.invariants import SOON, check_invariants
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import (
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 OBSERVED = timedelta(minutes=11)
 """How long everything goes on after a restore: two occurrences of most flows."""
 EVERYDAY = 3
-"""So many of the last commits are undone in `make test`; `make proofs` goes back to the very first."""
+"""So many of the last commits are undone in `make test`; `make nightly` goes back to the very first."""
 
 
 YEARLY = of_report(lambda handle: handle.update(spec=Cron("0 0 1 1 *")))
@@ -93,7 +93,7 @@ OWING = [
     Flow("what a resume catches up in a frozen namespace starts at the thaw", missed_while_paused, catch_up_and_thaw),
 ]
 """An end is owed again that has started something, whose job Redis has."""
-CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_PROOF or not flow.is_long]
+CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_NIGHTLY or not flow.is_long]
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
         flow.prepare(env)
         flow.act(env)
     after = env.snapshot()
-    undone = range(len(copies) - 1) if IS_PROOF else range(len(copies) - 1)[-EVERYDAY:]
+    undone = range(len(copies) - 1) if IS_NIGHTLY else range(len(copies) - 1)[-EVERYDAY:]
     request.node.user_properties.append(("set back", len(undone)))  # for whoever sums up a --junitxml report
     for number in undone:
         put_back(env, file, copies[number])

@@ -18,7 +18,7 @@ from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading
 from rqsched.transport import redis_keys
 from tests.support.invariants import check_invariants
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import START, Flow
@@ -62,7 +62,7 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]
 
 
 @pytest.mark.parametrize(
-    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
+    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
 def test_an_import_that_ends_at_any_step_is_completed_by_another_one(env: CrashEnv, database_kind: str) -> None:
     prepare(env)
@@ -87,7 +87,7 @@ def test_an_import_that_ends_at_any_step_is_completed_by_another_one(env: CrashE
 
 def tried(steps: list[Step]) -> Iterator[tuple[int, Fate]]:
     for at, step in enumerate(steps):
-        twice = set() if IS_PROOF else tried_at_the_next(steps, at)
+        twice = set() if IS_NIGHTLY else tried_at_the_next(steps, at)
         yield from ((at, fate) for fate in FATES[step.kind] if fate not in twice)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rqsched import Scheduler
 from rqsched.core.hold import Hold
 from rqsched.core.ids import new_uid
-from tests.support.sizes import IS_PROOF
+from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import (
@@ -96,12 +97,16 @@ BESIDE = (
 )
 """What another process does while a hold is set or released."""
 each_database = pytest.mark.parametrize(
-    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.proof])]
+    "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
 
 
+def _case(flow: Flow) -> Any:
+    return pytest.param(flow, id=flow.name, marks=[pytest.mark.once] if flow in (HOLD, FREEZE) else [])
+
+
 @each_database
-@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [_case(flow) for flow in FLOWS])
 def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
     flow: Flow, env: CrashEnv, database_kind: str
 ) -> None:
@@ -113,7 +118,7 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
     steps = run_in_child(env, flow, Steps()).seen
     assert len(steps) > 4
     for at, step in enumerate(steps):
-        for fate in sorted(set(FATES[step.kind]) - (set() if IS_PROOF else tried_at_the_next(steps, at))):
+        for fate in sorted(set(FATES[step.kind]) - (set() if IS_NIGHTLY else tried_at_the_next(steps, at))):
             name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
             env.restore(before)
             ended = run_in_child(env, flow, Steps(at, fate))
@@ -141,7 +146,7 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
 
 
 @each_database
-@pytest.mark.parametrize("flow", OF_NAMESPACE, ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [_case(flow) for flow in OF_NAMESPACE])
 def test_at_each_step_a_namespace_is_frozen_or_it_is_not_and_repeated_it_is_whole(
     flow: Flow, env: CrashEnv, database_kind: str
 ) -> None:
@@ -153,7 +158,7 @@ def test_at_each_step_a_namespace_is_frozen_or_it_is_not_and_repeated_it_is_whol
     steps = run_in_child(env, flow, Steps()).seen
     assert len(steps) > 4
     for at, step in enumerate(steps):
-        for fate in sorted(set(FATES[step.kind]) - (set() if IS_PROOF else tried_at_the_next(steps, at))):
+        for fate in sorted(set(FATES[step.kind]) - (set() if IS_NIGHTLY else tried_at_the_next(steps, at))):
             name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
             env.restore(before)
             ended = run_in_child(env, flow, Steps(at, fate))
@@ -198,7 +203,7 @@ def test_a_process_dies_or_goes_on_at_each_step_at_which_its_namespace_is_frozen
     steps = run_in_child(env, flow, Steps()).seen
     claims = [at for at, step in enumerate(steps) if step.text.startswith("UPDATE rqsched_runs") and flow in BESIDE[2:]]
     for at, step in enumerate(steps):
-        if step.kind.is_read and not IS_PROOF:
+        if step.kind.is_read and not IS_NIGHTLY:
             continue
         for fate in (Fate.GOES_ON, Fate.DIES_BEFORE):
             name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
@@ -243,7 +248,7 @@ def test_a_process_dies_or_goes_on_at_each_step_at_which_a_hold_is_set_or_releas
     steps = run_in_child(env, flow, Steps()).seen
     claims = [at for at, step in enumerate(steps) if step.text.startswith("UPDATE rqsched_runs") and flow in BESIDE[2:]]
     for at, step in enumerate(steps):
-        if step.kind.is_read and not IS_PROOF:
+        if step.kind.is_read and not IS_NIGHTLY:
             continue
         for fate in (Fate.GOES_ON, Fate.DIES_BEFORE):
             name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
