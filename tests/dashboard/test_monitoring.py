@@ -55,6 +55,7 @@ ELSEWHERE = {
     "RqschedBackendAway": "Redis is killed",
     "RqschedRunsExpire": "one run after another expires",
     "RqschedRedisFull": "Redis is filled to 0.95 of `maxmemory`",
+    "RqschedRefused": "the key of a queue is somebody's",
     "RqschedHeld": "everything is held",
     "RqschedFrozen": "a namespace is frozen",
 }
@@ -136,6 +137,14 @@ def test_alerts_fire_when_redis_is_full_and_when_it_is_away(
     own_valkey.kill()
 
     assert refuted(RULES, series_of(scraped(web)), {"RqschedBackendAway"}, tmp_path) == ""
+
+
+@needs_promtool
+def test_an_alert_fires_when_the_key_of_a_queue_is_somebodys(pages: Pages, tmp_path: Path) -> None:
+    agreement.heartbeat(pages.env).send()
+    pages.env.redis.set("rq:queue:default", "somebody's")
+    pages.env.create("once", Every("30d")).trigger()
+    assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedRefused"}, tmp_path) == ""
 
 
 @needs_promtool
