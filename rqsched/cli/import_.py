@@ -65,7 +65,11 @@ def import_(
         bool, typer.Option("--source-is-stopped", help="Let ours fire: you have stopped the source yourself.")
     ] = False,
     trust_source: Annotated[
-        bool, typer.Option("--trust-source", help="Run code of the source: its pickles, its configuration file.")
+        bool,
+        typer.Option(
+            "--trust-source",
+            help="Run code of the source: its configuration file, or its pickles, in a process with limits.",
+        ),
     ] = False,
     another_source: Annotated[
         bool,

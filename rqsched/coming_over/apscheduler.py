@@ -1,4 +1,4 @@
-"""The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis, read without the package.
+"""The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
 
 A job is a pickle of its state, beside the time at which it runs next; one without such a time is paused, and so are
 those that are disabled here. A scheduler that runs writes whole jobs back, so this looks whether they stay paused.
@@ -6,7 +6,7 @@ those that are disabled here. A scheduler that runs writes whole jobs back, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, cast
 from redis import Redis
 
 from rqsched.clock import Clock, SystemClock
-from rqsched.coming_over.apscheduler_triggers import OWN, cron_trigger, timing_of
-from rqsched.coming_over.cron_fields import not_compared
+from rqsched.coming_over.apscheduler_triggers import OWN, timing_of
 from rqsched.coming_over.rq_jobs import call_of
 from rqsched.coming_over.source import (
     MOST_DESCRIBED,
@@ -26,7 +25,7 @@ from rqsched.coming_over.source import (
     named_id,
     until_quiet,
 )
-from rqsched.coming_over.unpickle import NotReadableError, Unpickled, unpickle, what_is
+from rqsched.coming_over.unpickle import NotReadableError, loaded, unpickle, what_is
 from rqsched.core.chunks import chunks
 from rqsched.core.policy import SKIP_TOLERANCE
 from rqsched.errors import InvalidInputError
@@ -40,14 +39,10 @@ TABLE = "apscheduler_jobs"
 JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
 """The keys of RedisJobStore, unless its `jobs_key` and `run_times_key` say otherwise."""
 _CHUNK = 500
-_ADDED_AGAIN = (
+_NOTES = (
     "What the application adds with replace_existing=True is scheduled again when it starts: take those add_job calls "
-    "out of it."
+    "out of it.",
 )
-
-
-def _notes() -> Sequence[str]:
-    return [_ADDED_AGAIN] if cron_trigger() else [_ADDED_AGAIN, not_compared("APScheduler", "APScheduler")]
 
 
 def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
@@ -85,11 +80,10 @@ class SqlJobs:
 
     kind = KIND
     cannot_disable = None
+    notes = _NOTES
 
     def __init__(self, url: str, reading: Reading, clock: Clock | None = None, *, table: str = TABLE) -> None:
         self._reading, self._clock = reading, clock or SystemClock()
-        self.notes = _notes()
-        """The notes that hold for each of its entries."""
         schema, _, self._table = table.rpartition(".")
         self._database = ForeignDatabase(url, [self._table], schema or None)
 
@@ -98,10 +92,9 @@ class SqlJobs:
         self._database.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every job, by id."""
-        now = self._clock.now()
+        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
         rows = self._database.rows()[self._table]
-        return [_entry(_kept(row), self._reading, now) for row in rows]
+        return _entries(map(_kept, rows), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Pause the jobs. Raises ConflictError when a scheduler writes them back again and again."""
@@ -115,6 +108,7 @@ class RedisJobs:
 
     kind = KIND
     cannot_disable = None
+    notes = _NOTES
 
     def __init__(
         self,
@@ -126,8 +120,6 @@ class RedisJobs:
         run_times: str = RUN_TIMES,
     ) -> None:
         self._redis, self._reading, self._clock = redis, reading, clock or SystemClock()
-        self.notes = _notes()
-        """The notes that hold for each of its entries."""
         self._jobs, self._run_times = jobs, run_times
         self._backup = redis_keys.disabled_entries(f"{KIND}:{run_times}")
 
@@ -136,9 +128,8 @@ class RedisJobs:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every job, by id."""
-        now = self._clock.now()
-        return [_entry(job, self._reading, now) for job in sorted(self._read())]
+        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
+        return _entries(sorted(self._read()), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Take the jobs out of the set of run times; raises ConflictError when a scheduler puts them back each time."""
@@ -163,9 +154,15 @@ class RedisJobs:
         return count
 
 
-def _entry(job: _Kept, reading: Reading, now: datetime) -> SourceEntry:
+def _entries(jobs: Iterable[_Kept], reading: Reading, now: datetime) -> list[SourceEntry]:
+    kept = list(jobs)
+    unpickled = unpickle((job.state for job in kept), OWN, is_trusted=reading.is_trusted)
+    return [_entry(job, unpickled, now) for job in kept]
+
+
+def _entry(job: _Kept, unpickled: Mapping[bytes, Any], now: datetime) -> SourceEntry:
     try:
-        return _read_entry(job, reading, now)
+        return _read_entry(job, loaded(unpickled, job.state), now)
     except NotReadableError as error:
         reason = f"It is not readable: {error}."
     except InvalidInputError as error:
@@ -175,8 +172,9 @@ def _entry(job: _Kept, reading: Reading, now: datetime) -> SourceEntry:
     return SourceEntry(job.job_id, None, (reason,), not job.is_paused, is_taken=job.is_taken)
 
 
-def _read_entry(job: _Kept, reading: Reading, now: datetime) -> SourceEntry:
-    state = _state(job.state, reading)
+def _read_entry(job: _Kept, state: Any, now: datetime) -> SourceEntry:
+    if not isinstance(state, dict):
+        raise NotReadableError(f"it is {what_is(state)}, and a job is a dict")
     next_at = state["next_run_time"]
     if next_at is not None and (not isinstance(next_at, datetime) or next_at.utcoffset() is None):
         raise NotReadableError(f"its next time is {what_is(next_at)}, or has no zone")
@@ -201,25 +199,6 @@ def _read_entry(job: _Kept, reading: Reading, now: datetime) -> SourceEntry:
         entry["description"] = name[:MOST_DESCRIBED]
     owed_at = None if is_too_late else next_at
     return SourceEntry(job.job_id, entry, tuple(lost), not job.is_paused, owed_at, job.is_taken)
-
-
-def _state(data: bytes, reading: Reading) -> Mapping[str, Any]:
-    """Read a pickle of a job; a trusted one is loaded only for what it would not be read without."""
-    found = unpickle(data, OWN)
-    state = _dict(found)
-    if not found.unread:
-        return state
-    if not reading.is_trusted:
-        names = ", ".join(found.unread)
-        raise NotReadableError(f"it holds {names}, which is only read with --trust-source, for that imports their code")
-    trusted = _dict(unpickle(data, is_trusted=True))
-    return {**state, "args": trusted["args"], "kwargs": trusted["kwargs"]}
-
-
-def _dict(found: Unpickled) -> Mapping[str, Any]:
-    if not isinstance(found.value, dict):
-        raise NotReadableError(f"it is {what_is(found.value)}, and a job is a dict")
-    return found.value
 
 
 def _path(func: object) -> str:

@@ -1,14 +1,13 @@
 """Triggers of APScheduler 3, as its pickles keep them, and when a schedule happens that fires at the same instants.
 
-A trigger is an `Object`: its class was not imported. It counts weekdays from Monday, and its crons fire where all their
-fields agree; what no spec of ours says is refused.
+A trigger is an `Object`: its class and attributes, told by the process that loaded its pickle. APScheduler counts
+weekdays from Monday, and its crons fire where all their fields agree. A trigger is refused if no spec of ours says it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
@@ -51,7 +50,7 @@ OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, _AND, _OR}).union(
     (f"{_TRIGGERS}.cron.fields.{name}" for name in _FIELDS),
     (f"{_TRIGGERS}.cron.expressions.{name}" for name in (_ALL, _DAY_POSITION, _LAST_DAY, *_RANGES)),
 )
-"""The classes that are expected in its pickles."""
+"""The classes whose attributes are read."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
 _COMPARED = ("month", "day", "day_of_week", "hour", "minute", "second")
 """The fields that an expression of ours says; years are a window, and all weeks are named."""
@@ -167,8 +166,7 @@ def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
 
 def _part(name: str, state: Any) -> Object:
     """Return a trigger of a combined one, which keeps the name of its class and its state apart."""
-    part = Object(str(name).replace(":", "."))
-    part.state = state
+    part = Object(str(name).replace(":", "."), state)
     if part.name not in OWN:
         raise NotReadableError(f"one of its triggers is a {part.name}")
     return part
@@ -221,9 +219,8 @@ def _cron(state: Mapping[str, Any], now: datetime) -> _Crons:
         has_last_day=_LAST_DAY in days,
     )
     found, changes = _crons(cron, zone, window, now, dst_gap="shift", dst_fold="both")
-    if (library := cron_trigger()) is not None:
-        written = tuple((name, ",".join(map(_text, fields[name]))) for name in _COMPARED)
-        require_same_times(cron.expression(), written, library, now, "APScheduler")
+    written = tuple((name, ",".join(map(_text, fields[name]))) for name in _COMPARED)
+    require_same_times(cron.expression(), written, _as_apscheduler, now, "APScheduler")
     return found._replace(lost=tuple(_other_times(cron, changes)))
 
 
@@ -233,19 +230,10 @@ def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options
     return _Crons((Cron(expression, zone, seconds="first"),), window, changes.keys(**options)), changes
 
 
-@cache
-def cron_trigger() -> Callable[[tuple[tuple[str, str], ...]], Following] | None:
-    """Return what reads the fields of a CronTrigger as APScheduler does; None where it is not installed."""
-    try:
-        trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger
-    except ImportError:
-        return None
-
-    def read(written: tuple[tuple[str, str], ...]) -> Following:
-        kept = trigger(**dict(written), timezone=UTC)
-        return lambda at: cast("datetime | None", kept.get_next_fire_time(at, at))
-
-    return read
+def _as_apscheduler(written: tuple[tuple[str, str], ...]) -> Following:
+    """Read the fields of a CronTrigger as APScheduler does, which is installed: it has loaded the trigger."""
+    trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger(**dict(written), timezone=UTC)
+    return lambda at: cast("datetime | None", trigger.get_next_fire_time(at, at))
 
 
 def _text(expression: Object) -> str:
@@ -363,12 +351,12 @@ def _after(end: object) -> datetime | None:
 
 
 def _zone(kept: object) -> str:
-    key = getattr(kept, "key", None)
-    if key is not None:
-        return zone_name(key)
-    if not isinstance(kept, tzinfo):
-        raise NotReadableError(f"its time zone is {what_is(kept)}")
-    return fixed_offset(kept.utcoffset(None))
+    told = kept.state if isinstance(kept, Object) else None
+    if isinstance(told, str):
+        return zone_name(told)
+    if isinstance(told, timedelta):
+        return fixed_offset(told)
+    raise NotReadableError(f"its time zone is {what_is(kept)}, which has neither a name nor an offset")
 
 
 def _jitter(seconds: Any) -> dict[str, Any]:

@@ -1,20 +1,23 @@
 """What a job of RQ says of itself: its function, its arguments, its timeout, and which of them a schedule can have.
 
-The hash of a job is read as RQ's own releases write it, without RQ: a pickle in it is read by `unpickle`.
+The hash of a job is read as RQ's own releases write it, without RQ: its pickles are loaded by `unpickle`.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rqsched.coming_over.source import AS_BEFORE, MOST_DESCRIBED
-from rqsched.coming_over.unpickle import NotReadableError, decompress, plain, unpickle, what_is
+from rqsched.coming_over.unpickle import NotReadableError, loaded, what_is
 from rqsched.core.option_table import MAX_TIMEOUT
 from rqsched.workflows import is_path
 
 NO_TIMEOUT = "It has no timeout of its own: in place of its queue's (RQ's is 180 s) it has RQSCHED_RUN_TIMEOUT."
+_MOST_BYTES = 1024 * 1024
+"""How much one compressed field of a job may hold: four times as much as a schedule's arguments may have."""
 
 
 class Call(NamedTuple):
@@ -30,19 +33,48 @@ class Call(NamedTuple):
     """What is not as it was."""
 
 
-def loads(data: bytes, *, is_trusted: bool) -> Any:
-    """Read what one of RQ's serializers wrote, pickle or JSON; raises NotReadableError."""
-    if data[:1] in {b"[", b"{"}:
+def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
+    """Yield what a job's hash holds as pickles: nothing where RQ wrote it with its serializer of JSON."""
+    for name in ("data", "meta"):
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            raise NotReadableError("it is not whole JSON") from None
-    found = unpickle(data, is_trusted=is_trusted)
-    if found.unread:
-        raise NotReadableError(
-            f"it holds {', '.join(found.unread)}, which is only read with --trust-source, for that imports their code"
-        )
-    return found.value
+            data = _field(fields, name)
+        except NotReadableError:  # said by who reads the field
+            continue
+        if data and not _is_json(data):
+            yield data
+
+
+def read_field(fields: Mapping[str, bytes], name: str, unpickled: Mapping[bytes, Any]) -> Any:
+    """Return what one of RQ's serializers wrote into `data` or `meta`; raises NotReadableError.
+
+    `unpickled` has the values of its pickles, see `pickles_in`.
+    """
+    data = _field(fields, name)
+    if not data:
+        raise NotReadableError(f"its {name} is empty")
+    if not _is_json(data):
+        return loaded(unpickled, data)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise NotReadableError(f"its {name} is not whole JSON") from None
+
+
+def _is_json(data: bytes) -> bool:
+    return data[:1] in {b"[", b"{"}  # with which no pickle begins
+
+
+def _field(fields: Mapping[str, bytes], name: str) -> bytes:
+    """Return a field, decompressed if it is compressed; raises NotReadableError if it unpacks to too much."""
+    data = fields.get(name, b"")
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(data, _MOST_BYTES)
+    except zlib.error:  # it is not compressed
+        return data
+    if inflater.unconsumed_tail:
+        raise NotReadableError(f"its {name} has more than {_MOST_BYTES} bytes, which is as much as is read")
+    return found
 
 
 def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -> Call:
@@ -51,26 +83,44 @@ def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -
         raise NotReadableError(f"it calls a method of {what_is(instance)}, and a workflow is a function: write one")
     if not isinstance(function, str) or not is_path(function):
         raise NotReadableError(f"it calls {function!r}, and a workflow is a function in a module: move it into one")
-    named = _checked("an argument", list(args or ())), _checked("a keyword argument", dict(kwargs or {}))
-    lost = ["A tuple among its arguments becomes a list."] if any(one.had_tuples for one in named) else []
+    given = list(args or ()), dict(kwargs or {})
+    named = _checked("an argument", given[0]), _checked("a keyword argument", given[1])
+    lost = ["A tuple among its arguments becomes a list."] if named != given else []
     owner = function.split(".")[-2]
     if owner[:1].isupper():
         lost.append(
             f"{owner} of {function} looks like a class: a worker finds functions of modules only, so write one."
         )
-    return Call(function, named[0].value, named[1].value, tuple(lost))
+    return Call(function, *named, tuple(lost))
 
 
 def _checked(what: str, values: Any) -> Any:
     try:
-        return plain(values)
+        return _json(values)
+    except RecursionError:
+        reason = "is nested too deeply"
     except NotReadableError as error:
-        raise NotReadableError(f"{what} {error}: docs/arguments.md says what to pass") from error
+        reason = str(error)
+    raise NotReadableError(f"{what} {reason}: docs/arguments.md says what to pass")
 
 
-def call_in(fields: Mapping[str, bytes], *, is_trusted: bool) -> Call:
+def _json(value: Any) -> Any:
+    """Return a value as JSON has it, tuples as lists; raises NotReadableError for anything else."""
+    kind = type(value)
+    if kind in {str, int, float, bool, type(None)}:
+        return value
+    if kind in {list, tuple}:
+        return [_json(item) for item in value]
+    if kind is not dict:
+        raise NotReadableError(f"holds {what_is(value)}, which is not JSON")
+    if odd := [key for key in value if type(key) is not str]:
+        raise NotReadableError(f"holds a dict with a key that is {what_is(odd[0])}, which is not JSON")
+    return {key: _json(item) for key, item in value.items()}
+
+
+def call_in(fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> Call:
     """Return what the job of a hash calls; raises NotReadableError."""
-    found = loads(decompress(fields["data"]), is_trusted=is_trusted)
+    found = read_field(fields, "data", unpickled)
     if not isinstance(found, list | tuple) or len(found) != 4:
         raise NotReadableError("it does not say function, instance and arguments, as RQ's jobs do")
     function, instance, args, kwargs = found

@@ -20,9 +20,9 @@ from redis import Redis
 
 from rqsched.clock import Clock, SystemClock
 from rqsched.coming_over.cron_fields import ClockChanges, Following, not_compared, require_same_times, unwrapped
-from rqsched.coming_over.rq_jobs import Call, call_in, described, entry_of, loads, lost_timeout
+from rqsched.coming_over.rq_jobs import Call, call_in, described, entry_of, lost_timeout, pickles_in, read_field
 from rqsched.coming_over.source import Reading, SourceEntry, derived_id, move_scored, named_id, not_before
-from rqsched.coming_over.unpickle import NotReadableError
+from rqsched.coming_over.unpickle import NotReadableError, unpickle
 from rqsched.core.ids import iso_utc
 from rqsched.errors import ConflictError, InvalidCronError
 from rqsched.spec.members import Cron
@@ -89,10 +89,15 @@ class RqScheduler:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read the jobs of the set, and those that an import has taken out of it."""
+        """Read the jobs of the set, and those that an import has taken out of it.
+
+        Raises InvalidInputError when they are pickles and the source is not trusted.
+        """
         jobs = {job.job_id: job for enabled in (False, True) for job in self._jobs(enabled)}
         hashes = self._hashes(list(jobs))
-        found = [self._entry(job, hashes.get(job.job_id, {})) for job in jobs.values()]
+        pickles = (data for fields in hashes.values() for data in pickles_in(fields))
+        unpickled = unpickle(pickles, is_trusted=self._reading.is_trusted)
+        found = [self._entry(job, hashes.get(job.job_id, {}), unpickled) for job in jobs.values()]
         self.notes = [*self._notes(found)]
         return found
 
@@ -144,23 +149,22 @@ class RqScheduler:
             if isinstance(fields, dict)
         }
 
-    def _entry(self, job: _Job, fields: Mapping[str, bytes]) -> SourceEntry:
-
+    def _entry(self, job: _Job, fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> SourceEntry:
         def refused(reason: str) -> SourceEntry:
             return SourceEntry(job.job_id, None, (reason,), **job.state)
 
         if "data" not in fields:
             return refused("Its job is not in Redis any more: rq-scheduler will drop it, too.")
         try:
-            return self._read(job, fields)
+            return self._read(job, fields, unpickled)
         except NotReadableError as error:
             return refused(f"It is not readable: {error}.")
         except (ValueError, TypeError, OverflowError) as error:  # of InvalidInputError, and of what is not a number
             return refused(f"It cannot become a schedule: {error}.")
 
-    def _read(self, job: _Job, fields: Mapping[str, bytes]) -> SourceEntry:
-        call = call_in(fields, is_trusted=self._reading.is_trusted)
-        meta = loads(fields["meta"], is_trusted=self._reading.is_trusted) if fields.get("meta") else {}
+    def _read(self, job: _Job, fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> SourceEntry:
+        call = call_in(fields, unpickled)
+        meta = read_field(fields, "meta", unpickled) if fields.get("meta") else {}
         if not isinstance(meta, dict):
             raise NotReadableError("its meta is not a dict")
         if job.next_at is None:

@@ -28,7 +28,7 @@ def theirs(cli: Cli) -> Any:
 
 @pytest.fixture
 def words(redis_url: str, theirs: Any) -> tuple[str, ...]:
-    return ("import", "rq-scheduler", redis_url)
+    return ("import", "rq-scheduler", redis_url, "--trust-source")
 
 
 def test_a_dry_run_shows_what_each_becomes_and_writes_nothing(cli: Cli, words: tuple[str, ...]) -> None:
@@ -125,7 +125,7 @@ def test_what_is_late_there_is_said_before_it_fires_here(cli: Cli, words: tuple[
 def test_one_that_is_over_here_and_scheduled_there_anew_is_told(cli: Cli, redis_url: str, theirs: Any) -> None:
     theirs.cancel("set")
     theirs.cancel("hourly")
-    words = ("import", "rq-scheduler", redis_url, "--disable-source")
+    words = ("import", "rq-scheduler", redis_url, "--trust-source", "--disable-source")
     theirs.enqueue_at(SOON - timedelta(days=1), BY_PATH, job_id="again", timeout=60)
     assert "are over" not in cli(*words).out
     theirs.enqueue_at(SOON, BY_PATH, job_id="again", timeout=60)
@@ -133,6 +133,16 @@ def test_one_that_is_over_here_and_scheduled_there_anew_is_told(cli: Cli, redis_
     cli.scheduler.get("rq-scheduler:again").delete()
     cli(*words)
     assert cli.scheduler.get("rq-scheduler:again").next_run_at == SOON
+
+
+@pytest.mark.parametrize("option", [(), ("--dry-run",), ("--disable-source",), ("--source-is-stopped",)])
+def test_pickles_are_refused_without_trust_before_anything_is_written(
+    cli: Cli, words: tuple[str, ...], option: tuple[str, ...]
+) -> None:
+    told = cli(*words[:-1], *option, code=2).err
+    assert "--trust-source: is missing: the source keeps jobs as pickles" in told
+    assert cli.ids() == []
+    assert cli.scheduler.runtime.transport.redis.zcard(SCHEDULED) == 2
 
 
 def test_a_source_without_anything_says_so(cli: Cli, redis_url: str) -> None:
@@ -175,11 +185,12 @@ def test_a_redis_that_does_not_answer_is_said(cli: Cli) -> None:
 def test_a_source_is_read_from_the_environment_where_its_password_is_not_shown(
     cli: Cli, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SHOP_REDIS_URL", words[-1])
-    assert cli("import", "rq-scheduler", "env:SHOP_REDIS_URL", "-o", "json", code=1).json["kind"] == "rq-scheduler"
+    monkeypatch.setenv("SHOP_REDIS_URL", words[2])
+    named = ("import", "rq-scheduler", "env:SHOP_REDIS_URL", "--trust-source")
+    assert cli(*named, "-o", "json", code=1).json["kind"] == "rq-scheduler"
     assert cli.ids() == ["rq-scheduler:hourly"]
     monkeypatch.setenv("SHOP_REDIS_URL", "")
-    told = cli("import", "rq-scheduler", "env:SHOP_REDIS_URL", code=2).err
+    told = cli(*named, code=2).err
     assert "SOURCE: names the environment variable SHOP_REDIS_URL, which is not set" in told
 
 

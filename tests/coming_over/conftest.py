@@ -29,4 +29,4 @@ def theirs(redis: Redis) -> rq_scheduler.Scheduler:
 
 @pytest.fixture
 def source(redis: Redis) -> RqScheduler:
-    return RqScheduler(redis, Reading())
+    return RqScheduler(redis, Reading(is_trusted=True))

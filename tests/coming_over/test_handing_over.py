@@ -26,7 +26,7 @@ def report(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 def moving(env: Env) -> HandingOver:
-    return HandingOver(env.scheduler, RqScheduler(env.redis, Reading()), declaration_of)
+    return HandingOver(env.scheduler, RqScheduler(env.redis, Reading(is_trusted=True)), declaration_of)
 
 
 def outcomes(found: list[Imported]) -> dict[str, tuple[Outcome, Fires]]:
@@ -194,7 +194,9 @@ def test_one_that_somebody_pauses_while_it_is_handed_over_stays_paused(env: Env,
             env.advance(MINUTE)
             env.scheduler.get(hourly).resume().pause(note="mine")
 
-    where = HandingOver(env.scheduler, RqScheduler(env.redis, Reading()), declaration_of, progress=meddle)
+    where = HandingOver(
+        env.scheduler, RqScheduler(env.redis, Reading(is_trusted=True)), declaration_of, progress=meddle
+    )
     found, _ = where.hand_over()
     told = outcomes(found)
     assert told == {
@@ -322,7 +324,9 @@ def test_another_source_with_the_same_id_and_function_is_not_disabled_in_favour_
 
 
 def into(env: Env, namespace: str, **options: Any) -> HandingOver:
-    return HandingOver(env.scheduler, RqScheduler(env.redis, Reading()), declaration_of, namespace=namespace, **options)
+    return HandingOver(
+        env.scheduler, RqScheduler(env.redis, Reading(is_trusted=True)), declaration_of, namespace=namespace, **options
+    )
 
 
 def test_what_one_namespace_has_is_refused_in_another(env: Env, hourly: str) -> None:

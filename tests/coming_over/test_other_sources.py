@@ -95,7 +95,7 @@ def apscheduler(store: Any, open_source: Callable[[], Source]) -> Iterator[There
 @contextmanager
 def apscheduler_in_sql(env: Env, request: pytest.FixtureRequest) -> Iterator[There]:
     url: str = request.getfixturevalue("empty_sqlite_url")
-    with apscheduler(SQLAlchemyJobStore(url), lambda: SqlJobs(url, Reading(), env.clock)) as there:
+    with apscheduler(SQLAlchemyJobStore(url), lambda: SqlJobs(url, Reading(is_trusted=True), env.clock)) as there:
         yield there
 
 
@@ -103,7 +103,7 @@ def apscheduler_in_sql(env: Env, request: pytest.FixtureRequest) -> Iterator[The
 def apscheduler_in_redis(env: Env, request: pytest.FixtureRequest) -> Iterator[There]:
     url: str = request.getfixturevalue("redis_url")
     store = RedisJobStore(host="127.0.0.1", port=int(url.rpartition(":")[2].partition("/")[0]))
-    with apscheduler(store, lambda: RedisJobs(env.redis, Reading(), env.clock)) as there:
+    with apscheduler(store, lambda: RedisJobs(env.redis, Reading(is_trusted=True), env.clock)) as there:
         yield there
 
 

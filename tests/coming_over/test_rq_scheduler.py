@@ -21,7 +21,7 @@ from rqsched.coming_over import rq_scheduler as module
 from rqsched.coming_over.handing_over import labelled
 from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
 from rqsched.coming_over.source import Reading, SourceEntry, distinct
-from rqsched.errors import ConflictError
+from rqsched.errors import ConflictError, InvalidInputError
 from rqsched.spec.members import Cron
 from rqsched.transport import redis_keys
 from tests.coming_over.test_celery_times import timing_in
@@ -94,10 +94,10 @@ def test_a_job_whose_time_has_passed_has_no_start(theirs: Any, source: RqSchedul
 
 def test_a_cron_expression_is_read_in_the_zone_of_its_host(theirs: Any, redis: Redis) -> None:
     theirs.cron("0 9 * * mon-fri", FUNCTION, id="nightly", queue_name="high", timeout=60)
-    utc = RqScheduler(redis, Reading())
+    utc = RqScheduler(redis, Reading(is_trusted=True))
     assert [entry(utc)[name] for name in ("cron", "timezone", "queue")] == ["0 9 * * mon-fri", "UTC", "high"]
     assert ["clock of its host" in note for note in utc.notes] == [True]
-    berlin = RqScheduler(redis, Reading(timezone="Europe/Berlin"))
+    berlin = RqScheduler(redis, Reading(True, "Europe/Berlin"))
     assert (entry(berlin)["timezone"], entry(berlin)["dst_gap"]) == ("Europe/Berlin", "shift")
     assert "dst_gap" not in entry(utc)
     assert berlin.notes == []
@@ -106,12 +106,12 @@ def test_a_cron_expression_is_read_in_the_zone_of_its_host(theirs: Any, redis: R
 def test_a_zone_that_does_not_fit_the_next_time_is_said(theirs: Any, redis: Redis) -> None:
     theirs.cron("0 9 * * *", FUNCTION, id="nightly", timeout=60)
     redis.zadd(SCHEDULED, {"nightly": datetime(2099, 7, 1, 7, tzinfo=UTC).timestamp()})
-    (sentence,) = only(RqScheduler(redis, Reading())).lost
+    (sentence,) = only(RqScheduler(redis, Reading(is_trusted=True))).lost
     assert sentence == (
         "rq-scheduler fires it at 2099-07-01T07:00:00Z and the expression says 2099-07-01T09:00:00Z in UTC: name the "
         "zone of rqscheduler's host with --timezone."
     )
-    assert only(RqScheduler(redis, Reading(timezone="Europe/Berlin"))).lost == ()
+    assert only(RqScheduler(redis, Reading(True, "Europe/Berlin"))).lost == ()
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -125,8 +125,8 @@ def test_the_zone_of_the_host_is_what_rq_scheduler_reads_expressions_in(
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert only(RqScheduler(redis, Reading(timezone="Pacific/Auckland"))).lost == ()
-    assert "--timezone" in only(RqScheduler(redis, Reading())).lost[0]
+    assert only(RqScheduler(redis, Reading(True, "Pacific/Auckland"))).lost == ()
+    assert "--timezone" in only(RqScheduler(redis, Reading(is_trusted=True))).lost[0]
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_a_description_of_its_own_is_kept(theirs: Any, source: RqScheduler) -> N
     ("argument", "reason"),
     [
         (date(2026, 1, 1), "an argument holds a date, which is not JSON"),
-        ({1: 2}, "an argument has a key that is an int"),
+        ({1: 2}, "an argument holds a dict with a key that is an int, which is not JSON"),
         (b"x", "an argument holds a bytes"),
-        (Model(), f"it holds {__name__}.Model, which is only read with --trust-source"),
+        (Model(), f"an argument holds a {__name__}.Model, which is not JSON"),
     ],
     ids=["a date", "a key", "bytes", "an object"],
 )
@@ -245,11 +245,6 @@ def test_an_argument_that_is_not_json_is_named_and_not_imported(
 ) -> None:
     theirs.enqueue_at(AT, FUNCTION, argument)
     assert reason in why_not(source)
-
-
-def test_a_trusted_source_is_loaded_and_its_objects_are_still_no_json(theirs: Any, redis: Redis) -> None:
-    theirs.enqueue_at(AT, FUNCTION, Model())
-    assert "an argument holds a Model, which is not JSON" in why_not(RqScheduler(redis, Reading(is_trusted=True)))
 
 
 def test_a_method_is_not_imported(theirs: Any, source: RqScheduler) -> None:
@@ -263,12 +258,21 @@ def test_what_is_not_a_function_in_a_module_is_not_imported(function: str, redis
     assert "a function in a module" in why_not(source)
 
 
-def test_jobs_of_the_serializer_of_json_are_read(redis: Redis, source: RqScheduler) -> None:
+def test_pickles_of_a_source_that_is_not_trusted_are_refused(theirs: Any, redis: Redis) -> None:
+    source = RqScheduler(redis, Reading())
+    assert source.entries() == []
+    theirs.schedule(AT, FUNCTION, id="x")
+    with pytest.raises(InvalidInputError, match="--trust-source: is missing"):
+        source.entries()
+
+
+def test_jobs_of_the_serializer_of_json_are_read_without_trust(redis: Redis) -> None:
     job = Job.create(FUNCTION, args=["eu"], id="x", connection=redis, serializer=JSONSerializer, timeout=9, origin="q")
     job.meta["interval"] = 60
     job.save()
     redis.zadd(SCHEDULED, {"x": AT.timestamp()})
-    assert (entry(source)["args"], entry(source)["interval"]) == (["eu"], 60)
+    found = entry(RqScheduler(redis, Reading()))
+    assert (found["args"], found["interval"]) == (["eu"], 60)
 
 
 def put(redis: Redis, data: bytes, score: float = 4_000_000_000.0, **fields: bytes) -> None:

@@ -1,62 +1,31 @@
-"""Pickles of others are read without running them, whatever they say."""
+"""Pickles of trusted sources are loaded in a process of their own, whatever they do to it."""
 
 from __future__ import annotations
 
-import builtins
 import os
 import pickle
-import struct
-import zlib
-from collections import OrderedDict
+import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import dateutil.tz  # type: ignore[import-untyped]
+import psutil
 import pytest
 
-from rqsched.coming_over.unpickle import (
-    MOST_BYTES,
-    Name,
-    NotReadableError,
-    Object,
-    decompress,
-    plain,
-    unpickle,
-    what_is,
-)
+from rqsched.coming_over.unpickle import Limits, NotReadableError, Object, loaded, unpickle, what_is
+from rqsched.errors import ConfigError, InvalidInputError
+from tests.support.processes import wait_until
 
-BERLIN = ZoneInfo("Europe/Berlin")
 AT = datetime(2026, 1, 15, 12, tzinfo=UTC)
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
-NATIVE = [
-    None,
-    True,
-    -7,
-    2**70,
-    1.5,
-    "text",
-    b"bytes",
-    [1, [2]],
-    (1, (2,)),
-    {"a": {"b": [None]}},
-    AT,
-    AT.replace(tzinfo=None),
-    AT.astimezone(BERLIN),
-    AT.astimezone(timezone(timedelta(hours=5, minutes=30))),
-    AT.date(),
-    time(8, 30),
-    timedelta(days=1, microseconds=3),
-    OrderedDict(b=1, a=2),
-]
+GOOD, BETTER = pickle.dumps("good"), pickle.dumps("better")
+SMALL = Limits(cpu_seconds=1, memory=512 * 1024**2)
 
 
 class Stranger:
-    """A class that a reader does not know."""
+    """A class of an application."""
 
     def __init__(self) -> None:
         self.name = "x"
@@ -72,226 +41,161 @@ class Calls:
         return self._call
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("value", NATIVE, ids=repr)
-def test_plain_values_and_times_are_read_as_they_were(value: object, protocol: int) -> None:
-    found = unpickle(pickle.dumps(value, protocol))
-    assert (found.value, found.unread) == (value, ())
+def evaluates(expression: str) -> bytes:
+    """A pickle that runs an expression where it is loaded."""
+    return pickle.dumps(Calls(eval, expression))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    "zone", [dateutil.tz.gettz("Europe/Berlin"), dateutil.tz.tzutc(), dateutil.tz.tzoffset("x", 3600)], ids=repr
-)
-def test_zones_of_dateutil_are_read_by_their_names(zone: Any, protocol: int) -> None:
-    at = AT.astimezone(zone)
-    found = unpickle(pickle.dumps(at, protocol))
-    assert (found.value, found.value.utcoffset(), found.unread) == (at, at.utcoffset(), ())
+def value_of(data: bytes, *own: str, limits: Limits = SMALL) -> Any:
+    return loaded(unpickle([data], own, is_trusted=True, limits=limits), data)
 
 
-@pytest.mark.parametrize(
-    ("makes", "offset"),
-    [
-        (b"cpytz\n_UTC\n(tR.", timedelta(0)),
-        (b"cpytz\n_p\n(VEurope/Berlin\nI3180\nI0\nVLMT\ntR.", timedelta(hours=1)),
-        (b"cpytz\n_FixedOffset\n(I90\ntR.", timedelta(minutes=90)),
-        (
-            b"cpytz_deprecation_shim._impl\nwrap_zone\n(czoneinfo\nZoneInfo\n(VEurope/Berlin\ntRVx\ntR.",
-            timedelta(hours=1),
-        ),
-    ],
-    ids=["utc", "named", "fixed", "in a shim"],
-)
-def test_zones_of_pytz_are_read_without_pytz(makes: bytes, offset: timedelta) -> None:
-    found = unpickle(makes)
-    assert (AT.astimezone(found.value).utcoffset(), found.unread) == (offset, ())
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_object_is_its_name_and_state(protocol: int) -> None:
-    found = unpickle(pickle.dumps([1, Stranger()], protocol))
-    made = found.value[1]
-    assert (found.unread, found.value[0]) == ((f"{__name__}.Stranger",), 1)
-    assert isinstance(made, Object)
-    assert (made.name, made.state) == (f"{__name__}.Stranger", {"name": "x"})
-
-
-def test_a_class_that_the_caller_expects_is_not_told() -> None:
-    name = f"{__name__}.Stranger"
-    found = unpickle(pickle.dumps(Stranger()), own={name})
-    assert (found.value.name, found.unread) == (name, ())
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    "value",
-    [UUID(int=7), Decimal("1.5"), frozenset({1}), Path("x"), 1j, range(3), AT.astimezone(dateutil.tz.tzlocal())],
-)
-def test_other_values_are_never_json(value: object, protocol: int) -> None:
-    with pytest.raises(NotReadableError, match="which is not JSON"):
-        plain(unpickle(pickle.dumps(value, protocol)).value)
-
-
-ATTACKS = {
-    "os.system": Calls(os.system, "touch {}"),
-    "eval": Calls(eval, "open('{}', 'w')"),
-    "exec": Calls(exec, "open('{}', 'w')"),
-    "open": Calls(open, "{}", "w"),
-    "import": Calls(__import__, "tests.coming_over.bomb"),
-    "a function as a value": [os.remove, "{}"],
-    "a call in a call": Calls(builtins.map, Calls(os.system, "touch {}"), [1]),
-    "pickle in a pickle": Calls(pickle.loads, pickle.dumps(Calls(open, "{}", "w"))),
-}
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_call_is_named_and_not_made(attack: Any, protocol: int, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    data = pickle.dumps(attack, protocol).replace(b"{}", b"xx")
-    found = unpickle(data)
-    assert found.unread
-    assert not mark.exists()
-    assert isinstance(found.value, Object | list)
-
-
-def test_the_same_pickle_is_run_where_the_source_is_trusted(tmp_path: Path) -> None:
+def test_nothing_is_loaded_of_a_source_that_is_not_trusted(tmp_path: Path) -> None:
     data = pickle.dumps(Calls(open, str(tmp_path / "mark"), "w"))
-    assert isinstance(unpickle(data).value, Object)
+    with pytest.raises(
+        InvalidInputError, match="--trust-source: is missing: the source keeps jobs as pickles, and loading a pickle"
+    ):
+        unpickle([data], is_trusted=False)
     assert not (tmp_path / "mark").exists()
-    unpickle(data, is_trusted=True).value.close()
+    value_of(data)
     assert (tmp_path / "mark").exists()
 
 
-CHAINS = {
-    "an attribute of a class that is known": b"cbuiltins\ngetattr\n(cdatetime\ndatetime\nV__class__\ntR.",
-    "an attribute of an attribute": b"cbuiltins\ngetattr\n(cos\nsystem\nV__globals__\ntR.",
-    "ZoneInfo's other attributes": b"cbuiltins\ngetattr\n(czoneinfo\nZoneInfo\nV__init__\ntR.",
-    "a path of a file": b"czoneinfo\nZoneInfo\n(V../../../etc/passwd\ntR.",
-    "a path of dateutil": b"cdateutil.tz.tz\ntzfile\n(NV/etc/passwd\ntR.",
-    "a state for a class": b"cdatetime\ndatetime\n(dVx\nI1\nsb.",
-    "a state for a function": b"ccopyreg\n_reconstructor\n(dVcall\nI1\nsb.",
-    "a state for a value": b"(lV__class__\n(dVx\nI1\nsb.",
-    "a value that is called": b"Vtext\n(tR.",
-    "an object that is called": b"cos\nsystem\n(Vx\ntR(tR.",
-    "another process's object": b"Pid\n.",
-    "an extension": b"\x82\x01.",
-    "an unknown code": b"\xff.",
-    "what stops early": b"(lVa",
-    "an empty one": b"",
-    "too long a text to encode": b"c_codecs\nencode\n(V" + b"a" * 2000 + b"\nVlatin1\ntR.",
-    "a number of very many digits": b"L" + b"9" * 100_000 + b"L\n.",
-    "a text that is said to be longer": b"\x8d" + struct.pack("<Q", 1 << 60) + b"abc.",
-    "bytes that are said to be longer": b"\x8e" + struct.pack("<Q", 1 << 60) + b"abc.",
+def test_source_without_pickles_needs_no_trust() -> None:
+    assert unpickle([], is_trusted=False) == {}
+
+
+def test_loaded_code_runs_in_one_other_process() -> None:
+    pickles = [pickle.dumps([number, Calls(os.getpid)]) for number in range(5)]
+    found = unpickle(pickles, is_trusted=True)
+    pids = {loaded(found, data)[1] for data in pickles}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+
+
+def test_values_and_times_are_read_as_they_were() -> None:
+    values = [
+        *(None, True, -7, 2**70, 1.5, "text", [1, [2]], (1, (2,)), {"a": {"b": [None]}}),
+        *(AT, AT.replace(tzinfo=None), AT.astimezone(timezone(timedelta(hours=5, minutes=30))), AT.date()),
+        timedelta(days=1, microseconds=3),
+    ]
+    assert value_of(pickle.dumps(values)) == values
+
+
+def test_other_values_are_told_by_their_names() -> None:
+    table: list[tuple[object, Object]] = [
+        (ZoneInfo("Europe/Berlin"), Object("zoneinfo.ZoneInfo", "Europe/Berlin")),
+        (UTC, Object("datetime.timezone", timedelta(0))),
+        (Stranger(), Object(f"{__name__}.Stranger")),
+        (Stranger, Object(f"class {__name__}.Stranger")),
+        (evaluates, Object(f"function {__name__}.evaluates")),
+        (b"x", Object("bytes")),
+        ({1}, Object("set")),
+        (Decimal(1), Object("decimal.Decimal")),
+        ({1: 2}, Object("dict with a key that is an int")),
+        ({"\0": "datetime.date", "state": "x"}, Object("dict with a key that is a str")),
+    ]
+    assert value_of(pickle.dumps([value for value, _ in table])) == [found for _, found in table]
+
+
+def test_attributes_of_a_class_that_the_caller_names_are_told() -> None:
+    name = f"{__name__}.Stranger"
+    assert value_of(pickle.dumps(Stranger()), name) == Object(name, {"name": "x"})
+
+
+SAME_HASH = (
+    b"}(" + b"".join(b"\x8a\x0a" + ((2**61 - 1) * n).to_bytes(10, "little") + b"N" for n in range(1, 70_000)) + b"u."
+)
+BAD = {
+    "keys of one hash": (SAME_HASH, "more than 1 s of processor time"),
+    "a loop": (evaluates("any(iter(int, 1))"), "more than 1 s of processor time"),
+    "a hang": (evaluates("__import__('time').sleep(600)"), "longer than 5 s"),
+    "a hang that cannot be interrupted": (
+        evaluates("[__import__('signal').pthread_sigmask(0, range(1, 65)), __import__('time').sleep(600)]"),
+        "longer than 5 s",
+    ),
+    "one great allocation": (evaluates("bytearray(1 << 40)"), "more than 512 MiB of memory"),
+    "many allocations": (evaluates("[bytes(1 << 20) for _ in iter(int, 1)]"), "more than 512 MiB of memory"),
+    "a great index": (b"I7\nr\xff\xff\xff\xff.", "more than 512 MiB of memory"),
+    "an error": (evaluates("1 / 0"), "raised ZeroDivisionError: division by zero"),
+    "no module": (b"cno_such_module\nUser\n.", "raised ModuleNotFoundError: No module named 'no_such_module'"),
+    "no pickle": (b"{}", "UnpicklingError: invalid load key"),
+    "nothing": (b"", "raised EOFError"),
+    "SystemExit": (evaluates("exit(3)"), "raised SystemExit: 3"),
+    "the end of the process": (evaluates("__import__('os')._exit(3)"), "ended the process that did (exit code 3)"),
+    "a crash": (evaluates("__import__('os').abort()"), "ended the process that did (signal 6)"),
+    "a value that holds itself": (b"(lp0\ng0\na.", "raised RecursionError"),
+    "a great value": (pickle.dumps("a" * 1024 * 1024), "more than 1048576 characters"),
+    "garbage in place of an answer": (
+        evaluates("__import__('os').write(3, b'{}\\n')"),
+        "something else than an answer",
+    ),
+    "an answer to another": (
+        evaluates("__import__('os').write(3, b'[2, 1, null]\\n')"),
+        "something else than an answer",
+    ),
+    "half of an answer": (
+        evaluates("__import__('os').write(3, b'[1, 1') and __import__('os')._exit(0)"),
+        "exit code 0",
+    ),
 }
 
 
-@pytest.mark.parametrize("data", CHAINS.values(), ids=CHAINS.keys())
-def test_what_is_not_a_plain_pickle_is_refused(data: bytes) -> None:
-    with pytest.raises(NotReadableError):
-        unpickle(data)
+@pytest.mark.parametrize(("bad", "reason"), BAD.values(), ids=BAD.keys())
+def test_pickle_that_cannot_be_loaded_refuses_itself_only(bad: bytes, reason: str) -> None:
+    limits = SMALL._replace(seconds=5) if "longer" in reason else SMALL
+    found = unpickle([GOOD, bad, BETTER], is_trusted=True, limits=limits)
+    with pytest.raises(NotReadableError) as told:
+        loaded(found, bad)
+    assert reason in str(told.value)
+    assert (found[GOOD], found[BETTER]) == ("good", "better")
 
 
-def test_a_great_index_takes_no_memory() -> None:
-    assert unpickle(b"I7\nr" + struct.pack("<I", 2**32 - 1) + b".").value == 7
-
-
-def test_too_many_bytes_are_refused_before_they_are_read() -> None:
-    with pytest.raises(NotReadableError, match="bytes"):
-        unpickle(pickle.dumps("a" * MOST_BYTES))
-
-
-def test_bytes_that_unpack_to_too_many_are_refused() -> None:
-    packed = zlib.compress(bytes(MOST_BYTES * 50))
-    assert len(packed) < MOST_BYTES
-    with pytest.raises(NotReadableError, match="more than"):
-        decompress(packed)
-    assert decompress(zlib.compress(b"abc")) == decompress(b"abc") == b"abc"
-
-
-def _laughs(kind: Callable[[Any], Any]) -> Any:
-    """Return a value of 40 levels that is referred to 2**40 times."""
-    found = "ha"
+def test_small_value_that_stands_for_very_many_is_ended() -> None:
+    found: Any = "ha"
     for _ in range(40):
-        found = kind((found, found))
-    return found
+        found = (found, found)
+    with pytest.raises(NotReadableError, match=r"more than (1 s of processor time|512 MiB of memory)"):
+        value_of(pickle.dumps(found))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"]" * 200_000 + b"a" * 199_999 + b".",
-        b"(lp0\ng0\na.",  # a list that holds itself
-        b"ca\nb\n" + b")" + b"\x85" * 100 + b"R.",  # in what an object would be made with
-    ],
-)
-def test_nesting_without_end_is_refused(data: bytes) -> None:
-    with pytest.raises(NotReadableError, match="nested too deeply"):
-        unpickle(data)
+def test_what_loaded_code_prints_is_no_answer() -> None:
+    assert value_of(evaluates("print('{}') or __import__('os').system('echo {}')")) == 0
 
 
-@pytest.mark.parametrize("kind", [list, tuple, lambda parts: dict(enumerate(parts))], ids=["lists", "tuples", "dicts"])
-def test_a_small_value_that_stands_for_very_many_is_refused(kind: Callable[[Any], Any]) -> None:
-    """Else it is written out where it is told."""
-    with pytest.raises(NotReadableError, match="too large"):
-        unpickle(pickle.dumps(_laughs(kind)))
-    with pytest.raises(NotReadableError, match="too large"):
-        plain(_laughs(kind))
+def test_answers_without_end_are_ended() -> None:
+    data = evaluates("[__import__('os').write(3, bytes(1 << 20)) for _ in iter(int, 1)]")
+    with pytest.raises(NotReadableError, match="wrote too much"):
+        value_of(data, limits=SMALL._replace(cpu_seconds=60))
 
 
-NAME, MANY = b"\x80\x04ca\nb\nq\x00", b"(" + b"N" * 100_000
-BOMBS = {
-    "arguments that are copied": NAME + b"]q\x01" + MANY + b"e0(" + b"h\x00h\x01R" * 150_000 + b"t.",
-    "named arguments, too": NAME + MANY + b"tq\x010}q\x02(K\x01K\x01u0(" + b"h\x00h\x01h\x02\x92" * 100_000 + b"t.",
-    "arguments of a zone": b"cpytz\n_UTC\nq\x000" + MANY + b"tq\x010(" + b"h\x00h\x01R" * 150_000 + b"t.",
-    "a key that is hashed for ever": b"})" + b"2\x86" * 60 + b"Ns.",
-    "members that are": b"\x8f()" + b"2\x86" * 60 + b"\x90.",
-    "frozen ones": b"()" + b"2\x86" * 60 + b"\x91.",
-    "keys that are, as before": b"()" + b"2\x86" * 60 + b"Nd.",
-    "a zone that is": b"czoneinfo\nZoneInfo\n)" + b"2\x86" * 60 + b"\x85R.",
-    "a zone of a file that is": b"cdateutil.tz._tzfile\n_unpickle\n(N)" + b"2\x86" * 60 + b"VxtR.",
-    "keys of one hash": b"}("
-    + b"".join(b"\x8a\x0a" + ((2**61 - 1) * n).to_bytes(10, "little") + b"N" for n in range(1, 70_000))
-    + b"u.",
-}
+def test_processes_that_loaded_code_starts_end_with_it() -> None:
+    forks = evaluates("__import__('os').fork()")
+    starts = evaluates("__import__('subprocess').Popen(['sleep', '600']).pid")
+    found = unpickle([forks, starts, GOOD], is_trusted=True)
+    pid = loaded(found, starts)
+    assert loaded(found, forks) > 0
+    assert found[GOOD] == "good"
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-@pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
-def test_what_takes_all_time_or_memory_is_refused(data: bytes) -> None:
-    """A hash cannot be interrupted, so without the guards this would never end."""
-    assert len(data) < MOST_BYTES
-    with pytest.raises(NotReadableError):
-        unpickle(data)
+def test_classes_of_the_working_directory_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_of_tests.py").write_text("class User: ...\nprint('imported')")
+    monkeypatch.chdir(tmp_path)
+    assert value_of(b"(cshop_of_tests\nUser\no.") == Object("shop_of_tests.User")
+    assert "shop_of_tests" not in sys.modules
 
 
-def test_a_bytearray_is_read_as_bytes() -> None:
-    """Its own code sets aside as much memory as it names, before it reads any."""
-    assert type(unpickle(pickle.dumps(bytearray(b"abc"), 5)).value) is bytes
+def test_process_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ConfigError, match="does not start"):
+        value_of(GOOD)
 
 
-def test_keys_that_are_short_tuples_are_read() -> None:
-    value = {("a", 1): 1, 2: {(1, 2)}, AT: None}
-    assert unpickle(pickle.dumps(value)).value == value
-
-
-def test_json_is_copied_with_its_tuples_as_lists() -> None:
-    assert plain({"a": [1, None, "x"]}) == ({"a": [1, None, "x"]}, False)
-    assert plain({"a": (1, (2,))}) == ({"a": [1, [2]]}, True)
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ([date(2026, 1, 1)], "holds a date, which"),
-        ({"a": Name("app.User")}, "holds an app.User, which"),
-        ({1: 2}, "a key that is an int"),
-        ([b"x"], "holds a bytes"),
-    ],
-)
-def test_what_is_not_json_is_named(value: object, reason: str) -> None:
-    with pytest.raises(NotReadableError, match=reason):
-        plain(value)
-
-
-def test_a_kind_is_said_in_words() -> None:
-    assert [what_is(one) for one in (1, AT, Object("app.User"))] == ["an int", "a datetime", "an app.User"]
+def test_kind_is_said_in_words() -> None:
+    assert [what_is(one) for one in (1, AT, date(2026, 1, 1), Object("app.User"))] == [
+        "an int",
+        "a datetime",
+        "a date",
+        "an app.User",
+    ]

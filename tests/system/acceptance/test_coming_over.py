@@ -57,10 +57,10 @@ def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(
     for number in range(COUNT):  # ten a second
         at = start + timedelta(seconds=number // 10)
         theirs.enqueue_at(at, FUNCTION, log, f"job {number}", job_id=f"job-{number}", timeout=60)
-    imports(live, "rq-scheduler", url)
+    imports(live, "rq-scheduler", url, "--trust-source")
     wait_until(lambda: len(executed(live)) > 10, timeout=60, what="what rqscheduler fires")
 
-    imports(live, "rq-scheduler", url, "--disable-source")
+    imports(live, "rq-scheduler", url, "--trust-source", "--disable-source")
     assert redis.zcard(SCHEDULED) == 0
     wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
 
@@ -88,11 +88,11 @@ def test_jobs_of_a_configuration_file_of_rq_cron_fire_here(live: LiveEnv, tmp_pa
     wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
 
 
-def hand_over_all(live: LiveEnv, kind: str, address: str) -> None:
+def hand_over_all(live: LiveEnv, *words: str) -> None:
     """Two hundred jobs that are due every ten seconds are handed over, and each is executed here."""
-    imports(live, kind, address, "--dry-run")
+    imports(live, *words, "--dry-run")
     assert list(live.scheduler.iter()) == []
-    imports(live, kind, address, "--disable-source")
+    imports(live, *words, "--disable-source")
     assert Counter(one.status for one in live.scheduler.iter()) == {"active": COUNT}
     live.start(rqsched_command("worker", "default", "--concurrency", "2"))
     wait_until(lambda: {*executed(live)} == NAMES, timeout=200, interval=0.2, what=f"{COUNT} jobs")
@@ -134,6 +134,6 @@ def test_jobs_of_apscheduler_fire_here(live: LiveEnv, tmp_path: Path, kind: str)
     function = f"{leave.__module__}:{leave.__name__}"
     for number in range(COUNT):
         theirs.add_job(function, "interval", seconds=10, args=[log, f"job {number}"], id=f"job {number}")
-    hand_over_all(live, "apscheduler", url)
+    hand_over_all(live, "apscheduler", url, "--trust-source")
     assert store.get_next_run_time() is None
     theirs.shutdown(wait=False)
