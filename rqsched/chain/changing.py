@@ -25,7 +25,6 @@ from rqsched.core.model import Change, Schedule
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError
-from rqsched.store.dialect import dialect_of
 
 R = TypeVar("R")
 
@@ -53,9 +52,9 @@ class Decided(NamedTuple, Generic[R]):
 Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
 """Locks, reads and decides. Gets what was decided before when it is called again; returns that very object when it
 was written."""
-DecideAlone: TypeAlias = Callable[[Connection], tuple[Decided[R], str | None] | None]
-"""Decides one Change from what it reads without a lock; returns that with the version of the row (None: it is new), or
-None where a lock is needed."""
+DecideAlone: TypeAlias = Callable[[Connection], tuple[Decided[R], str] | None]
+"""Decides one Change from what it reads without a lock; returns that with the version of the row, or None where a lock
+is needed."""
 
 
 def change(
@@ -78,14 +77,8 @@ def change(
                 follow_ends(runtime, [one])
         return decided.result
     with within.connection() as connection:
-        attempts = _Attempts(runtime, decide, alone)
-        is_quick = creates and alone is not None and dialect_of(connection).joins_writes
-        decided = perform(
-            connection,
-            runtime.ownership.known_database_id(),
-            attempts.under_lock,
-            alone=attempts.alone if is_quick else None,
-        )
+        attempts = _Attempts(runtime, decide)
+        decided = perform(connection, runtime.ownership.known_database_id(), attempts.under_lock)
         within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
     return decided.result
 
@@ -140,11 +133,8 @@ class _Attempts(Generic[R]):
         self._runtime.notifier.write(connection, ordered)
         return decided
 
-    def alone(self, connection: Connection, database_id: str | None = None) -> Decided[R] | None:
-        """Write in a statement without a lock before; None where that did not happen, or its answer was lost.
-
-        What is new is written only in a database of the id that is given.
-        """
+    def alone(self, connection: Connection) -> Decided[R] | None:
+        """Write in a statement without a lock before; None where that did not happen, or its answer was lost."""
         found = self._decide_alone(connection) if self._decide_alone is not None and self._tried is None else None
         if found is None:
             return None
@@ -153,6 +143,6 @@ class _Attempts(Generic[R]):
         if self._runtime.notifier.owed([change]) or changes_group(change):
             return None
         self._tried = decided
-        if not changes.write_alone(connection, change, version=version, database_id=database_id):
+        if not changes.write_one(connection, change, version=version):
             self._tried = None
         return self._tried

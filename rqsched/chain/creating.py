@@ -20,7 +20,6 @@ from rqsched.chain import upstreams
 from rqsched.chain.calendars import CalendarsMoved, read_ran, require_named, while_calendars_move
 from rqsched.chain.changing import Decide, Decided, change, commit
 from rqsched.chain.operations import open_runs
-from rqsched.chain.quotas import quota_of
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -105,16 +104,12 @@ def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransact
 def _create_one(runtime: Runtime, request: ScheduleRequest, within: CallerTransaction | None) -> Schedule:
     runtime.ownership.require_own_redis()
     uid = new_uid(runtime.now())
-    is_alone = (
-        request.key is None and request.upstream_id is None and quota_of(runtime, request.named.namespace).is_unlimited
-    )
 
     def attempt() -> Schedule:
         plans = _plans_of(runtime, [request], [uid], within)
         return change(
             runtime,
             partial(_create, runtime, request, uid, _key_of(request), plans),
-            alone=partial(_create_alone, runtime, request, uid, plans) if is_alone else None,
             within=within,
             creates=1,
         )
@@ -161,22 +156,6 @@ def _each(steps: Iterable[Callable[[Connection], object] | None], connection: Co
     for step in steps:
         if step is not None:
             step(connection)
-
-
-def _create_alone(
-    runtime: Runtime, request: ScheduleRequest, uid: str, plans: _Plans, _: Connection
-) -> tuple[Decided[Schedule], str | None] | None:
-    """Decide to create a schedule whose id nobody has taken; None for a refusal: that the id is taken is said first.
-
-    None, too, for one that names calendars, which must not change meanwhile.
-    """
-    if request.definition.parsed_spec.calendars:
-        return None
-    try:
-        new = plans.taken(uid, None, ()) or created(request, uid, runtime.now())
-    except RqschedError:
-        return None
-    return Decided([new], new.after), None
 
 
 class _Plan(NamedTuple):

@@ -130,17 +130,8 @@ def _has_methods(given: object, *names: str) -> bool:
     return all(callable(getattr(given, name, None)) for name in names)
 
 
-def perform(
-    connection: Connection,
-    database_id: str,
-    work: Callable[[Connection], T],
-    *,
-    alone: Callable[[Connection, str], T | None] | None = None,
-    is_writing: bool = True,
-) -> T:
+def perform(connection: Connection, database_id: str, work: Callable[[Connection], T], *, is_writing: bool = True) -> T:
     """Run `work` in the caller's transaction, whole or not at all: what fails leaves nothing behind in it.
-
-    Before it, `alone` is tried, whose one statement writes nothing in a database of another id, and returns None then.
 
     Raises WrongDatabaseError before anything is written when it is a transaction of another database than
     `database_id`, and TransactionConflictError when another transaction was first. Nothing is tried again.
@@ -149,8 +140,6 @@ def perform(
         if is_writing and dialect_of(connection).has_one_writer:
             _take_write_lock(connection)
         with connection.begin_nested():
-            if alone is not None and (done := alone(connection, database_id)) is not None:
-                return done
             _require_database(connection, database_id)
             return work(connection)
     except DBAPIError as error:

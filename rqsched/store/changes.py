@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -20,14 +20,14 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
+from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
 from rqsched.store import limits, run_hours
 from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.limit_starts import take_back
-from rqsched.store.metadata import DATABASE_ID, is_frozen
+from rqsched.store.metadata import is_frozen
 from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,
@@ -59,10 +59,8 @@ from rqsched.store.tables import (
     IS_OPEN,
     IS_OPEN_LIVE,
     IS_OPEN_UNFINISHED,
-    Microseconds,
     audit_events,
     constant,
-    database_metadata,
     is_held_by,
     runs,
     schedules,
@@ -463,10 +461,8 @@ def write(connection: Connection, changes: Sequence[Change]) -> None:
     Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
     statement where that is possible (PostgreSQL).
     """
-    if len(changes) == 1 and dialect_of(connection).joins_writes:
-        write_whole = create_alone if changes[0].before is None else write_one
-        if write_whole(connection, changes[0]):
-            return
+    if len(changes) == 1 and dialect_of(connection).joins_writes and write_one(connection, changes[0]):
+        return
     new = [change.after for change in changes if change.before is None]
     if new:
         insert_rows(connection, schedules, schedule_columns(new))
@@ -538,31 +534,6 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
     return again
 
 
-def write_alone(connection: Connection, change: Change, *, version: str | None, database_id: str | None = None) -> bool:
-    """Write a Change of a schedule that is not locked: a new one, or one whose row is still that `version`.
-
-    A new one is written only where the database has the id that is given.
-    """
-    if change.before is None:
-        return create_alone(connection, change, database_id)
-    return version is not None and write_one(connection, change, version=version)
-
-
-def create_alone(connection: Connection, change: Change, database_id: str | None = None) -> bool:
-    """Write a new schedule with its events, and the run it was created with, if any.
-
-    Returns whether it was written: not when its id or its uid is taken, nor when it is more than that, nor in another
-    database than the one whose id is given.
-    """
-    if change.before is not None or not is_one_of_each(change):
-        return False
-    values = _without_defaults(schedule_values(change.after))
-    of_run, given = _rest_of(change)
-    given |= _given("s", values) | ({} if database_id is None else {"b_database": database_id})
-    statement = _create_alone(tuple(values), of_run, len(change.events), is_here=database_id is not None)
-    return connection.execute(statement, given).first() is not None
-
-
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
     """Read a schedule, without locking it, of which no run is unfinished (backfilled ones apart) or waits.
 
@@ -629,31 +600,6 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
     return {name: sa.bindparam(f"{prefix}_{name}", type_=table.c[name].type) for name in names}
 
 
-def _default_of(column: sa.Column[Any]) -> object:
-    if column.nullable:
-        return None
-    if isinstance(column.type, Microseconds):
-        return timedelta(0)
-    text = str(getattr(column.server_default, "arg", ""))
-    return text if isinstance(column.type, sa.String) else int(text)
-
-
-_OF_NEW = {"due_at", "event_sequence", "n", "next_run_at", "note", "operation", "remaining", "tzdata", "version"}
-_LATER = {
-    column.name: _default_of(column)
-    for column in SCHEDULE_COLUMNS
-    if (column.nullable or column.server_default is not None) and column.name not in {*DEFINITION, *_OF_NEW}
-}
-"""The columns in which a new schedule has the database's default."""
-
-
-def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what a new schedule has by default; psycopg reads a longer statement anew each time."""
-    if any(values[name] != default for name, default in _LATER.items()):
-        return {name: value for name, value in values.items() if name != "followed_at" or value is not None}
-    return {name: value for name, value in values.items() if name not in _LATER}
-
-
 @lru_cache(maxsize=2)
 def note_followed(dialect: Dialect) -> sa.Update:
     """Note with new schedules (bound as `among`) that others come after theirs.
@@ -677,25 +623,6 @@ def is_followed(
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
     is_live = other.c.status != constant(ScheduleStatus.DELETED)
     return sa.exists().where(other.c.namespace == namespace, *is_after, is_live)
-
-
-@lru_cache(maxsize=64)
-def _create_alone(of_schedule: _Names, of_run: _Names, events: int, *, is_here: bool) -> sa.Insert:
-    values: dict[str, sa.ColumnElement[Any]] = {**_bound("s", schedules, of_schedule)}
-    make = POSTGRES.insert(schedules)
-    if "followed_at" not in values:
-        named = {name: values[name] for name in ("namespace", "schedule_id")}
-        values["followed_at"] = sa.case((is_followed(**named), values["created_at"]))
-    if is_here:
-        found = sa.exists().where(
-            database_metadata.c.name == sa.literal_column(f"'{DATABASE_ID}'"),
-            database_metadata.c.value == sa.bindparam("b_database", type_=database_metadata.c.value.type),
-        )
-        make = make.from_select(list(values), sa.select(*values.values()).where(found))
-    else:
-        make = make.values(values)
-    made = make.on_conflict_do_nothing().returning(schedules.c.uid).cte("made")
-    return _recorded(made, of_run, events)
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ import gc
 import logging
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,13 +28,13 @@ from rqsched.errors import (
     TransactionConflictError,
     WrongDatabaseError,
 )
-from rqsched.store import metadata
 from tests.support.application import Application, application, orders
 from tests.support.env import MINUTE, Env, MakeEnv, run_job_id, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
-from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.servers import ValkeyServer
+from tests.support.sql import wait_for_a_lock
 
 pytestmark = pytest.mark.every_database
 Transaction: TypeAlias = sa.Connection | orm.Session
@@ -411,19 +412,6 @@ def test_connection_to_another_database_is_refused_before_anything_is_written(
     assert (other.scheduler.list().items, app.names()) == ([], [])
 
 
-@pytest.mark.parametrize("database_kind", [pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_connection_to_another_postgres_is_refused_by_the_statement_that_writes(
-    app: Application, postgres_server: PostgresServer, postgres_template: str, make_env: MakeEnv
-) -> None:
-    other = make_env(database_url=postgres_server.create_database(template=postgres_template))
-    other.runtime.database.transact(lambda connection: metadata.set_value(connection, metadata.DATABASE_ID, "other"))
-    with application(other) as theirs, theirs.engine.begin() as connection:
-        with pytest.raises(WrongDatabaseError, match="another database than the scheduler's"):
-            app.env.create(connection=connection)
-        theirs.order(connection)
-    assert (other.scheduler.list().items, app.names()) == ([], [])
-
-
 def test_connection_to_a_database_without_our_tables_is_refused(app: Application) -> None:
     for url in ("sqlite://", *([] if app.env.runtime.database.dialect.name == "sqlite" else [_bare(app)])):
         engine = sa.create_engine(url)
@@ -501,6 +489,22 @@ def test_conflict_says_to_repeat_and_nothing_is_repeated_inside(app: Application
     assert again.code == "transaction_conflict"
     with app.engine.begin() as connection:
         assert schedule.resume(connection=connection).trigger(connection=connection).outcome == "triggered"
+
+
+@pytest.mark.parametrize("database_kind", [pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_id_that_another_transaction_has_created_and_committed_later_is_a_conflict(app: Application) -> None:
+    def create_too() -> None:
+        with app.engine.begin() as connection:
+            app.env.create("report", connection=connection)
+
+    with ThreadPoolExecutor(1) as threads:
+        with app.engine.begin() as connection:
+            app.env.create("report", connection=connection)
+            creating = threads.submit(create_too)
+            wait_for_a_lock(app.env.runtime.database)
+        with pytest.raises(TransactionConflictError):
+            creating.result()
+    assert app.linked() == ["report"]
 
 
 def test_transaction_that_read_before_another_wrote_is_a_conflict_on_sqlite(make_env: MakeEnv, sqlite_url: str) -> None:

@@ -8,44 +8,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched.core import lifecycle
-from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Definition, RunKind, RunStatus, Schedule, changed
-from rqsched.core.policy import RetryPolicy
+from rqsched.core.model import Change, RunKind, RunStatus, Schedule, changed
 from rqsched.core.runs_on_request import Trigger, decide_trigger
-from rqsched.core.schedule_options import define
-from rqsched.spec.spec import Every, Once
 from rqsched.store import changes
 from rqsched.store.database import Database
 from rqsched.store.rows import columns_of, event_rows, insert_rows, run_values, schedule_values
 from rqsched.store.tables import audit_events, runs, schedules
-from tests.store.samples import LATER, NOW, add_runs, add_schedule, find, run_of
+from tests.store.samples import LATER, add_runs, add_schedule, find, run_of
 from tests.support.narrow import present
 
 pytestmark = pytest.mark.postgres
 UIDS = [letter * 26 for letter in "ABC"]
-RARE: dict[str, Any] = {
-    "queue": "eu", "timeout": 5, "priority": 3, "labels": {"team": "a"}, "memo": {"k": [1]}, "description": "d",
-    "max_runs": 4, "owner": "o", "retry": RetryPolicy(max_retries=2),
-}  # fmt: skip
 
 
 @pytest.fixture
 def database(postgres_database: Database) -> Database:
     return postgres_database
-
-
-def definition(**options: Any) -> Definition:
-    return define(None, options, workflow="w", spec=Every("1h"), defaults={})
-
-
-def creation(uid: str, schedule_id: str = "a", *, paused: bool = False, **options: Any) -> Change:
-    identity = Identity(uid, "default", schedule_id)
-    return lifecycle.decide_create(identity, definition(**options), now=NOW, tzdata="2026a", paused=paused, note="n")
-
-
-def create(database: Database, change: Change) -> bool:
-    return database.transact_alone(partial(changes.create_alone, change=change))
 
 
 def rows_of(database: Database, table: sa.Table) -> list[dict[str, Any]]:
@@ -55,64 +33,6 @@ def rows_of(database: Database, table: sa.Table) -> list[dict[str, Any]]:
 
 def everything(database: Database) -> list[list[dict[str, Any]]]:
     return [rows_of(database, table) for table in (schedules, runs, audit_events)]
-
-
-@pytest.mark.parametrize("options", [{}, RARE], ids=["plain", "with options"])
-def test_schedule_created_by_one_statement_is_stored_as_by_a_batch(database: Database, options: dict[str, Any]) -> None:
-    alone, others = creation(UIDS[0], "a", **options), [creation(uid, uid, **options) for uid in UIDS[1:]]
-    assert create(database, alone)
-    database.transact(partial(changes.write, changes=others))
-
-    [first, *rest] = [
-        {name: value for name, value in row.items() if name not in {"uid", "schedule_id"}}
-        for row in rows_of(database, schedules)
-    ]
-    assert rest == [first, first]
-    [event, *of_others] = [row | {"schedule_uid": ""} for row in rows_of(database, audit_events)]
-    assert of_others == [event, event]
-
-
-def test_schedule_whose_state_is_no_default_is_stored_whole(database: Database) -> None:
-    change = creation(UIDS[0])
-    later = changed(change.after, run_count=3, last_error="e")
-    assert create(database, Change(None, later, events=change.events))
-    assert find(database, UIDS[0]) == later
-
-
-def test_nothing_is_created_when_the_id_or_the_uid_is_taken(database: Database) -> None:
-    assert create(database, creation(UIDS[0], "a"))
-    before = everything(database)
-    assert not create(database, creation(UIDS[1], "a"))
-    assert not create(database, creation(UIDS[0], "b"))
-    assert everything(database) == before
-
-
-def test_id_of_a_deleted_schedule_is_free(database: Database) -> None:
-    assert create(database, creation(UIDS[0]))
-    database.transact(lambda c: c.execute(sa.update(schedules).values(status="deleted", due_at=None, next_run_at=None)))
-    assert create(database, creation(UIDS[1]))
-
-
-def test_schedule_is_created_with_its_events_and_its_run_or_not_at_all(database: Database) -> None:
-    once = define(None, {}, workflow="w", spec=Once(NOW), defaults={})
-    task = lifecycle.decide_create(Identity(UIDS[0], "default", "task"), once, now=NOW, starts_past=True)
-    assert create(database, task)
-    assert find(database, UIDS[0]) == task.after
-    assert database.read(partial(changes.find_run, uid=task.new_runs[0].uid)) == task.new_runs[0]
-    assert [row["event_type"] for row in rows_of(database, audit_events)] == [event.type for event in task.events]
-    before = everything(database)
-
-    again = lifecycle.decide_create(Identity(UIDS[1], "default", "task"), once, now=NOW, starts_past=True)
-
-    assert not create(database, again)
-    assert everything(database) == before
-
-
-def test_what_is_more_than_one_run_is_left_to_a_batch(database: Database) -> None:
-    schedule = creation(UIDS[0])
-    runs_of = tuple(run_of(schedule.after, number) for number in (1, 2))
-    assert not create(database, Change(None, schedule.after, new_runs=runs_of, events=schedule.events))
-    assert everything(database) == [[], [], []]
 
 
 def read_idle(database: Database, schedule: Schedule) -> tuple[Schedule, str] | None:

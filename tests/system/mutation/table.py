@@ -546,13 +546,6 @@ ORDER = (
         _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
     ),
     _edit(
-        "a schedule is created on a connection to another database",
-        "store/changes.py",
-        "sa.select(*values.values()).where(found)",
-        "sa.select(*values.values())",
-        _OWN + "connection_to_another_postgres_is_refused_by_the_statement_that_writes[postgres]",
-    ),
-    _edit(
         "after the caller's commit a row is taken for as it was decided whoever wrote it",
         "chain/after_commit.py",
         " if row[0].operation == _operation(alone[uid])",
@@ -2140,15 +2133,10 @@ AFTER = (
     _edit(
         "a schedule that is created again is come after by nobody",
         "store/changes.py",
-        'values["followed_at"] = sa.case((is_followed(**named), values["created_at"]))',
-        "pass",
-        _AFTER + "a_schedule_that_is_created_again_is_still_come_after[postgres]",
-    ),
-    _edit(
-        "schedules that a sync creates again are come after by nobody",
-        "store/changes.py",
         'connection.execute(note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})',
         "pass",
+        _AFTER + "a_schedule_that_is_created_again_is_still_come_after[sqlite]",
+        _AFTER + "a_schedule_that_is_created_again_is_still_come_after[postgres]",
         _AFTER + "a_sync_that_creates_many_again_notes_which_of_them_is_come_after[sqlite]",
         _AFTER + "a_sync_that_creates_many_again_notes_which_of_them_is_come_after[postgres]",
     ),
