@@ -1,7 +1,7 @@
 """The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
 
-A job is a pickle of its state, beside the time at which it runs next; one without such a time is paused, and so are
-those that are disabled here. A scheduler that runs writes whole jobs back, so this looks whether they stay paused.
+A job is a pickle of its state, beside the time at which it runs next. A job without such a time is paused; to disable a
+job is to remove its time. A running scheduler writes whole jobs back, so `disable` looks whether they stay paused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NOTES = (
 def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
     """Open a job store by the URL of its database or Redis.
 
-    Behind `#` may stand the store's table, with its schema (`#jobs`, `#app.jobs`), or its two keys
+    A fragment of the URL names the store's table, with its schema (`#jobs`, `#app.jobs`), or its two keys
     (`#app.jobs,app.run_times`). Raises InvalidInputError or ConfigError for an address that is not valid.
     """
     url, _, names = address.partition("#")

@@ -65,11 +65,11 @@ class Timing(NamedTuple):
     keys: Mapping[str, Any]
     """The keys of an entry that say so."""
     lost: tuple[str, ...] = ()
-    """What of it is lost or changes."""
+    """A sentence for each thing that is lost or changes."""
 
 
 class Window(NamedTuple):
-    """Between which instants occurrences may be."""
+    """The bounds of occurrences."""
 
     start_at: datetime | None = None
     """The first instant that may be one; None is unlimited."""
@@ -120,9 +120,9 @@ class _Crons(NamedTuple):
     clocks: Mapping[str, str]
     """The options that say what is done when clocks change."""
     lost: tuple[str, ...] = ()
-    """What of it is lost or changes."""
+    """A sentence for each thing that is lost or changes."""
     jitter: float = 0
-    """By how many seconds it is late at most."""
+    """The longest delay, in seconds."""
 
 
 def _crons_of(trigger: Object, now: datetime) -> _Crons:
@@ -139,7 +139,7 @@ def _crons_of(trigger: Object, now: datetime) -> _Crons:
 
 
 def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
-    """Read triggers of which each fires, and is told when any of them fired last."""
+    """Read an OrTrigger: each of its triggers fires, and counts from the last fire of any of them."""
     parts = [_part(name, kept) for name, kept in state["triggers"]]
     if any(one.name in {_INTERVAL, _CALENDAR} for one in parts):
         text = "an interval among its triggers counts from each fire of the others, which no spec here does"

@@ -40,7 +40,7 @@ from rqsched.transport.client import connect
 from rqsched.workflows import import_failure
 
 PREFIX = "redbeat:"
-"""What RedBeat's keys begin with, unless the setting redbeat_key_prefix says otherwise."""
+"""The prefix of RedBeat's keys, unless the setting redbeat_key_prefix names another one."""
 _CHUNK = 500
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 _BOUND = "Its task is bound (bind=True): here its self.request is empty, and self.retry() raises."
@@ -118,7 +118,7 @@ _TIMINGS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], When]]] = {
         lambda row: Unknown(f"it follows the sun ({row['event']}), and no schedule here does"),
     ),
 }
-"""What a table of schedules is called in a task, and how its rows are read."""
+"""For each table of schedules, the prefix of the column by which a task names a row, and the reader of the row."""
 
 
 def _timing_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When]]) -> When:
@@ -359,7 +359,7 @@ def _imported(address: str) -> Any:
 
 
 def _function_of(task: Any) -> str | None:
-    """Return the path at which a worker finds what runs a task; None where there is none, as for a task's own class."""
+    """Return the path at which a worker finds the function of a task; None without one, as for a class of tasks."""
     function = getattr(task, "__wrapped__", None)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", ".")
     if module in {None, "__main__"} or "." in name:

@@ -1,7 +1,7 @@
 """A periodic task of Celery beat, wherever it is kept, and the schedule that it becomes.
 
-Its crontabs are read by Celery's grammar, its intervals count from the last run as Celery's do. Where the package is
-installed, what its class `crontab` says of two years is compared.
+Its crontabs are read by Celery's grammar, its intervals count from the last run as Celery's do. The times of two years
+are compared with those of Celery's class `crontab` if the package is installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSURE, _IMMINENT = timedelta(minutes=5), timedelta(minutes=1)
-"""What passed so lately may have run, as beat writes that down every 3 minutes; what is so near may run any moment."""
+"""Beat may have run a time of the last 5 minutes, for it records its runs every 3 minutes only. It may be about to run
+a time of the next minute."""
 
 
 class Crontab(NamedTuple):
@@ -65,7 +66,7 @@ class Crontab(NamedTuple):
 
     @classmethod
     def of(cls, kept: Callable[[str], object], timezone: str | None) -> Crontab:
-        """Return one whose fields are what is kept under their names."""
+        """Return the crontab whose fields `kept` returns by their names."""
         days = kept("day_of_month"), kept("month_of_year"), kept("day_of_week")
         return cls(kept("minute"), kept("hour"), *days, timezone)
 
@@ -135,14 +136,14 @@ class Clocked(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """What no schedule of ours can be."""
+    """A timing that no schedule of ours can have."""
 
     reason: str
     """Why, as a sentence."""
 
 
 When: TypeAlias = Crontab | Interval | Clocked | Unknown
-"""What a periodic task may run by."""
+"""The timing of a periodic task."""
 
 
 class PeriodicTask(NamedTuple):
@@ -159,7 +160,7 @@ class PeriodicTask(NamedTuple):
     kwargs: object
     """Keyword arguments, decoded."""
     options: Mapping[str, Any]
-    """What else the message is sent with."""
+    """Further options of the message."""
     is_enabled: bool
     """Whether beat runs it."""
     last_run_at: datetime | None = None

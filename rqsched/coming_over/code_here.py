@@ -1,4 +1,4 @@
-"""Whether code stands at a dotted path, found out without importing it: what a source names may do anything then."""
+"""Finds out whether code stands at a dotted path, without importing it: an import could run anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|__getattr__|globals\(\)|setattr\(")
-"""What gives a module names that its text does not have."""
+"""Code that defines names which the text of its module does not contain."""
 
 
 def why_missing(path: str) -> str | None:
@@ -55,7 +55,7 @@ def _find(module: str, places: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _text_of(spec: ModuleSpec) -> str | None:
-    """Return the source of a module; None where it has none, as a package without a file of its own."""
+    """Return the source of a module; None if it has none, as a namespace package."""
     read = getattr(spec.loader, "get_source", None)
     try:
         return None if read is None else read(spec.name)

@@ -1,7 +1,7 @@
 """Crons of other schedulers: fields that must all agree, and the expression of ours that names the same instants.
 
 A cron of ours fires on days that either day field names (docs/cron.md); Celery and APScheduler fire on days that both
-name. What one expression of ours cannot say is refused. The file knows no scheduler.
+name. Fields that no single expression of ours can say are refused. The file knows no scheduler.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def not_compared(library: str, source: str) -> str:
 def unwrapped(expression: str) -> str:
     """Return an expression, seconds first, with a list for each range that runs over the end of its field.
 
-    `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. Of a range that cannot be read nothing is changed.
+    `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. A range that cannot be read stays as it is.
     """
     texts = expression.lower().split()
     if len(texts) not in {5, 6}:
@@ -201,14 +201,14 @@ def fixed_offset(offset: timedelta | None) -> str:
 
 
 class ClockChanges(NamedTuple):
-    """What the changes of clocks in the year after an instant do to an expression."""
+    """The effect of a year's changes of clocks on the times that an expression names."""
 
     skips: int
-    """How many of the times that it names one of them leaves out, counted up to two."""
+    """How many of its times a change leaves out, counted up to two."""
     repeats: bool
-    """Whether one shows a time that it names twice."""
+    """Whether a change shows one of its times twice."""
     is_every_hour: bool
-    """Whether it names every hour of the day."""
+    """Whether the expression names every hour of the day."""
     go_forward: bool = False
     """Whether a clock goes forward, over a time that it names or another one."""
 

@@ -1,11 +1,12 @@
 """Hands the schedules of a source over: ours are written paused, the source is disabled, ours fire.
 
-Each step is repeatable, and each run begins with what is true now. In SQL, what waits for its source is paused since it
-was written, with a note that says so; what this has begun to disable has another note, so it is told from what somebody
-else disabled. At the source, it is what was disabled. So a run that dies anywhere is completed by another one, and
-nothing fires at both or, once it was handed over, at neither.
+Each step is repeatable, and each run begins with the present state. In SQL, a schedule that waits for its source is
+paused since it was written, and its note says so. A second note marks a schedule whose entry an import has begun to
+disable: so it is told apart from one whose entry somebody else disabled. The source itself keeps which entries are
+disabled. So another run completes a run that died anywhere. No schedule fires at both or, once it was handed over, at
+neither.
 
-What fails for one entry is said of that entry, and the others go on; an outage ends the run.
+An error of one entry is said of that entry, and the others go on; an outage ends the run.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Read = Callable[[Mapping[str, Any]], Declaration]
 
 
 class Outcome(StrEnum):
-    """What an import did, or would do, with an entry."""
+    """The result of an import, or of its preview, for one entry."""
 
     CREATED = "created"
     """Its schedule is new."""
@@ -82,16 +83,16 @@ class Fires(StrEnum):
 
 @dataclass(frozen=True)
 class Imported:
-    """What one entry of the source is and becomes."""
+    """One entry of the source, and its schedule."""
 
     source: SourceEntry
-    """What the source has."""
+    """The entry of the source."""
     outcome: Outcome
-    """What was done about it."""
+    """The result for this entry."""
     lost: tuple[str, ...]
-    """What is lost or changes, or why it is not imported."""
+    """A sentence for each thing that is lost or changes, or the reason why the entry is not imported."""
     request: ScheduleRequest | None = None
-    """What is written of it; None for what is not imported."""
+    """The schedule to write; None if the entry is not imported."""
     schedule: Schedule | None = None
     """The schedule as it is now; None where there is none yet, and where another one has the id."""
 
@@ -102,7 +103,7 @@ class Imported:
 
     @property
     def fires(self) -> Fires:
-        """Where it fires now."""
+        """The place or places that fire the entry now."""
         is_active = self.schedule is not None and self.schedule.is_active
         if self.source.enabled:
             return Fires.BOTH if is_active else Fires.SOURCE
@@ -157,8 +158,8 @@ class HandingOver:
     def write(self) -> list[Imported]:
         """Write every entry as a schedule of ours, paused where it is new, and return what became of each.
 
-        One that waits follows what the source has now. One that was handed over, or that somebody resumed, is ours and
-        stays as it is.
+        A schedule that waits takes over the changes of its source. A schedule that was handed over, or that somebody
+        resumed, stays as it is.
         """
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
@@ -172,8 +173,8 @@ class HandingOver:
     def hand_over(self) -> tuple[list[Imported], str]:
         """Write ours paused, disable the source, and let ours fire; also return what the source says it has done.
 
-        What was left alone stays at the source: what is not imported, and what somebody has paused here. Ours stays
-        paused where somebody else has disabled it at the source while ours waited.
+        An entry stays at the source if it is not imported or somebody has paused its schedule here. A schedule stays
+        paused if somebody else disabled its entry at the source meanwhile.
         """
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}

@@ -1,4 +1,4 @@
-"""Which sources there are, and what opens each."""
+"""The kinds of sources, and their openers."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ OPENERS: Mapping[str, Callable[[str, Reading], Source]] = {
     celery_tasks.KIND: celery_beat.open_source,
     apscheduler.KIND: apscheduler.open_source,
 }
-"""What opens a source, by what the command calls it. Each takes an address, and raises what is wrong with it."""
+"""The opener of each kind of source. It takes an address, and raises an error for an address that is not valid."""

@@ -1,7 +1,7 @@
 """The source `rq-cron`: what a configuration file of RQ's own cron registers.
 
-The file is code, so it is run to be read, and only where the user says that it is to be trusted. Nothing of it is in
-Redis that could be disabled: who runs `rq cron` stops it.
+The file is code: to read it is to run it, and that needs the user's trust. Redis holds nothing of it that could be
+disabled; the user stops `rq cron`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _why(error: BaseException) -> str:
 
 
 class _Registered(CronScheduler):
-    """Keeps what a file registers as it is; RQ itself logs what it refuses, and goes on without it."""
+    """Keeps every job that a file registers. RQ itself logs a job that it refuses, and drops it."""
 
     def __init__(self) -> None:
         logging.getLogger("rq.cron").addHandler(logging.NullHandler())  # else it adds one that writes to stdout
@@ -87,7 +87,7 @@ class RqCron:
         self._given = given
         self._reading = reading
         self.notes: list[str] = []
-        """What is true of all of its entries."""
+        """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

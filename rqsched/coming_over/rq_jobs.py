@@ -1,4 +1,4 @@
-"""What a job of RQ says of itself: its function, its arguments, its timeout, and which of them a schedule can have.
+"""Reads a job of RQ: its function, its arguments, its timeout, and which of them a schedule can have.
 
 The hash of a job is read as RQ's own releases write it, without RQ: its pickles are loaded by `unpickle`.
 """
@@ -21,7 +21,7 @@ _MOST_BYTES = 1024 * 1024
 
 
 class Call(NamedTuple):
-    """What a job calls."""
+    """The call that a job makes."""
 
     workflow: str
     """The dotted path of the function."""
@@ -30,15 +30,15 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     """Its keyword arguments, of JSON."""
     lost: tuple[str, ...] = ()
-    """What is not as it was."""
+    """A sentence for each thing that changes."""
 
 
 def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield what a job's hash holds as pickles: nothing where RQ wrote it with its serializer of JSON."""
+    """Yield the pickles in a job's hash; there are none if RQ wrote it with its serializer of JSON."""
     for name in ("data", "meta"):
         try:
             data = _field(fields, name)
-        except NotReadableError:  # said by who reads the field
+        except NotReadableError:  # `read_field` raises it again
             continue
         if data and not _is_json(data):
             yield data

@@ -1,9 +1,9 @@
 """The source `rq-scheduler`: the jobs that the package rq-scheduler keeps in Redis, read without the package.
 
-It has one sorted set, of the ids of jobs by the time at which it enqueues them, and RQ's own hash of each job, whose
-`meta` has the interval, the cron expression and how often it is still to be repeated. `rqscheduler` looks once in its
-interval (60 s) under a lock that it holds while it enqueues. To disable a job is to move its id into a set of ours
-while no rqscheduler enqueues; its hash stays, so one command of Redis puts everything back.
+One sorted set has the ids of jobs, by the time at which they are enqueued. Each job has RQ's own hash, whose `meta`
+says the interval, the cron expression and how many repeats are left. `rqscheduler` looks every 60 s (its interval), and
+holds a lock while it enqueues. To disable a job is to move its id into a set of ours under that lock; its hash stays,
+so one command of Redis puts everything back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KIND = "rq-scheduler"
 SCHEDULED = "rq:scheduler:scheduled_jobs"
 """The sorted set of rq-scheduler."""
 LOCK = "rq:scheduler_lock"
-"""What an rqscheduler sets while it enqueues."""
+"""The lock that an rqscheduler holds while it enqueues."""
 _INSTANCES = "rq:scheduler_instance:*"
 _LOCK_SECONDS, _WAIT_SECONDS, _LOOK_SECONDS = 10, 15, 0.1
 _OWN_META = frozenset({"interval", "repeat", "cron_string", "use_local_timezone"})
@@ -47,7 +47,7 @@ _LOST_FIELDS = {
     "webhooks": "Its webhooks are lost: see the option notifications.",
     "group_id": "Its group is lost.",
 }
-"""What a job's hash may have, and a schedule has not."""
+"""Fields of a job's hash that a schedule does not have."""
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end"
 
 
@@ -66,7 +66,7 @@ class _Job(NamedTuple):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What an entry has of it, whatever the job says."""
+        """The fields of an entry that do not depend on the job's hash."""
         return {"enabled": self.enabled, "next_at": self.next_at, "is_taken": not self.enabled}
 
 

@@ -1,4 +1,4 @@
-"""What a source of schedules is: another system's entries, each as `rqsched sync` would read it, and what it loses.
+"""Sources of schedules: another system's entries, each as `rqsched sync` would read it, and what it loses.
 
 Nothing here, and no source, writes schedules of ours; `handing_over` does.
 """
@@ -23,7 +23,7 @@ from rqsched.core.payload import dumps
 from rqsched.errors import ConflictError
 
 _MOST_CHARACTERS = 200
-"""Of a name in an id, so that the whole stays below the 255 of an id."""
+"""The longest part of a source's name in an id: an id has at most 255 characters."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 _REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _MOVE = """
@@ -41,9 +41,9 @@ return moved
 """
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 MOST_DESCRIBED = OPTIONS["description"].most_characters
-"""How much of what a source says an entry is for is kept."""
+"""The longest description that an entry takes over."""
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
-"""What an entry starts with where its source starts each fire whatever runs still, and repeats no failed job."""
+"""The options of an entry whose source starts each fire, even beside a running one, and repeats no failed job."""
 
 
 _TWIN = "The source has another one that does the same: one of them may be a mistake."
@@ -63,19 +63,19 @@ class SourceEntry:
     """One thing that the source fires."""
 
     source_id: str
-    """What the source calls it, the same at each reading."""
+    """Its id at the source, the same at each reading."""
     entry: Mapping[str, Any] | None
     """The entry as `rqsched sync` reads it, without `paused`; None if it cannot become a schedule."""
     lost: tuple[str, ...] = ()
-    """What is lost or changes, or why it cannot become a schedule; a plain sentence each."""
+    """A plain sentence for each thing that is lost or changes, or the reason why it cannot become a schedule."""
     enabled: bool = True
     """Whether the source fires it."""
     next_at: datetime | None = None
-    """When the source fires it next, aware; one that has passed is fired here once in its place. None: not known."""
+    """The next fire at the source, aware; None if unknown. If it has passed, ours fires once in its place."""
     is_taken: bool = False
-    """Whether an import has disabled it: where its schedule is not here, it is not written again."""
+    """Whether an import has disabled it. It is not written again if its schedule was deleted here."""
     function: str | None = None
-    """The dotted path of the function that its workflow calls, where the name of the workflow is another one."""
+    """The dotted path of the function that its workflow calls, if the workflow has another name."""
 
 
 class Source(Protocol):
@@ -83,12 +83,12 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """What the command calls it, such as `rq-scheduler`."""
+        """Its KIND in the command, such as `rq-scheduler`."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is true of all of its entries, once `entries` was called; a plain sentence each."""
+        """A plain sentence for each fact that holds for all entries; complete once `entries` was called."""
         ...
 
     @property
@@ -101,10 +101,10 @@ class Source(Protocol):
         ...
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Let the source fire these no more; returns a sentence that says what was done and where a copy is.
+        """Keep the source from firing these; return a sentence that says what was done and where a copy is.
 
-        One that the source has fired for the last time meanwhile is left alone. Repeatable: `entries` then shows those
-        that are disabled with `enabled=False`, also to a process that has not disabled them.
+        An entry that the source has fired for the last time meanwhile is left alone. Repeatable: from then on `entries`
+        returns the disabled ones with `enabled=False`, in every process.
         """
         ...
 
@@ -114,7 +114,7 @@ class Source(Protocol):
 
 
 def named_id(kind: str, name: str) -> str:
-    """Return the schedule id of what the source itself names; what an id may not hold is replaced, and told apart."""
+    """Return the schedule id of an entry with a name. If characters must be replaced, a digest is added."""
     plain = _REFUSED.sub("-", name).strip("-")
     if plain == name and len(name) <= _MOST_CHARACTERS:
         return f"{kind}:{name}"
@@ -122,7 +122,7 @@ def named_id(kind: str, name: str) -> str:
 
 
 def derived_id(kind: str, workflow: str, *does: object) -> str:
-    """Return the schedule id of what the source gives no lasting name: made of what it does, in JSON."""
+    """Return the schedule id of an entry without a lasting name: a digest of what it does, as JSON."""
     return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
 
 
@@ -135,10 +135,10 @@ def not_before(first: datetime, now: datetime) -> dict[str, str]:
 
 
 def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
-    """Return entries whose schedule ids differ, ordered by what the source calls them.
+    """Return entries with distinct schedule ids, ordered by their ids at the source.
 
-    Of those that do the same the later ones are numbered. What the source fires is numbered apart from what it does
-    not: one that was disabled, and that the application has scheduled anew since, is the same again.
+    Entries that do the same get numbers, from the second one on. Enabled and disabled entries are numbered apart: an
+    entry that was disabled, and that the application has scheduled anew since, keeps its schedule id.
     """
     found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
     fired = {one.entry["schedule_id"] for one in found[True] if one.entry}

@@ -47,7 +47,7 @@ class Object(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the process may use."""
+    """The limits of the process."""
 
     cpu_seconds: int = 20
     """The processor time for one pickle, with the imports that it causes."""
