@@ -103,8 +103,8 @@ def what_is(value: Any) -> str:
 def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tuple[list[Any], str]:
     """Return the answers of one process, and why there are no more of them. Raises ConfigError if it does not start."""
     path = sys.path if "" in sys.path else ["", *sys.path]
-    call = f"answer({sorted(own)!r}, {limits.cpu_seconds}, {limits.memory})"
-    code = f"import sys; sys.path[:] = {path!r}; from {__name__} import answer; {call}"
+    call = f"answer({sorted(own)!r}, Limits(*{tuple(limits)!r}))"
+    code = f"import sys; sys.path[:] = {path!r}; from {__name__} import Limits, answer; {call}"
     # Files and no pipes: nobody waits for the other one, nor for a process that inherited an end.
     with TemporaryFile() as asked, TemporaryFile() as answered:
         asked.writelines(b64encode(data) + b"\n" for data in pickles)
@@ -174,17 +174,18 @@ def made(found: dict[str, Any]) -> Any:
     return _MAKERS[name](state) if name in _MAKERS else Object(name, state)
 
 
-def answer(own: Sequence[str], cpu_seconds: int, memory: int) -> None:
+def answer(own: Sequence[str], limits: Limits) -> None:
     """Be the other process: read pickles from stdin, one a line, and write a line of JSON about each."""
     pickles = [b64decode(line) for line in sys.stdin.buffer.read().splitlines()]
     answers, pid = os.fdopen(os.dup(1), "wb", buffering=0), os.getpid()
     os.dup2(2, 1)  # what loaded code prints is no answer
-    _limit(resource.RLIMIT_AS, memory)
+    _limit(resource.RLIMIT_AS, limits.memory)
     _limit(resource.RLIMIT_CORE, 0)
     answers.write(b"\n")
     for number, data in enumerate(pickles):
-        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_seconds)
-        value, error = _answer(data, own, memory)
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
+        signal.alarm(math.ceil(2 * limits.seconds))  # for an import that was killed, and so does not end a hang
+        value, error = _answer(data, own, limits.memory)
         if os.getpid() != pid:  # loading it forked
             break
         answers.write(f"[{number}, {value}, {json.dumps(error)}]\n".encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -44,6 +45,10 @@ class Calls:
 def evaluates(expression: str) -> bytes:
     """A pickle that runs an expression where it is loaded."""
     return pickle.dumps(Calls(eval, expression))
+
+
+def has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def value_of(data: bytes, *own: str, limits: Limits = SMALL) -> Any:
@@ -176,7 +181,23 @@ def test_processes_that_loaded_code_starts_end_with_it() -> None:
     pid = loaded(found, starts)
     assert loaded(found, forks) > 0
     assert found[GOOD] == "good"
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: has_ended(pid))
+
+
+def test_process_ends_by_itself_after_an_import_that_was_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    hangs = evaluates(
+        f"open({str(mark)!r}, 'w').write(str(__import__('os').getpid())) and __import__('time').sleep(600)"
+    )
+    code = (
+        "from rqsched.coming_over.unpickle import Limits, unpickle\n"
+        f"unpickle([{hangs!r}], is_trusted=True, limits=Limits(seconds=3))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    wait_until(lambda: mark.exists() and mark.read_text() != "")
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: has_ended(int(mark.read_text())))
 
 
 def test_classes_of_the_working_directory_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
