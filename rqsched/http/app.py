@@ -52,8 +52,8 @@ def create_app(
 
     >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
 
-    Served alone it makes passes of reconcile in turn with the workers, unless `recover` is False: of several processes
-    one is enough. A mounted application gets no lifespan: call `scheduler.keep_recovering()` yourself.
+    Unless `recover` is False, an application that is served alone takes turns with the workers at reconcile passes; one
+    such process is enough. A mounted application gets no lifespan: call `scheduler.keep_recovering()` yourself.
     `authenticate` is your own authentication: it returns a Principal for a request, or None to let tokens decide.
     Raises ConfigError for invalid settings or tokens.
     """
@@ -101,7 +101,7 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
 
 
 def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
-    """Return the routes of the dashboard and who has a session; without its extra, a page that says so."""
+    """Return the routes of the dashboard and its session check; without its extra, a page that says so."""
     try:
         from rqsched.dashboard import routes, sessions  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
@@ -144,7 +144,7 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's. Requests are logged by `rqsched.http.access`.
 
-    With more than one of `workers`, so many processes serve the same address, and one that ends is replaced. Returns
+    With `workers` above 1, that many processes serve the same address, and a process that ends is replaced. Returns
     the exit code. Raises ConfigError, before anything is opened, when `host` is not loopback and no token is
     configured, and for a `root_path` that is a path of ours.
     """

@@ -1,6 +1,6 @@
-"""Who sends a request, and what it may do: bearer tokens with namespaces, or loopback only when there are none.
+"""Authentication and roles: bearer tokens with namespaces; without tokens, loopback only.
 
-Of a client behind a proxy that RQSCHED_TRUSTED_PROXIES names, what the proxy says is believed; of others, nothing is.
+A proxy's forwarded headers count only if RQSCHED_TRUSTED_PROXIES names the proxy.
 Tokens come from the settings as a JSON list. A secret is compared through its SHA-256 digest, in constant time, and is
 never stored, logged or shown.
 """
@@ -30,9 +30,9 @@ from rqsched.http.limits import TokenBuckets
 from rqsched.http.root_path import collides, is_below
 
 PRINCIPAL = "rqsched.principal"
-"""Where a request's scope holds its principal, once it is known."""
+"""The key of a request's scope for its principal, once it is known."""
 REFUSED_PREFIX = "rqsched.refused_prefix"
-"""Where a request's scope holds what a trusted proxy names as its prefix although it is a path of ours."""
+"""The key of a request's scope for a trusted proxy's prefix that is refused because it is a path of ours."""
 _PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
@@ -42,7 +42,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Role(IntEnum):
-    """What a principal may do; each role includes those before it."""
+    """The operations that a principal may call; each role includes those before it."""
 
     READ = 1
     """Read schedules, runs, events and metrics."""
@@ -54,17 +54,17 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """On whose behalf a request runs."""
+    """The caller of a request."""
 
     name: str
     """Recorded in the audit events of its changes."""
     role: Role
-    """What it may do."""
+    """The operations that it may call."""
     namespaces: frozenset[str] | None = None
     """The namespaces it may see; None is all. Others do not exist for it."""
 
     def sees(self, namespace: str) -> bool:
-        """Return whether a namespace exists for it."""
+        """Return whether a namespace exists for this principal."""
         return self.namespaces is None or namespace in self.namespaces
 
 
@@ -83,7 +83,7 @@ class _Entry(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=255)]
     role: Literal["read", "operate", "admin"]
     namespaces: Literal["*"] | list[str] | None = None
-    """Those that it may see; without them the default one of the settings. All of them must be said: `*`."""
+    """The namespaces that the token may see: None for the default of the settings, `*` for all."""
     token: Annotated[str, Field(min_length=16)] | None = None
     token_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
 
@@ -132,7 +132,7 @@ class Tokens:
 
     @classmethod
     def of(cls, settings: Settings) -> Tokens:
-        """Read them from the settings; raises ConfigError, which names the entry and never its value."""
+        """Read the tokens of the settings; raises ConfigError, which names the entry and never its value."""
         if settings.tokens is None:
             return cls()
         try:
@@ -142,11 +142,11 @@ class Tokens:
         return cls([(entry.digest, entry.principal(settings.namespace)) for entry in entries])
 
     def __bool__(self) -> bool:
-        """Whether any is configured."""
+        """Whether any token is configured."""
         return bool(self._entries)
 
     def entries(self) -> Sequence[tuple[bytes, Principal]]:
-        """Return the digest and the principal of each."""
+        """Return the digest and the principal of each token."""
         return self._entries
 
     def find(self, secret: str) -> Principal | None:
@@ -241,7 +241,7 @@ def _is_cross_site(connection: HTTPConnection) -> bool:
 
 
 UNIX = "unix"
-"""What names every peer on a UNIX socket: it has no address."""
+"""The word for all peers on a UNIX socket, which have no address."""
 Address = IPv4Address | IPv6Address
 
 
@@ -253,11 +253,11 @@ class TrustedProxies:
         self._trusts_unix = UNIX in networks
 
     def look_through(self, scope: Scope) -> Scope:
-        """Return the scope of a request as its client sent it, where its peer is a trusted proxy; else as it is.
+        """Return the request's scope as its client sent it if the peer is a trusted proxy, else unchanged.
 
         X-Forwarded-For is read from its end, where the nearest proxy wrote, up to the first address that is not a
-        trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS, and X-Forwarded-Prefix below which
-        path the proxy serves the application; one that is a path of ours is not believed, and noted for a refusal.
+        trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS. X-Forwarded-Prefix is the path below
+        which the proxy serves the application; if that is a path of ours, it is ignored and noted for a refusal.
         """
         host = scope["client"][0] if scope.get("client") else ""
         peer = address_in(host)
@@ -283,7 +283,7 @@ class TrustedProxies:
     def _client(self, peer: Address | None, hops: Sequence[str]) -> Address | None:
         for hop in reversed(hops):
             address = address_in(hop.strip())
-            if address is None:  # nobody knows who wrote what stands before it
+            if address is None:  # the hops before it may be forged
                 break
             peer = address
             if not self._trusts(peer):
@@ -295,7 +295,7 @@ class TrustedProxies:
 
 
 def address_in(text: str) -> Address | None:
-    """Read an address, which may have a port; None for anything else."""
+    """Read an IP address with or without a port; None for anything else."""
     host = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
     if host.count(":") == 1:
         host = host.partition(":")[0]

@@ -1,8 +1,8 @@
-"""The connections of a web process: fewer than its descriptors, and none is kept for a request that does not come.
+"""The connections of a web process: fewer than its descriptors, and closed when no request comes.
 
-uvicorn and h11 wait for ever for the rest of a request's head. asyncio accepts without looking how many descriptors are
-left, and writes thousands of tracebacks a second when none is. Here a connection without a request has 5 s for the next
-one, the one that has waited longest makes room for a new one, and what SQL, Redis and files need is never taken.
+uvicorn and h11 wait for ever for the rest of a request's head. asyncio accepts connections even when no descriptor is
+left, and then writes thousands of tracebacks a second. Here a request's head has 5 s to arrive. When there are too many
+connections, the one that has waited longest is closed. Some descriptors stay reserved for SQL, Redis and files.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from uvicorn.server import ServerState
 _log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 5.0
-"""A request's head has arrived whole after this long, or its connection is closed."""
+"""Seconds that a request's head may take to arrive before its connection is closed."""
 _SPARE = 128
-"""Descriptors that are left to SQL, Redis and files; half of them where there are few."""
+"""Descriptors that are reserved for SQL, Redis and files; half of all where there are few."""
 _LOG_AGAIN = 60.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def most_connections() -> int:
-    """Return how many connections this process may hold: its limit of descriptors (`ulimit -n`), but for the spare."""
+    """Return how many connections this process may hold: its limit of descriptors (`ulimit -n`) minus the reserve."""
     return _limit() - _spare()
 
 
@@ -48,17 +48,17 @@ class Connections(ServerState):
     def __init__(self) -> None:
         super().__init__()
         self.idle: dict[Connection, None] = {}
-        """Those without a request to answer, the one that has been so for longest first."""
+        """Connections without a request to answer, the longest idle first."""
         self._logged_at = -_LOG_AGAIN
 
     def tell(self, text: str, *values: object) -> None:
-        """Log that connections are not kept; once a minute, however many there are."""
+        """Log that connections are refused or closed, at most once a minute."""
         if monotonic() - self._logged_at >= _LOG_AGAIN:
             self._logged_at = monotonic()
             _log.warning(text, *values, extra={"action": "connections_refused"})
 
     def handle_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error that the event loop found; asyncio makes a pause of a second after one of these."""
+        """Log an error of the event loop; when descriptors run out, asyncio stops accepting for a second."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             self.tell("no connection is accepted for a second: %s; raise the limit of descriptors (ulimit -n)", error)
@@ -67,13 +67,13 @@ class Connections(ServerState):
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when a request is begun and does not go on."""
+    """A connection that is closed when the rest of a request's head does not arrive."""
 
     server_state: Connections
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect a request; where there are too many connections, the one without a request for longest ends."""
+        """Expect a request; if there are too many connections, close the longest idle one."""
         super().connection_made(transport)
         idle = self.server_state.idle
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency and idle:
@@ -85,7 +85,7 @@ class Connection(H11Protocol):
         self._watch(has_begun=True)
 
     def data_received(self, data: bytes) -> None:
-        """Take what was sent; a part of a head does not give it more time."""
+        """Take received bytes; a part of a head does not extend its deadline."""
         super().data_received(data)
         self._watch(has_begun=True)
 
@@ -106,7 +106,7 @@ class Connection(H11Protocol):
 
     def _watch(self, *, has_begun: bool) -> None:
         is_answered = self.cycle is None or self.cycle.response_complete
-        if not is_answered or self not in self.connections:  # a WebSocket is none of them any more
+        if not is_answered or self not in self.connections:  # an upgrade to a WebSocket removes it
             self._forget()
             return
         self.server_state.idle.setdefault(self)
@@ -121,26 +121,27 @@ class Connection(H11Protocol):
 
 
 _AT_ONCE = 4
-"""So many connections are taken in one turn of the loop: those that make room for them are closed in the next turns,
-and would else hold the descriptors that a last one, such as a probe's, needs."""
+"""Connections that are accepted in one turn of the loop. The connections that they displace are closed a turn later;
+until then they hold descriptors that the next connection, such as a probe's, needs."""
 
 
 class Listening(socket.socket):
-    """A listening socket that takes no connection whose descriptor is one of the last."""
+    """A listening socket that refuses connections when only reserved descriptors are left."""
 
     def __init__(self, bound: socket.socket, connections: Connections) -> None:
-        """Take over a socket that is bound; the other object is of no use any more."""
-        # uvicorn's names no protocol, and asyncio turns Nagle's algorithm off only where it reads TCP: else the body of
-        # an answer waits up to 40 ms until the client has acknowledged the head. The system knows the protocol.
+        """Take over a bound socket; the given object is detached."""
+        # uvicorn's socket names no protocol, and asyncio turns Nagle's algorithm off only where it reads TCP. With it,
+        # the body of a response waits up to 40 ms until the client has acknowledged the head. A socket made from the
+        # descriptor asks the system for its protocol.
         super().__init__(fileno=bound.detach())
         self._connections = connections
-        self._most = _limit() - _spare() // 2  # numbers are given from the lowest on
+        self._most = _limit() - _spare() // 2  # the system gives the lowest free number
         self._has_failed = False
         self._taken = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; raises BlockingIOError when asyncio is to look again later."""
-        if self._has_failed or self._taken >= _AT_ONCE:  # asyncio would go on at once for as many as may wait
+        """Accept a connection; raises BlockingIOError to make asyncio try again later."""
+        if self._has_failed or self._taken >= _AT_ONCE:  # asyncio would accept the whole backlog at once
             self._has_failed, self._taken = False, 0
             raise BlockingIOError
         try:

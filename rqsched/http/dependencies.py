@@ -45,7 +45,7 @@ class Wiring:
     """The collaborators of one application; `app.state.rqsched`."""
 
     scheduler: Scheduler
-    """What it serves."""
+    """The scheduler whose schedules are served."""
     authenticator: Authenticator
     """Finds the principal of a request."""
     buckets: TokenBuckets
@@ -63,7 +63,7 @@ class Wiring:
 
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
-        """Return what serves `scheduler` within `limits`."""
+        """Return the collaborators that serve `scheduler` within `limits`."""
         return cls(
             scheduler,
             authenticator,
@@ -81,9 +81,9 @@ class Call:
     """One authenticated and authorized request."""
 
     scheduler: Scheduler
-    """What it works on."""
+    """The scheduler of the application."""
     principal: Principal
-    """On whose behalf it runs."""
+    """The caller."""
     namespace: str
     """A namespace that the principal may see."""
     request_id: str
@@ -191,7 +191,7 @@ def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
 def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitable[Call]]:
     """Return the dependency that requires a role. A foreign namespace is 404 before a missing role is 403.
 
-    Where conditions are not honoured they are refused: a caller believes that a condition held which is ignored.
+    Without `takes_conditions`, a conditional request is refused: its caller would believe that the condition held.
     """
 
     async def admit(request: Request, principal: SignedIn, namespace: Namespace) -> Call:
@@ -223,7 +223,7 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 
 
 def _heavy(role: Role, *, takes_conditions: bool = True, only_dry: bool = False) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds; with `only_dry` where its body says `dry_run`."""
+    """Return the dependency of a call that computes for seconds; with `only_dry`, only if its body says `dry_run`."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:

@@ -1,8 +1,8 @@
-"""Read and write what SQL knows of the dashboard's sessions: the value that signs them, and which were logged out.
+"""The dashboard's sessions in SQL: the secret that signs them, and the sessions that were logged out.
 
-All web processes share the value, which is written by the first log-in and shown nowhere. A session that is logged out
-has a row as long as its cookie would be accepted. Every web process obeys the row within seconds; without it a copy of
-the cookie would be accepted until it expires.
+All web processes share the secret, which the first log-in writes and no page shows. A session that is logged out has a
+row until its cookie expires. Every web process obeys the row within seconds; without it, a copy of the cookie would be
+accepted until it expires.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rqsched.store.database import Connection
 from rqsched.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
 
 FRESH = timedelta(seconds=2)
-"""How long what was read of the rows counts; with the time that a read takes, a log-out is obeyed within 5 s."""
+"""How long the rows are cached; with the time that a read takes, a log-out is obeyed within 5 s."""
 _PREFIX = "logout:"
 
 
@@ -31,7 +31,7 @@ class EndedSessions:
     def end(self, key: str, expires_at: int) -> None:
         """Refuse a session from now on; `key` has at most 57 characters, `expires_at` is in seconds of the epoch.
 
-        Rows of which the time is over are deleted with it. Raises DatabaseUnavailableError.
+        Rows that have expired are deleted with it. Raises DatabaseUnavailableError.
         """
 
         def write(connection: Connection) -> None:
@@ -43,7 +43,7 @@ class EndedSessions:
         self._ended |= {key}
 
     def secret(self) -> bytes | None:
-        """Return the value that signs sessions, as it was read in the last two seconds; None before the first log-in.
+        """Return the secret that signs sessions, at most two seconds old; None before the first log-in.
 
         Raises DatabaseUnavailableError.
         """
@@ -51,7 +51,7 @@ class EndedSessions:
         return self.known_secret
 
     def make_secret(self) -> bytes:
-        """Return the value that signs sessions, and store a random one where there is none.
+        """Return the secret that signs sessions; store a random one if there is none.
 
         Processes that do so at once get the same one. Raises DatabaseUnavailableError.
         """
@@ -65,11 +65,11 @@ class EndedSessions:
 
     @property
     def known_secret(self) -> bytes | None:
-        """The value that signs sessions as it was read last, however long ago: for an event loop."""
+        """The secret that signs sessions as it was read last, however long ago: for an event loop."""
         return self._secret
 
     def has(self, key: str) -> bool:
-        """Return whether a session was ended, by what was read in the last two seconds, or is read now.
+        """Return whether a session was ended, by a read that is at most two seconds old.
 
         Raises DatabaseUnavailableError.
         """
@@ -77,7 +77,7 @@ class EndedSessions:
         return key in self._ended
 
     def had(self, key: str) -> bool:
-        """Return whether a session was ended by what was read last, however long ago: for an event loop."""
+        """Return whether a session was ended as of the last read, however long ago: for an event loop."""
         return key in self._ended
 
     def _look(self) -> None:

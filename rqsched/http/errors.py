@@ -112,7 +112,7 @@ class TooSlowError(HttpError):
 
 
 class BusyError(HttpError):
-    """The sender is unknown, and its address has sent others since whose bodies are read instead."""
+    """The sender is unknown, and newer requests of its address took its place."""
 
     code = "busy"
     remedy = "Try again after the seconds of Retry-After, or send a token."
@@ -138,7 +138,7 @@ class RateLimitedError(HttpError):
 
 
 class TooManyStreamsError(HttpError):
-    """As many streams of events are open as this process serves, or it stops."""
+    """No more streams of events can be opened, or the process stops."""
 
     code = "too_many_streams"
     remedy = "Try again after the seconds of Retry-After, or read pages of events instead."
@@ -151,7 +151,7 @@ class TooManyStreamsError(HttpError):
 
 
 class TooManyHeavyReadsError(HttpError):
-    """The principal has such a read under way, or as many are as this process admits."""
+    """The principal has such a read under way, or the process admits no more of them."""
 
     code = "too_many_heavy_reads"
     remedy = "Try again after the seconds of Retry-After, and ask for one load, timeline or why at a time."
@@ -169,7 +169,7 @@ class FieldProblem:
     field: str
     """Its name, dotted when it is nested."""
     message: str
-    """What is wrong with it and what to do."""
+    """The cause and the remedy."""
     code: str
     """A stable identifier of the kind of error."""
 
@@ -183,7 +183,7 @@ class Problem:
     code: str
     """A stable identifier of the kind of error."""
     detail: str
-    """What is wrong and what to do."""
+    """The cause and the remedy."""
     fields: tuple[FieldProblem, ...] = ()
     """The refused fields."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -207,7 +207,7 @@ _CODES = {
     415: "unsupported_media_type",
 }
 EXPECTED: tuple[type[Exception], ...] = (RqschedError, RequestValidationError, HTTPException, *_UNREACHABLE)
-"""What the application handles; everything else is a defect."""
+"""The errors that the application handles; everything else is a defect."""
 
 
 def problem_of(error: BaseException) -> Problem:

@@ -1,8 +1,8 @@
 """Audit events as they are recorded, for any number of readers: one poll of the database a second per process.
 
-A thread polls while somebody reads, and hands each event once to every reader it concerns. A reader's buffer is
-bounded: one that does not keep up is told so and ends. While the database does not answer nothing is handed out, and
-the poll goes on where it was.
+A thread polls while there are readers, and hands each event once to every reader it concerns. A reader's buffer is
+bounded: a reader that does not keep up is ended. While the database does not answer nothing is handed out; the poll
+then continues where it was.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGE = 100
 _MOST_EVENTS, _MOST_CHARACTERS = 1_000, 8_000_000
 _THREADS = 4
 _RECENT, _POLLS = timedelta(seconds=2), 10
-"""How far a poll looks behind the one before it; each tenth looks as far as `SETTLING`."""
+"""How far each poll overlaps the one before it; every tenth overlaps by `SETTLING`."""
 
 
 _READS: RunVar[CapacityLimiter] = RunVar("rqsched_stream_reads")  # an event loop has its own
@@ -120,11 +120,11 @@ class Reader:
 
 
 class EventFeed:
-    """The audit events of the namespaces that somebody reads."""
+    """The audit events of the namespaces that have readers."""
 
     def __init__(self, runtime: Runtime, limits: Limits) -> None:
         self.limits = limits
-        """How many streams there may be, how long they last, and how often is polled."""
+        """The most streams, how long each lasts, and the interval between polls."""
         self._runtime = runtime
         self._readers: set[Reader] = set()
         self._lock = threading.Lock()
@@ -159,16 +159,16 @@ class EventFeed:
 
     @property
     def readers(self) -> int:
-        """How many read now."""
+        """The number of readers."""
         return len(self._readers)
 
     def require_room(self) -> None:
-        """Raise TooManyStreamsError unless one more may read."""
+        """Raise TooManyStreamsError unless there is room for one more reader."""
         if self._is_closed or len(self._readers) >= self.limits.streams:
             raise TooManyStreamsError(self.limits.streams)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Read in a thread of the streams' own few: a database that hangs keeps no other request from a thread."""
+        """Read in a thread of the streams' own pool: a database that hangs takes no thread of other requests."""
         return await to_thread.run_sync(self._runtime.database.read, work, limiter=_reads())
 
     def _run(self) -> None:
@@ -182,7 +182,7 @@ class EventFeed:
                 self._poll(readers, seen, polled_at - reach)
             except (RqschedError, DatabaseError) as error:
                 _log.warning("audit events cannot be read: %s", error, extra={"action": "event_feed_failed"})
-                number = 0  # what appeared meanwhile is looked for as far back as it may be
+                number = 0  # the first poll looks as far back as events may still appear
             except Exception:  # noqa: BLE001 - a thread's boundary
                 _log.exception("audit events cannot be read", extra={"action": "event_feed_failed"})
                 number = 0
@@ -193,10 +193,10 @@ class EventFeed:
             self._wake.wait(self.limits.stream_poll)
 
     def _current(self) -> list[Reader]:
-        """Return who reads now; with nobody, the thread is told to end."""
+        """Return the readers; without any, end the polling thread."""
         with self._lock:
             readers = [] if self._is_closed else list(self._readers)
-            self._wake.clear()  # also with readers: the last one may have gone and another come since the last look
+            self._wake.clear()  # also with readers: the last may have left and another come since the last poll
             if not readers:
                 self._thread = None
             return readers

@@ -1,6 +1,6 @@
-"""A response that goes on: audit events as server-sent events, from where a reader was and then as they are recorded.
+"""A streamed response: audit events as server-sent events, from a reader's position and then as they are recorded.
 
-At least once: a reader that comes back gets again what was recorded shortly before the event it names, because
+Delivery is at least once: a reader that reconnects gets the events shortly before its position again, because
 transactions commit in another order than they read the clock. (schedule_uid, sequence) is an event's identity.
 """
 
@@ -35,34 +35,34 @@ MEDIA_TYPE = "text/event-stream"
 RECONNECT_MS = 3_000
 """How long a browser waits before it comes back."""
 _STALLED = 30.0
-"""Seconds after which a reader that takes nothing is given up."""
+"""Seconds after which a reader that takes nothing is disconnected."""
 _HEARTBEAT = b":\n\n"
 Fields = Callable[[FoundEvent, str], dict[str, Any]]
-"""What a reader gets of an event, given the id behind which it goes on."""
+"""Builds the fields that a reader gets, from an event and its id for `Last-Event-ID`."""
 
 
 class Cursor(Protocol):
-    """Where a reader is."""
+    """A reader's position."""
 
     def read(self, connection: Connection) -> Page[FoundEvent]:
-        """Read the next page of what was recorded before the reader followed."""
+        """Read the next page of the events that were recorded before the stream began."""
         ...
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return those that the reader has not had, and move on behind them."""
+        """Return the events that are new to the reader, and move the position behind them."""
         ...
 
     def rewind(self) -> None:
-        """Go back as far as events may still appear: after this everything that appears is handed out by the feed."""
+        """Move back as far as events may still appear; later ones come from the feed."""
         ...
 
     def id_of(self, event: FoundEvent) -> str:
-        """Return what a reader sends to go on behind an event."""
+        """Return the id by which a reader continues behind an event."""
         ...
 
 
 class NamespaceCursor:
-    """Where a reader of a namespace is."""
+    """The position of a reader of a namespace."""
 
     def __init__(self, namespace: str, floor: datetime) -> None:
         self._namespace = namespace
@@ -76,7 +76,7 @@ class NamespaceCursor:
         return event_queries.read_after(connection, [self._namespace], self._position, limit=PAGE)
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return those that the reader has not had. Once it follows for a while, the feed alone sees to that."""
+        """Return the events that are new to the reader. After a while the feed alone filters repeats."""
         if not events:
             return []
         self._position = max(self._position, events[-1].position)
@@ -91,7 +91,7 @@ class NamespaceCursor:
         return fresh
 
     def rewind(self) -> None:
-        """Go back as far as events may still appear."""
+        """Move back as far as events may still appear."""
         newest = self._position.recorded_at
         self._until = newest + 2 * SETTLING
         self._position = event_queries.position_before(newest - SETTLING)
@@ -102,7 +102,7 @@ class NamespaceCursor:
 
 
 class ScheduleCursor:
-    """Where a reader of one schedule is: its sequences have no gaps, and appear in order."""
+    """The position of a reader of one schedule, whose sequences have no gaps and appear in order."""
 
     def __init__(self, namespace: str, schedule_id: str, uid: str, sequence: int) -> None:
         self._names = schedule_id, namespace
@@ -116,14 +116,14 @@ class ScheduleCursor:
         return page.map(lambda record: FoundEvent(record, *self._names))
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return those after the last one that the reader has had."""
+        """Return the events after the last one that the reader got."""
         fresh = [event for event in events if event.record.sequence > self._sequence]
         if fresh:
             self._sequence = fresh[-1].record.sequence
         return fresh
 
     def rewind(self) -> None:
-        """Stay: nothing appears behind a sequence."""
+        """Do nothing: no event appears before a known sequence."""
 
     def id_of(self, event: FoundEvent) -> str:
         """Return incarnation and sequence."""
@@ -131,21 +131,21 @@ class ScheduleCursor:
 
 
 def event_fields(event: FoundEvent, id_: str) -> dict[str, Any]:
-    """Return an event as it was recorded, with what a reader sends to go on behind it."""
+    """Return an event as it was recorded, with the id by which a reader continues behind it."""
     record = asdict(event.record) | {"recorded_at": iso_utc(event.record.recorded_at)}
     return {"id": id_, "schedule_id": event.schedule_id, **record}
 
 
 class Wanted(NamedTuple):
-    """Which events a reader gets."""
+    """A reader's filter of events."""
 
     event_types: Collection[str] = frozenset()
-    """Of these types; none is all."""
+    """The types that pass; none is all."""
     principal: str | None = None
-    """Asked for by somebody whose name has this part, in upper or lower case; None is anybody, and nobody."""
+    """A part of the principal's name, in any case; None lets all events pass, also those without a principal."""
 
     def has(self, record: AuditRecord) -> bool:
-        """Return whether an event is one of them."""
+        """Return whether an event passes."""
         if self.event_types and record.event_type not in self.event_types:
             return False
         asked_by = (record.payload.get("command_context") or {}).get("principal") or ""
@@ -153,7 +153,7 @@ class Wanted(NamedTuple):
 
 
 EVERYTHING = Wanted()
-"""All of them."""
+"""The filter that every event passes."""
 
 
 async def open_stream(
@@ -165,9 +165,9 @@ async def open_stream(
     wanted: Wanted = EVERYTHING,
     fields: Fields = event_fields,
 ) -> EventStream:
-    """Return the response of a stream; for a new reader what was recorded before now counts as had.
+    """Return the response of a stream; a new reader gets only events recorded from now on.
 
-    `fields` is what a reader gets of each event. Raises TooManyStreamsError, and DatabaseUnavailableError, before the
+    `fields` builds the fields of each event. Raises TooManyStreamsError, and DatabaseUnavailableError, before the
     response begins.
     """
     feed.require_room()
@@ -188,7 +188,7 @@ class EventStream(Response):
         self._wanted, self._fields = wanted, fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the reader goes, does not keep up, or the time is over."""
+        """Send until the reader leaves, does not keep up, or its time is over."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with anyio.create_task_group() as group:
 
@@ -248,7 +248,7 @@ class EventStream(Response):
             found = await self._reader.take(max(0.0, min(ends_at, sent_at + limits.heartbeat) - now))
             chunk = self._render(self._cursor.take(found))
             if not chunk and time.monotonic() - sent_at >= limits.heartbeat:
-                chunk = _HEARTBEAT  # also while events come of which the reader wants none
+                chunk = _HEARTBEAT  # also while events come that the reader filters out
             if chunk:
                 yield chunk
                 sent_at = time.monotonic()

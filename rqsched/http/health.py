@@ -22,7 +22,7 @@ class ReadyResponse(Schema):
     """Which backends respond."""
 
     status: Literal["ready", "unavailable"]
-    """Whether all is as it should be."""
+    """`ready` if both backends respond."""
     database: bool
     """Whether SQL responds."""
     schema_: bool = Field(alias="schema", description="Whether it fits this version.")

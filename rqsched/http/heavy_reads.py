@@ -36,7 +36,7 @@ class HeavyReads:
 
     @asynccontextmanager
     async def admit(self, request: Request, principal: str, *, patience: float = 0.0) -> AsyncIterator[None]:
-        """Let a read of a principal compute, in threads that are started inside the block.
+        """Admit a read of a principal, which computes in threads that are started inside the block.
 
         The work ends with WorkCancelledError soon after the client has disconnected. Raises
         TooManyHeavyReadsError when there is no room within `patience` seconds; no thread waits for it.

@@ -20,15 +20,15 @@ class Limits:
     body_bytes: int = 1024 * 1024
     """The largest request body."""
     body_seconds: float = 20.0
-    """A body has arrived whole after this long, or is refused."""
+    """Seconds that a body may take to arrive before it is refused."""
     stranger_bytes: int = 16 * 1024
     """The largest body that is read before its sender is known: the form of a login. The APIs read none."""
     strangers: int = 50
-    """Such bodies of one address that are read at once; one more ends the oldest of them."""
+    """Bodies of unknown senders at one address that are read at once; one more ends the oldest of them."""
     failures: int = 20
     """Unknown tokens that one address may send at once."""
     failure_rate: float = 0.5
-    """Those a second in the long run; 0 means no limit."""
+    """Unknown tokens per second of one address in the long run; 0 means no limit."""
     rate: float = 500.0
     """Requests per second of each principal in the long run; 0 means no limit."""
     burst: int = 2_000
@@ -36,33 +36,33 @@ class Limits:
     streams: int = 1_000
     """Streams of events that are open at once."""
     stream_seconds: float = 3_600.0
-    """After this long a stream is ended; its reader opens the next one where it was."""
+    """Seconds after which a stream is ended; its reader reconnects at its position."""
     stream_poll: float = 1.0
-    """Seconds between two looks for new events, while there are streams."""
+    """Seconds between two polls for new events, while there are streams."""
     heartbeat: float = 15.0
-    """A stream is never silent for longer, in seconds."""
+    """The longest silence of a stream, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a principal has left."""
+    """A principal's remaining requests."""
 
     limit: int
     """Requests at once after a pause."""
     remaining: int
-    """Requests that it may send now."""
+    """Requests that the principal may send now."""
     full_in: int
-    """Seconds until it has all of them again."""
+    """Seconds until its bucket is full again."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of a response that say so (RateLimit header fields for HTTP)."""
+        """The same as headers of a response (RateLimit header fields for HTTP)."""
         counts = {"Limit": self.limit, "Remaining": self.remaining, "Reset": self.full_in}
         return {f"RateLimit-{name}": str(count) for name, count in counts.items()}
 
 
 class TokenBuckets:
-    """A token bucket for each principal; the least recently used ones are dropped, when they are full again."""
+    """A token bucket for each principal; beyond a bound the least recently used one is dropped."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, burst
@@ -72,7 +72,7 @@ class TokenBuckets:
     def take(self, name: str) -> Allowance | None:
         """Take one request from the principal's bucket; raises RateLimitedError when it is empty.
 
-        Returns what is left, None when there is no limit.
+        Returns the remaining requests, None when there is no limit.
         """
         if not self._rate:
             return None

@@ -36,12 +36,12 @@ _access = logging.getLogger("rqsched.http.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
-"""Where a request's scope holds headers that its response gets, whatever becomes of it."""
+"""The key of a request's scope for headers that its response gets, errors included."""
 IS_HEAD = "rqsched.head"
-"""Where a request's scope says that its caller wants the headers only."""
+"""The key of a request's scope that says whether its caller wants the headers only."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITING_SHARE = 0.75
-_WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # an event loop has its own, as it has its own threads
+_WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # one for each event loop, which has its own threads
 
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -56,7 +56,7 @@ _SECURITY = {
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What the guard knows about a request."""
+    """The request id and the surface of a request."""
 
     request_id: str
     """The X-Request-Id of the caller when it is well-formed, else a new one."""
@@ -138,7 +138,7 @@ class Guard:
 
 
 def _writes() -> CapacityLimiter:
-    """Return what admits requests that write: three of four threads, so that no Redis that hangs holds up reads."""
+    """Return the limiter of requests that write: three of four threads, so that reads go on while Redis hangs."""
     try:
         return _WRITES.get()
     except LookupError:
@@ -188,7 +188,7 @@ class _Sender:
         self._status = 0
 
     def log(self, seconds: float) -> None:
-        """Write the line of this request; without its query, which may hold what is secret."""
+        """Write the access log's line, without the query, which may hold a secret."""
         if not _access.isEnabledFor(logging.INFO):
             return
         scope = self._connection.scope
@@ -227,7 +227,7 @@ _KEPT = frozenset({"etag", "cache-control", "content-location", "date", "expires
 
 
 class Conditional:
-    """Turns HEAD into GET without a body, and answers 304 where the reader has the same bytes already."""
+    """Turns HEAD into GET without a body, and answers 304 when the reader has the same bytes already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -239,7 +239,7 @@ class Conditional:
             return
         is_head = scope["method"] == "HEAD"
         known = Headers(scope=scope).get("if-none-match")
-        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard's own copy: what is noted in it reaches the guard
+        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard's own copy of the scope: it reads these entries
         await self._app(scope, receive, _Tagging(send, known, is_head=is_head))
 
 
@@ -266,7 +266,7 @@ class _Tagging:
         await self._send({"type": "http.response.body", "body": b"" if self._is_head else body, "more_body": more})
 
     def _tag(self, start: Message, body: bytes) -> bool:
-        """Add the ETag of a whole response; returns whether the reader has it already, and makes it a 304 then."""
+        """Add the ETag of a whole response; if the reader has it already, make the response a 304 and return True."""
         headers = MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/event-stream"):
             return False

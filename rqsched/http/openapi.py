@@ -43,7 +43,7 @@ MEANINGS: Mapping[int, str] = {
     500: "A defect; the log contains the request's id.",
     503: "A backend does not respond.",
 }
-"""What an error of each status means."""
+"""The description of each error status."""
 _HEADERS: Mapping[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}},
     429: _RETRY_AFTER,
@@ -75,7 +75,7 @@ _PYTHON = re.compile(r"\b(None|True|False)\b")
 
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
-    """Return the docstrings of the fields of the classes of a module: Python keeps them in its source only."""
+    """Return the field docstrings of a module's classes, which Python keeps only in the source."""
     try:
         source = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:  # installed without sources
@@ -95,13 +95,13 @@ class Schema(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=_describe)
     shape: ClassVar[type | None] = None
-    """The dataclass that it shows, where there is one."""
+    """The dataclass that it shows, if any."""
 
 
 def schema_of(
     name: str, shape: type, *, without: Sequence[str] = (), base: type[Schema] = Schema, doc: str | None = None
 ) -> Any:
-    """Return the schema of a response that shows a dataclass: its fields, said and documented there, are all sent."""
+    """Return the schema of a response that shows a dataclass: all its fields, with their types and docstrings."""
     shown: Any = {field: (kind, ...) for field, kind in get_type_hints(shape).items() if field not in without}
     model = create_model(name, __base__=base, __doc__=doc or shape.__doc__, **shown)
     model.shape = shape
@@ -109,10 +109,10 @@ def schema_of(
 
 
 class Json(JSONResponse):
-    """JSON of plain values, and of those that a schema is made of: a dataclass is its fields, an instant ISO 8601."""
+    """JSON of plain values, dataclasses (as their fields) and instants (as ISO 8601)."""
 
     def render(self, content: Any) -> bytes:
-        """Return the text of a value."""
+        """Return the encoded text of a value."""
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
 
 
@@ -128,7 +128,7 @@ class ProblemField(Schema):
     field: str
     """Its name, dotted when it is nested."""
     message: str
-    """What is wrong with it and what to do."""
+    """The cause and the remedy."""
     code: str
     """A stable identifier of the kind of error."""
 
@@ -143,7 +143,7 @@ class ProblemResponse(Schema):
     status: int
     """The status of the response."""
     detail: str
-    """What is wrong and what to do."""
+    """The cause and the remedy."""
     code: str
     """A stable identifier of the kind of error."""
     request_id: str
@@ -151,7 +151,7 @@ class ProblemResponse(Schema):
     errors: list[ProblemField] | None = None
     """The refused fields."""
     attributes: dict[str, str | int | list[str] | None] | None = None
-    """What the error is about, by name: `schedule_id`, `status`, `actual` ..."""
+    """The attributes of the error by name: `schedule_id`, `status`, `actual` ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ def request_body(model: type[BaseModel], *media_types: str) -> dict[str, Any]:
 def complete(
     app: FastAPI, *, requests: Sequence[type[BaseModel]], responses: Sequence[type[BaseModel]], is_open: bool
 ) -> None:
-    """Add the models that routes refer to by `reference` to the application's document, and who may ask.
+    """Add the models that routes refer to by `reference`, and the security scheme, to the application's document.
 
-    An application that `is_open` asks nobody for a token.
+    An application that `is_open` requires no token.
     """
     generate = app.openapi
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in requests]
@@ -214,7 +214,7 @@ def complete(
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-"""What the page may load: its own style."""
+"""The content security policy of the page, which may load only its own style."""
 _METHODS = ("get", "put", "post", "patch", "delete")
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -298,7 +298,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def type_in_words(schema: Mapping[str, Any]) -> str:
-    """Return how a type is said in a few words."""
+    """Return a type in a few words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     for kind in ("anyOf", "oneOf", "allOf"):

@@ -1,4 +1,4 @@
-"""Readiness: which backends respond, known in time for a probe, however long a backend that is silent keeps others."""
+"""Readiness: which backends respond, answered in time for a probe even if a backend is silent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rqsched.chain.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.5
-"""What has not answered after so long does not respond: orchestrators wait little longer themselves."""
+"""Seconds after which a silent backend counts as not responding: orchestrators wait little longer themselves."""
 
 
 class Readiness:
-    """Asks each backend in a thread of its own, one question at a time: who comes meanwhile waits for the same answer.
+    """Asks each backend in a separate thread, one question at a time; concurrent probes share its answer.
 
     So a silent backend holds up neither the probe nor the threads that serve requests.
     """
@@ -35,7 +35,7 @@ class Readiness:
         answers = {name: asyncio.wrap_future(future) for name, future in asked.items()}
         await asyncio.wait(answers.values(), timeout=ANSWER_SECONDS)
         for name, answer in answers.items():
-            if answer.cancel():  # the question goes on; only nobody waits for it
+            if answer.cancel():  # the thread's question continues, but this probe stops waiting
                 _log.warning(
                     "not ready: %s did not answer within %s s", name, ANSWER_SECONDS, extra={"action": "not_ready"}
                 )

@@ -1,7 +1,7 @@
-"""Bodies of requests: read within a size and a time, only once it is known who sends them, and as strict JSON.
+"""Bodies of requests: read after authentication, within a size and a time, and as strict JSON.
 
-A login form comes from somebody who is not known yet: on the pages, a small body of a stranger is read, few at once of
-one address. Where an address has as many slow ones, the oldest of them ends: others never wait for it.
+A login form comes from an unknown sender. On the pages, small bodies of unknown senders are therefore read, a few at
+once for each address. One more ends the oldest of them, so that slow senders never block others.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rqsched.http.limits import Limits
 from rqsched.http.surface import DEFAULT, Surface
 
 Knows = Callable[[HTTPConnection], Awaitable[bool]]
-"""Whether a request to the pages carries a session that is valid."""
+"""Returns whether a request to the pages carries a valid session."""
 
 
 async def knows_nobody(connection: HTTPConnection) -> bool:
-    """Where no pages are served there are no sessions."""
+    """Return False: without pages there are no sessions."""
     del connection
     return False
 
@@ -49,7 +49,7 @@ class Bodies:
         """Return a receiver that gives the whole body as one message.
 
         Raises UnauthorizedError or ForbiddenError before anything is read, TooLargeError, TooSlowError, BusyError, and
-        MalformedError where the client goes before its body is whole.
+        MalformedError when the client disconnects before its body is whole.
         """
         headers, scope = connection.headers, connection.scope
         # HTTP/2 announces a body by neither header.
@@ -224,7 +224,7 @@ class StrictRoute(APIRoute):
 
 
 def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
-    """Return an error of a field; of one that its object does not have, with the nearest that it has."""
+    """Return the error of a field; for an unknown field, name the nearest known one."""
     if detail["type"] != "extra_forbidden":
         return detail
     _, *parents, name = detail["loc"]
@@ -238,7 +238,7 @@ def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
 
 
 _MOST_NAMED = 20
-"""How many fields are named where none is near, and in how many errors the nearest is looked for."""
+"""The most fields that an error names when none is near, and the most errors in which the nearest is sought."""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,4 +1,4 @@
-"""The server of `rqsched web`: uvicorn, which ends streams when it is told to stop, and tells systemd how it is."""
+"""The server of `rqsched web`: uvicorn that ends streams when it stops, and reports its state to systemd."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rqsched.processes.supervisor import ChildRole, Progress, Supervisor, Watch
 from rqsched.processes.vital_signs import Systemd, run_visibly
 
 _GRACE = 30
-"""Seconds that requests have to end when the server stops."""
+"""Seconds that requests may take to end when the server stops."""
 FAILED_TO_START = 3
-"""The exit code of a server that cannot begin, as of uvicorn's own command."""
+"""The exit code of a server that cannot start, as in uvicorn's own command."""
 _TELL_SECONDS = 1
-"""How often systemd may be told that the event loop turns; `WatchdogSec` should be several times that."""
+"""The least seconds between two watchdog messages to systemd; `WatchdogSec` should be several times that."""
 
 
 def serve_visibly(config: uvicorn.Config) -> None:
-    """Serve as `run_server` does, and tell systemd when requests are accepted, that the loop turns, and of the end."""
+    """Serve as `run_server` does, and report the start, each turn of the event loop and the end to systemd."""
     systemd = Systemd()
 
     async def turn() -> None:
@@ -52,7 +52,7 @@ def run_server(
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
     config.http, config.loop = Connection, "asyncio"  # others have no deadlines, and accept in their own way
-    config.proxy_headers = False  # uvicorn believes every peer on loopback; the application knows whom to believe
+    config.proxy_headers = False  # uvicorn trusts every peer on loopback; the application has its own rule
     config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # the first refused
     server = _Server(config, systemd or Systemd({}))
     server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])
@@ -61,22 +61,22 @@ def run_server(
 
 
 def bind(config: uvicorn.Config) -> socket.socket:
-    """Listen where `config` says; the process ends where that cannot be, as uvicorn's does.
+    """Listen where `config` says; end the process if that fails, as uvicorn does.
 
-    uvicorn logs here already that it runs: who connects from now on waits for the application instead of being refused.
+    uvicorn logs already here that it runs: from now on connections wait for the application instead of being refused.
     """
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
     try:
         bound = config.bind_socket()
-    except SystemExit:  # uvicorn has logged why; not every version ends with the code that it says of a failed start
+    except SystemExit:  # uvicorn has logged why; its exit code depends on its version
         sys.exit(FAILED_TO_START)
     bound.listen(config.backlog)
     return bound
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events when it is told to stop: it waits for every response."""
+    """Ends the streams of events when it stops, because uvicorn waits for every response."""
 
     def __init__(self, config: uvicorn.Config, systemd: Systemd) -> None:
         super().__init__(config)
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
         self.server_state: Connections = Connections()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections; what goes wrong there is logged once."""
+        """Begin to accept connections; log an error of the event loop once."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.server_state.handle_error)
         if self.config.is_ssl:  # uvicorn leaves a handshake asyncio's 60 s
@@ -111,7 +111,7 @@ SILENCE = 30.0
 """Seconds without a turn of its event loop after which a child is replaced."""
 
 MakeConfig = Callable[[bool], uvicorn.Config]
-"""Makes what one child serves; the argument says whether it is the one that recovers at boot."""
+"""Makes the configuration of one child; the argument says whether that child recovers at boot."""
 
 
 def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) -> int:
@@ -120,7 +120,7 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
     The first signal lets requests end, a second one cuts them off, a third kills.
     """
     config = make_config(False)
-    config.load()  # what cannot be served ends this process, not each child anew
+    config.load()  # an invalid configuration ends this process, not each child anew
     close_scheduler(config.app)
     listening = bind(config)
     listening.listen(config.backlog)
@@ -143,14 +143,14 @@ def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) 
 
 
 class _WebWatch(Watch):
-    """Ends a child as uvicorn understands it, and lets nobody connect to a server that is ending."""
+    """Ends a child with uvicorn's signals, and closes the listening socket of a server that is ending."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
 
     def end(self, pid: int, *, is_urgent: bool) -> None:
         """Let the child's requests end; urgently, cut them off."""
-        self._listening.close()  # else a caller would wait for an answer that nobody gives
+        self._listening.close()  # else callers would wait in its backlog for ever
         os.kill(pid, signal.SIGINT if is_urgent else signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""A surface: a prefix of the application with an error form and headers of its own, also where no route matches."""
+"""A surface: a prefix of the application with its own form of errors and own headers, also where no route matches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def render_problem(problem: Problem, request_id: str) -> Response:
     attributes = {}
     if (
         isinstance(problem.error, RqschedError) and problem.status < 500 and not isinstance(problem.error, HttpError)
-    ):  # a client raises the same one
+    ):  # a client builds the same exception from them
         given = {
             name: value for name, value in vars(problem.error).items() if name not in {"field", "reason"} or not errors
         }
@@ -60,7 +60,7 @@ class Surface:
     headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
     """The headers of every response, errors included."""
     media_type: Callable[[HTTPConnection, str], str] = _as_it_is
-    """Returns the media type of a response, given the usual one and the request that accepts it."""
+    """Returns the media type of a response, given the request and the usual media type."""
     has_slash: bool = False
     """Whether its routes end in a slash. Callers may use either form: the path is corrected before routing."""
 

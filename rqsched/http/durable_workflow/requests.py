@@ -43,7 +43,7 @@ _TIMEOUTS = (
     "workflow_execution_timeout_seconds",
     "workflow_execution_timeout",
 )
-"""The tightest first: an attempt may take no longer than its run. Those without a unit are older names, in seconds."""
+"""The tightest first: an attempt may take no longer than its run. Names without a unit are older ones, in seconds."""
 DEFAULTS: Mapping[str, Any] = {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
 """The defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
 MAX_HEADER = 256
@@ -167,7 +167,7 @@ def workflow_of(action: dict[str, Any]) -> str:
 
 
 def options_of(body: UpdateRequest) -> dict[str, Any]:
-    """Return the fields that the body contains as our options; of the action, the keys it contains."""
+    """Return the fields that the body contains, and the keys of its action, as our options."""
     given = body.model_dump(exclude_unset=True)
     options: dict[str, Any] = {}
     if given.get("overlap_policy") is not None:
@@ -268,7 +268,7 @@ def decode_token(token: str | None, namespace: str, filters: Filters) -> str | N
 
 
 def _position(cursor: str) -> dict[str, Any] | None:
-    """Return where the other list stood, for a client that wants to go on from there."""
+    """Return the other list's position, for a client that wants to continue there."""
     try:
         created_at, uid = read_cursor(cursor.partition("~")[0])
     except InvalidLimitError:

@@ -96,7 +96,7 @@ def _waiting(run: Run) -> dict[str, Any]:
 _OUTCOMES = {
     RunKind.SCHEDULED: "scheduled",
     RunKind.MANUAL: "triggered",
-    RunKind.AFTER: "triggered",  # it knows no word for what starts by itself at no time of its own
+    RunKind.AFTER: "triggered",  # the protocol has no word for a start after another schedule's run
     RunKind.BACKFILL: "backfilled",
 }
 
@@ -160,7 +160,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
 
 
 def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
-    """Return an event's payload; of a start its outcome says what asked for the run, as the instance id does."""
+    """Return an event's payload; the outcome of a start says how the run came to start, as its instance id does."""
     if record.event_type != audit.TRIGGERED or record.payload.get("outcome") != "triggered":
         return record.payload
     named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
@@ -223,7 +223,7 @@ class Item(Schema):
     last_fire: datetime | None
     """When its newest run was started."""
     overlap_policy: str
-    """What a fire does while an earlier run is unfinished."""
+    """How a fire treats an unfinished earlier run."""
     note: str | None
     """The note of the last operator."""
     fires_count: int
@@ -233,7 +233,7 @@ class Item(Schema):
     max_runs: int | None
     """How many runs may start; None: no limit."""
     remaining_actions: int | None
-    """How many of them are left; None: no limit."""
+    """How many runs may still start; None: no limit."""
     spec: SpecForm
     """When it fires."""
     action: dict[str, Any]
@@ -275,7 +275,7 @@ class State(Schema):
 
 
 class RecentAction(Schema):
-    """One of the newest runs."""
+    """A run among the newest."""
 
     workflow_id: str
     """The instance id of the run."""
@@ -359,7 +359,7 @@ class TriggeredResponse(Schema):
     schedule_id: str
     """The id."""
     outcome: Literal["triggered", "buffered", "buffer_full", "skipped"]
-    """What became of the trigger."""
+    """The outcome of the trigger."""
     workflow_id: str | None = None
     """The instance id of the run."""
     run_id: str | None = None
@@ -376,7 +376,7 @@ class BackfilledFire(Schema):
     fire_time: datetime
     """The occurrence."""
     outcome: Literal["started", "skipped", "failed"]
-    """What became of it."""
+    """Its outcome."""
     workflow_id: str | None = None
     """The instance id of its run."""
     reason: str | None = None
@@ -435,7 +435,7 @@ class HistoryResponse(Schema):
 
 
 class ClusterResponse(Schema):
-    """Who this server is and what it can do."""
+    """The name, version and capabilities of this server."""
 
     server: str
     """The name of this server."""
@@ -444,11 +444,11 @@ class ClusterResponse(Schema):
     namespace: dict[str, str]
     """The namespace that was asked."""
     capabilities: dict[str, bool]
-    """What it can do."""
+    """Its capabilities."""
     control_plane: dict[str, str]
     """The versions of the control plane that it speaks."""
     worker_protocol: dict[str, Any]
-    """What it offers to workers of this document: nothing, for those of RQ execute the runs."""
+    """Its offer to workers of this protocol: nothing, because RQ's workers execute the runs."""
 
 
 class ReachableResponse(Schema):
@@ -464,7 +464,7 @@ class RefusalResponse(Schema):
     """An error; `reason` is stable."""
 
     message: str
-    """What is wrong and what to do."""
+    """The cause and the remedy."""
     reason: str
     """A stable identifier of the kind of error."""
     request_id: str
@@ -474,7 +474,7 @@ class RefusalResponse(Schema):
     errors: dict[str, list[str]] | None = None
     """The messages of refused fields, by field."""
     last_safe_cursor: dict[str, Any] | None = None
-    """Where the list of a page token stood that belongs to other filters."""
+    """The position of a page token that belongs to a list with other filters."""
     schedule_id: str | None = None
     """The schedule, where one is meant."""
     outcome: Literal["trigger_failed"] = "trigger_failed"

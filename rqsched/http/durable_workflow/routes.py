@@ -210,7 +210,7 @@ def trigger(
         result = handle.trigger(overlap, context=context)
     except EXPECTED:
         raise
-    except Exception as error:  # this surface's own word for what no caller can repair
+    except Exception as error:  # this surface has its own error for a failure that no caller can repair
         _log.exception("trigger of schedule %s failed", handle.uid, extra={"action": "trigger_failed"})
         raise TriggerFailedError(schedule_id, type(error).__name__) from error
     return Json(responses.triggered(schedule_id, result))
@@ -218,7 +218,7 @@ def trigger(
 
 @_schedules.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
 def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
-    """Fire the past occurrences of a range; what takes longer than two seconds continues after the response."""
+    """Fire the past occurrences of a range; after two seconds the rest continues behind the response."""
     if body.end_time <= body.start_time:
         raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
     handle = _find(call, schedule_id)
@@ -267,7 +267,7 @@ def history(
 
 
 def _limit(text: str | None) -> int:
-    """Read how many events; what is no positive number is the default, and too many are reduced."""
+    """Read the page size: the default unless it is a positive number, and at most the maximum."""
     is_number = text is not None and text.isascii() and text.isdigit() and 0 < len(text) <= 18
     return min(int(text or 0) or DEFAULT_EVENTS, MAX_PAGE) if is_number else DEFAULT_EVENTS
 

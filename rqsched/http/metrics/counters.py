@@ -27,13 +27,13 @@ from rqsched.store.system_queries import EndedRun
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the lateness of fires, in seconds."""
 _RUN_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
-"""Upper bounds of what is measured of runs, in seconds."""
+"""Upper bounds of the durations, waits and lateness of runs, in seconds."""
 MAX_NAMESPACES = 100
 """How many namespaces have their own label."""
 MAX_QUEUES, MAX_WORKFLOWS = 50, 50
 """How many queues and workflows have their own label."""
 MAX_SERIES = 300
-"""How many combinations of these there are with the outcome; further runs count as of other queues and workflows."""
+"""The most combinations of queue, workflow and outcome; further runs are counted under `OTHER`."""
 OTHER = "other"
 """The label of all further namespaces, queues and workflows."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -55,21 +55,21 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        """The upper bounds of the buckets, but of the last one, which has none."""
+        """The upper bounds of the buckets; the last bucket has none."""
         self.buckets = [0] * (len(bounds) + 1)
         """Spans per bucket."""
         self.total = 0.0
         """The sum of all spans."""
 
     def add(self, span: timedelta) -> None:
-        """Count one span; a negative one, which clocks that were set make, is none at all."""
+        """Count one span; a negative one, which a clock that was set back makes, counts as zero."""
         seconds = max(span.total_seconds(), 0.0)
         self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
 
 class Labels:
-    """Labels of names that anybody may make up: the first so many have their own, all others share one."""
+    """Labels of user-chosen names: a bounded number have their own, all others share one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -85,7 +85,7 @@ class Labels:
 
 @dataclass
 class Counts:
-    """What happened since the first update, by label values."""
+    """Counters since the first update, by label values."""
 
     fires: Counter[Key] = field(default_factory=Counter)
     """Occurrences and triggers, by outcome."""
@@ -98,7 +98,7 @@ class Counts:
     fire_failures: Counter[Key] = field(default_factory=Counter)
     """Fires that failed and were postponed."""
     targets: Counter[Key] = field(default_factory=Counter)
-    """Targets of fan-outs whose last one has ended, by status."""
+    """Targets of fan-outs that have ended entirely, by status."""
     expired: Counter[Key] = field(default_factory=Counter)
     """Runs that were not started in time."""
     died: Counter[Key] = field(default_factory=Counter)
@@ -110,11 +110,11 @@ class Counts:
     )
     """How long the last attempt of ended runs took, by namespace, queue, workflow and outcome."""
     waits: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS)))
-    """How long that attempt waited for a worker, by the same."""
+    """How long that attempt waited for a worker, by the same labels."""
     run_lateness: defaultdict[Key, Histogram] = field(
         default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS))
     )
-    """How long after its due time a run of one attempt began, by the same; of runs of backfills nothing."""
+    """How long after its due time a run of one attempt began, by the same labels; backfills are not counted."""
 
 
 class Follower:
@@ -210,6 +210,6 @@ class Follower:
         counts.durations[key].add(run.ended_at - run.started_at)
         if run.queued_at is not None:
             counts.waits[key].add(run.started_at - run.queued_at)
-        # A retry was not due then, and a run of a backfill is late for nobody.
+        # A retry has a due time of its own, and a backfill's run is late by intention.
         if run.attempt == 1 and run.due_at is not None and run.kind != RunKind.BACKFILL:
             counts.run_lateness[key].add(run.started_at - run.due_at)

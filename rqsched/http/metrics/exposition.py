@@ -82,7 +82,7 @@ def _histogram(
 
 
 class DatabaseGauges(NamedTuple):
-    """What one read of SQL found."""
+    """The figures of one read of SQL."""
 
     schedules: list[tuple[str, str, int]]
     """All schedules, by namespace and status."""
@@ -95,7 +95,7 @@ class DatabaseGauges(NamedTuple):
     long: list[tuple[str, int]]
     """Runs that take longer than their schedules expect, by namespace."""
     late: list[tuple[str, int, float]]
-    """Active schedules that should have fired, by namespace, and seconds since the earliest of them was due."""
+    """Active schedules that should have fired, by namespace, and seconds since the earliest was due."""
     without_success: list[tuple[str, int]]
     """Schedules without a success for as long as they allow, by namespace."""
     frozen: list[tuple[str, int]]
@@ -105,17 +105,17 @@ class DatabaseGauges(NamedTuple):
     failing: list[tuple[str, int]]
     """Active schedules whose newest runs all failed, by namespace."""
     waiting: list[tuple[str, int, float]]
-    """Runs and targets that wait for a worker, by queue, and seconds since the first of them does."""
+    """Runs and targets that wait for a worker, by queue, and the seconds that the first has waited."""
     usages: list[Usage]
-    """What namespaces with a quota hold."""
+    """The usage of namespaces with a quota."""
     notifications: list[tuple[str, str, int]]
-    """Notifications that wait, and those given up within a day, by namespace and status."""
+    """Waiting notifications, and those given up within a day, by namespace and status."""
     went_back: set[WentBack]
-    """What passes have noticed within a day."""
+    """The databases that reconcile passes saw go back within a day."""
     refusals: int
-    """How often Redis has refused for good what was published or taken."""
+    """How often Redis has refused a publish or a pop for good."""
     refused: list[str]
-    """What it refuses now."""
+    """The operations that Redis refuses now."""
 
 
 def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
@@ -144,7 +144,7 @@ def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterat
 
 
 def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric]:
-    """Return who runs and waits in groups, of the busiest alone: there may be one of each tenant."""
+    """Return the running and waiting runs of the busiest groups only: there may be a group for each tenant."""
     labels = ("namespace", "limit")
     running = GaugeMetricFamily("rqsched_limit_running", "Runs and targets of a group that run.", labels=labels)
     waiting = GaugeMetricFamily(
@@ -167,7 +167,7 @@ def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric
 
 
 def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:
-    """Return what namespaces with a quota hold and may hold."""
+    """Return the usage and the quota of namespaces that have one."""
     labels = ("namespace", "resource")
     used = GaugeMetricFamily("rqsched_quota_used", "What a namespace with a quota holds.", labels=labels)
     limit = GaugeMetricFamily("rqsched_quota_limit", "What it may hold.", labels=labels)
@@ -212,7 +212,7 @@ def _by_namespace(
 
 
 def queues(found: DatabaseGauges, label: Label) -> Iterator[Metric]:
-    """Return what waits on queues, whatever namespace it is of."""
+    """Return the runs and targets that wait on queues, of all namespaces."""
     waiting: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
     for queue, number, seconds in sorted(found.waiting):
         waiting[label(queue)].append((number, seconds))
@@ -226,7 +226,7 @@ def queues(found: DatabaseGauges, label: Label) -> Iterator[Metric]:
 
 
 def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
-    """Return for each way of going back whether it was noticed within a day."""
+    """Return for each way that a database goes back whether it was noticed within a day."""
     text = "Whether SQL or Redis has gone back, or two databases write, within a day."
     family = GaugeMetricFamily("rqsched_went_back", text, labels=("what",))
     for one in WentBack:
@@ -235,7 +235,7 @@ def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
 
 
 def refused(found: DatabaseGauges) -> Iterator[Metric]:
-    """Return what Redis refuses for good, and how often it has."""
+    """Return the operations that Redis refuses for good, and how often it has."""
     text = "How often Redis has refused for good what was published or taken."
     yield CounterMetricFamily("rqsched_refusals", text, value=found.refusals)
     text = "Queues, and kinds of links, of which Redis refuses for good what is published or taken."
@@ -243,20 +243,20 @@ def refused(found: DatabaseGauges) -> Iterator[Metric]:
 
 
 class RedisGauges(NamedTuple):
-    """What one read of Redis found."""
+    """The figures of one read of Redis."""
 
     scheduled: int
     """Links in the scheduled set."""
     dispatchers: int | None
-    """Live dispatchers; None where Redis takes no writes, so that none can show itself."""
+    """Live dispatchers; None while Redis takes no writes, because none can report itself then."""
     memory: Memory | None
-    """What it holds and may hold; None where it does not say that."""
+    """Its memory in use and its limit; None where Redis does not report them."""
     reconcile: dict[str, float]
     """The sums over all reconcile passes."""
 
 
 def redis_families(found: RedisGauges) -> Iterator[Metric]:
-    """Return what Redis contains, and the sums of all reconcile passes and prunings of all processes."""
+    """Return the figures of Redis, and the sums of all reconcile passes and prunings of all processes."""
     sums = found.reconcile
     yield GaugeMetricFamily("rqsched_links_scheduled", "Links that wait for their time.", value=found.scheduled)
     dispatchers = GaugeMetricFamily("rqsched_dispatchers", "Live dispatchers.", labels=())

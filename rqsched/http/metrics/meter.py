@@ -30,7 +30,7 @@ from rqsched.transport.telemetry import Memory
 _log = logging.getLogger(__name__)
 
 _MOST_LIMITS = 100
-"""Groups whose runs are told: those with the most of them."""
+"""The most groups that are reported: those with the most runs."""
 _MAX_AGE = 5.0
 """Seconds for which the gauges are reused."""
 
@@ -67,7 +67,7 @@ class Meter:
 
     def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
         frozen = self._runtime.hold.frozen
-        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # that is meant
+        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # due, not late
         overdue = system_queries.count_without_success(connection)
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
@@ -113,7 +113,7 @@ class Meter:
         return found
 
     def families(self, principal: Principal) -> Iterator[Metric]:
-        """Return what a principal may see: all, or the metrics of its namespaces without the shared ones."""
+        """Return the metrics that a principal may see: all, or those of its namespaces without the shared ones."""
         sees_all = principal.namespaces is None
 
         def sees(namespace: str) -> bool:
@@ -139,7 +139,7 @@ def _tell(error: RedisError) -> None:
 
 
 def _memory_of(redis: Redis) -> Memory | None:
-    """Return how full Redis is; None where it does not say that, as a provider's, or not to this user."""
+    """Return how full Redis is; None where a provider, or the rights of this user, hide it."""
     try:
         return telemetry.read_memory(redis)
     except (ResponseError, KeyError):

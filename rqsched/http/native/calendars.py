@@ -1,4 +1,4 @@
-"""Calendars: those of the namespace, and shared ones, which take a principal that sees every namespace to change."""
+"""Calendars of the namespace, and shared ones, which only a principal that sees every namespace may change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Day = Annotated[date, BeforeValidator(_date), WithJsonSchema({"type": "string", 
 
 
 class CalendarRequest(RequestBody):
-    """What a calendar holds."""
+    """The contents of a calendar."""
 
     exclude: Entries = Field(description="Its dates, ranges of dates and weekly windows.")
     description: Note | None = Field(default=None, description="What it is for.")
@@ -67,17 +67,17 @@ class CalendarResponse(Schema):
     exclude: list[str]
     """Its dates, ranges of dates and weekly windows, in the time zone of each schedule."""
     reaches: date | None
-    """The last day about which it says anything; null for one without an end."""
+    """The last day that it covers; null for a calendar without an end."""
     source: str | None
-    """What it was imported from; null for one that was written by hand."""
+    """The source of the import; null for a calendar that was written by hand."""
     description: str | None
-    """What it is for."""
+    """Its purpose."""
     created_at: datetime
     """When it was created."""
     changed_at: datetime
     """When it was changed last."""
     changed_by: str | None
-    """Who changed it last."""
+    """The principal of its last change."""
 
 
 class CalendarsResponse(Schema):
@@ -97,7 +97,7 @@ class CalendarUser(Schema):
 
 
 class CalendarUse(CalendarResponse):
-    """A calendar with what became of it."""
+    """A calendar with its users and its history."""
 
     used_by: list[CalendarUser]
     """The schedules that name it, of the namespaces that the caller sees; at most 1000."""

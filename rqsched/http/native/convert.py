@@ -1,4 +1,4 @@
-"""From a body to the scheduler's parameters: spec, options, and what this surface stores for itself. Pure."""
+"""From a body to the scheduler's parameters: spec, options, and the surface's own fields. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
     name: option.default for name, option in OPTIONS.items() if name not in {"timezone", *_RETRIES}
 }
-"""What null means in a change; a policy of retries is changed field by field."""
+"""The values that null stands for in a change; retry policies are changed field by field instead."""
 _ALIASES = {
     "kwargs": "trigger_payload",
     "max_successes": "total_repeats",
@@ -40,7 +40,7 @@ _OF_SURFACE = ("name", "trigger_node_id", "user_profile_id")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a body declares of a schedule."""
+    """The definition that a body contains."""
 
     workflow: str | None
     """None keeps the schedule's workflow."""
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _retries(body: DefinitionRequest) -> dict[str, Any]:
-    """Return the policies of retries that the body names: the fields that it names, null for the default of all."""
+    """Return the retry policies that the body names, with the fields that it names; null is the default policy."""
     given = {name: getattr(body, name) for name in _RETRIES if body.has(name)}
     said: dict[str, Any] = {name: one and one.model_dump(exclude_unset=True) for name, one in given.items()}
     if body.max_retries is not None:
@@ -120,7 +120,7 @@ def _retries(body: DefinitionRequest) -> dict[str, Any]:
 
 
 def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:
-    """Return what this surface stores of a schedule: its display name, and the ids of the Pipelit document."""
+    """Return the surface's own fields: the display name, and the ids of the Pipelit document."""
     given = {name: getattr(body, name) for name in _OF_SURFACE if body.has(name)}
     return {name: value for name, value in (kept | given).items() if value is not None}
 

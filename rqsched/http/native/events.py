@@ -103,7 +103,7 @@ async def stream_events(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow the audit events of the namespace: after an event or since an instant, and then each as it is recorded."""
+    """Follow the audit events of the namespace, from an event or an instant and then as they are recorded."""
     feed, text = wiring_of(request).feed, last_event_id or after
     now = await to_thread.run_sync(call.scheduler.runtime.now)
     floor = now - SETTLING if since is None else since
@@ -132,7 +132,7 @@ async def stream_history(
 
 
 def _sequence_of(text: str, uid: str) -> int:
-    """Read where to go on; an earlier incarnation is over, and this one is read from its first event."""
+    """Read the sequence to continue after; a position in an earlier incarnation is the start of this one."""
     before, separator, sequence = text.rpartition(".")
     is_known = is_uid(before) if separator else True
     if not (is_known and sequence.isascii() and sequence.isdigit() and len(sequence) <= 18):

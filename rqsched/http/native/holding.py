@@ -1,4 +1,4 @@
-"""Hold and release of a whole installation: for principals that see every namespace. Freeze and thaw of one of them."""
+"""Hold and release a whole installation, for principals that see every namespace; freeze and thaw one namespace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_hold(call: Read) -> Response:
 
 @router.post("/hold/", response_model=HoldResponse)
 def hold(call: AdminAlways, body: HoldRequest) -> Response:
-    """Let nothing begin until it is released, in any namespace; idempotent."""
+    """Let nothing begin in any namespace until the hold is released; idempotent."""
     require_all(call)
     call.scheduler.hold(body.reason, context=call.context)
     return Json(_hold(call))
@@ -49,7 +49,7 @@ def hold(call: AdminAlways, body: HoldRequest) -> Response:
 
 @router.get("/hold/history/", response_model=HoldsResponse)
 def history(call: Read) -> Response:
-    """List the hold and those that were released, the newest first: set and released when, by whom and why."""
+    """List the current and past holds, newest first: when, by whom and why each was set and released."""
     return Json({"items": [_told(one) for one in call.scheduler.holds()]})
 
 
@@ -66,7 +66,10 @@ def preview(
 
 @router.post("/release/", response_model=ReleaseResponse)
 def release(call: AdminAlways, body: ReleaseRequest) -> Response:
-    """Let everything begin again; with `missed` or `cancel_pending`, what is due and what waits is dealt with first."""
+    """Let everything begin again.
+
+    First, `missed` records due occurrences as missed, and `cancel_pending` cancels waiting runs.
+    """
     require_all(call)
     done = call.scheduler.release(
         since=body.since,
@@ -80,7 +83,7 @@ def release(call: AdminAlways, body: ReleaseRequest) -> Response:
 
 @router.get("/frozen/", response_model=HoldsResponse)
 def read_frozen(call: Read) -> Response:
-    """List the freezes of the namespaces that are frozen and that the caller may see, the newest first."""
+    """List the freezes of frozen namespaces that the caller may see, the newest first."""
     return Json({"items": [_told(one) for one in call.scheduler.frozen() if call.principal.sees(str(one.namespace))]})
 
 
@@ -92,7 +95,7 @@ def freeze(call: AdminAlways, body: FreezeRequest) -> Response:
 
 @router.get("/freeze/history/", response_model=HoldsResponse)
 def freezes(call: Read) -> Response:
-    """List the freeze of the namespace and those that ended, the newest first: set and ended when, by whom and why."""
+    """List the current and past freezes of the namespace, newest first: when, by whom and why each began and ended."""
     return Json({"items": [_told(one) for one in call.scheduler.freezes(namespace=call.namespace)]})
 
 
@@ -106,7 +109,7 @@ def preview_thaw(
 
 @router.post("/thaw/", response_model=ReleaseResponse)
 def thaw(call: AdminAlways, body: ThawRequest) -> Response:
-    """Let everything of the namespace begin again; `missed` and `cancel_pending` say what is dealt with first."""
+    """Let everything in the namespace begin again; `missed` and `cancel_pending` are applied first."""
     done = call.scheduler.thaw(
         missed=body.missed,
         cancel_pending=body.cancel_pending,

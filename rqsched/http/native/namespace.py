@@ -1,4 +1,4 @@
-"""What a namespace holds and what its quota allows, what fires when, and which workflows its schedules may name."""
+"""A namespace: its usage and quota, its coming load, its groups of runs, and the workflows its schedules may name."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ router = APIRouter(route_class=StrictRoute)
 
 
 class ResourceResponse(Schema):
-    """How much of something a namespace holds."""
+    """A namespace's usage of one resource."""
 
     used: int
-    """What it holds now."""
+    """The amount in use."""
     limit: int | None
-    """What it may hold; null is no limit."""
+    """The quota; null is no limit."""
 
 
 class UsageResponse(Schema):
-    """What a namespace holds."""
+    """The usage of a namespace."""
 
     namespace: str
     """The namespace."""
@@ -47,7 +47,7 @@ class UsageResponse(Schema):
 
 @router.get("/usage/", response_model=UsageResponse, tags=["usage"])
 def read_usage(call: Read) -> Response:
-    """Read what the namespace holds and what it may hold: schedules, and the bytes they declare."""
+    """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
     usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return Json({"namespace": usage.namespace, **pairs})
@@ -55,14 +55,14 @@ def read_usage(call: Read) -> Response:
 
 @router.get("/limits/", response_model=LimitsResponse, tags=["limits"])
 def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Response:
-    """List the groups of runs of which only so many run at once or start in a time, with how many do and wait."""
+    """List the groups of runs that have a limit of concurrency or rate, with how many of their runs run and wait."""
     page = call.scheduler.limits(namespace=call.namespace, limit=limit, cursor=cursor)
     return Json({"items": page.items, "next_cursor": page.next_cursor})
 
 
 @router.put("/limits/", response_model=LimitResponse, tags=["limits"])
 def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
-    """Change how many runs of a group may run at once, or start in a time; what runs goes on. Idempotent."""
+    """Change how many runs of a group may run at once, or start in a time; running runs continue. Idempotent."""
     where, asked = call.namespace, replace(call.context, reason=body.reason)
     found = call.scheduler.set_limit(
         body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
@@ -75,7 +75,7 @@ NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
 
 @router.get("/namespace/", response_model=NamespaceDataResponse, tags=["namespace"])
 def read_namespace(call: AdminHeavy) -> Response:
-    """Count what is stored of the namespace, and what executes: what its deletion would delete."""
+    """Count the stored and the executing objects of the namespace, which its deletion would delete."""
     return Json(call.scheduler.preview_delete_namespace(call.namespace))
 
 
@@ -86,7 +86,7 @@ def delete_namespace(
     terminate: Annotated[bool, Query(description="Terminate what executes; without it that is 409.")] = False,
     reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
 ) -> Response:
-    """Delete everything of the frozen namespace for good, some thousand rows at once: repeat it until `is_over`."""
+    """Delete everything in the frozen namespace for good, some thousand rows a request: repeat until `is_over`."""
     if confirm != call.namespace:
         raise InvalidInputError("confirm", f"must be the name of the namespace that is deleted, {call.namespace!r}")
     context = call.context if reason is None else replace(call.context, reason=reason)
@@ -109,15 +109,15 @@ LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"),
 def read_load(
     call: ReadHeavy, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
 ) -> Response:
-    """Count what fires in the next hours, minute by minute: the peaks, which schedules make them, and each queue."""
+    """Count the fires of the next hours, minute by minute: the peaks, the schedules that make them, and each queue."""
     return Json(call.scheduler.load(hours, namespace=call.namespace))
 
 
 @router.get("/workflows/", response_model=WorkflowsResponse, tags=["workflows"])
 def list_workflows(call: Read) -> Response:
-    """List the workflows that some process registered, by name, with their defaults.
+    """List the workflows that any process registered, by name, with their defaults.
 
-    Who may see all namespaces sees all of them, others those that schedules of the namespace use.
+    A principal that sees only some namespaces gets the workflows that schedules of the namespace use.
     """
     runtime = call.scheduler.runtime
     recorded = runtime.database.read(registered_workflows.read_all)
@@ -130,6 +130,6 @@ def list_workflows(call: Read) -> Response:
 
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is shown of a workflow; where its code lives stays with the workers."""
+    """Return the shown fields of a workflow, which leave out the place of its code."""
     known = {**loads(workflow.get("options") or "{}"), **workflow}
     return {name: known.get(name) for name in WorkflowResponse.model_fields}

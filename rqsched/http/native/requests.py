@@ -1,6 +1,6 @@
-"""What the native surface is sent: its parameters, its bodies, and the kinds of values they hold, with their limits.
+"""The requests of the native surface: parameters, bodies, and the types and limits of their values.
 
-The fields of options are made from the table `rqsched.core.option_table.OPTIONS`, which says what each means.
+The fields of options are made from the table `rqsched.core.option_table.OPTIONS`, which documents each.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_span(value: Any) -> timedelta:
 
 
 def listed(value: Any) -> Any:
-    """Return one value as a list of it; a list, and None, as they are."""
+    """Return a single value in a list; a list and None stay."""
     return value if value is None or isinstance(value, list) else [value]
 
 
@@ -75,7 +75,7 @@ def _text_of_number(value: Any) -> Any:
 
 
 def _few_labels(value: Any) -> Any:
-    """Count before each is looked at: pydantic would list every wrong one first."""
+    """Check the number of labels first: pydantic would list every wrong one."""
     if isinstance(value, dict) and len(value) > MAX_LABELS:
         raise ValueError(f"must be at most {MAX_LABELS} labels, not {len(value)}")
     return value
@@ -102,7 +102,7 @@ NumberedName = Annotated[Name, BeforeValidator(_text_of_number), WithJsonSchema(
 Note = Annotated[str, Field(max_length=4096)]
 Crons = Annotated[
     list[Annotated[str, Field(max_length=1024)]],
-    Field(max_length=100),  # before what wraps it: pydantic would list every wrong item first
+    Field(max_length=100),  # inside the validators around it: pydantic would else list every wrong item first
     BeforeValidator(listed),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 100}]}),
 ]
@@ -205,7 +205,7 @@ class RetryRequest(TargetRetryRequest):
 
 
 class NotificationsRequest(RequestBody):
-    """Where else failures, recoveries and runs are told; docs/notifications.md. What is absent follows the settings.
+    """Further recipients of failures, recoveries and runs (docs/notifications.md); absent fields follow the settings.
 
     Only hosts in RQSCHED_NOTIFICATION_HOSTS are called.
     """
@@ -322,7 +322,7 @@ class CreateRequest(DeclareRequest):
 
     @property
     def is_in_pipelit_words(self) -> bool:
-        """Whether it declares the schedule as the Pipelit document does, where a failed run ends it."""
+        """Whether it is in the words of the Pipelit document, in which a failed run ends the schedule."""
         return self.interval_seconds is not None or self.total_repeats is not None
 
 
@@ -395,7 +395,7 @@ class TriggerRequest(RequestBody):
 
 
 class BackfillRequest(RequestBody):
-    """Which past range to fire."""
+    """The past range to fire."""
 
     start: Instant = Field(description="The first instant, inclusive.")
     end: Instant = Field(description="Exclusive; never after now.")
@@ -430,7 +430,7 @@ THAW_MISSED = (
 
 
 class LimitRequest(RequestBody):
-    """How many runs of a group may run at once, or start in a time; what is not given stays."""
+    """How many runs of a group may run at once, or start in a time; absent fields stay."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, description="The group, as a schedule's `limit` names it.")
     number: int | None = Field(default=None, ge=1, le=MAX_NUMBER, description="How many of its runs may run at once.")
@@ -450,7 +450,7 @@ class HoldRequest(RequestBody):
 
 
 class ReleaseRequest(RequestBody):
-    """What becomes of what is due and waits when everything is released."""
+    """How a release treats due occurrences and waiting runs."""
 
     since: Instant | None = Field(default=None, description="With `missed`: only what is due since then.")
     missed: bool = Field(default=False, description="What is due is recorded as missed instead of firing.")
@@ -465,7 +465,7 @@ class FreezeRequest(RequestBody):
 
 
 class ThawRequest(RequestBody):
-    """What becomes of what is due and waits when the namespace is thawed."""
+    """How a thaw treats due occurrences and waiting runs."""
 
     missed: ThawMissed | None = Field(default=None, description=THAW_MISSED)
     cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
@@ -473,7 +473,7 @@ class ThawRequest(RequestBody):
 
 
 class RetryOneRequest(RetryRunRequest):
-    """Why and what of a run is run again."""
+    """Why a run is run again, and which part of it."""
 
     failed_targets: bool = Field(
         default=False, description="Only its targets that failed or were lost; also of a run that has succeeded."
@@ -495,7 +495,7 @@ Since = Annotated[datetime | timedelta, BeforeValidator(_read_since), WithJsonSc
 
 
 class RetryFailedRequest(RetryRunRequest):
-    """Which failed and lost runs to run again."""
+    """The filter of failed and lost runs to run again."""
 
     since: Since = Field(description="Ended at or after this instant, or so long ago.")
     until: Instant | None = Field(default=None, description="Ended before this instant.")
@@ -506,7 +506,7 @@ class RetryFailedRequest(RetryRunRequest):
 
 
 class BulkRequest(RequestBody):
-    """Which schedules, and what is recorded with what is done to them; everything given must match."""
+    """The filter of schedules, all of which must match, and the parameters of the operation."""
 
     status: list[Name] | None = Field(default=None, description="Default: active; paused for resume.")
     outcome: list[Name] | None = Field(
@@ -540,7 +540,7 @@ class BulkRequest(RequestBody):
 
 
 class BatchDeleteRequest(RequestBody):
-    """Which schedules to delete; ids that do not exist are ignored."""
+    """The schedules to delete; ids that do not exist are ignored."""
 
     schedule_ids: Annotated[list[Name], Field(min_length=1, max_length=500)] | None = Field(
         default=None, description="The ids to delete."

@@ -37,7 +37,7 @@ class _SlimPipelitNames(Schema):
     user_profile_id: str | None = None
     """`owner`; only of a schedule that was given it under this name."""
     interval_seconds: float | None
-    """The interval, of a schedule that is one; else None."""
+    """The interval of a schedule that has only this one; else None."""
     total_repeats: int
     """`max_successes`; 0 means no limit."""
     max_retries: int
@@ -61,9 +61,9 @@ class Page(Schema):
 
 
 _LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
-"""What a summary of a schedule leaves out."""
+"""The fields that a summary of a schedule leaves out."""
 LARGE_OF_RUN = ("args", "kwargs", "memo", "search_attributes", "lineage", "attempts", "result")
-"""What a summary of a run leaves out."""
+"""The fields that a summary of a run leaves out."""
 
 
 ScheduleResponse: Any = schema_of("ScheduleResponse", Description, base=_PipelitNames)
@@ -102,9 +102,9 @@ class SchedulesResponse(Page):
     """A page of schedules, in the order they were created."""
 
     items: list[ScheduleResponse | ScheduleSummary]
-    """Fewer than asked for where they are large: `next_cursor` tells whether there are more."""
+    """Fewer than requested when they are large: `next_cursor` tells whether there are more."""
     total: int | None = None
-    """The number of all matching schedules; only when `total` was asked for."""
+    """The number of all matching schedules; only when `total` was requested."""
 
 
 RunResponse: Any = schema_of("RunResponse", RunDescription, doc="One run.")
@@ -114,7 +114,7 @@ TargetResponse: Any = schema_of("TargetResponse", TargetDescription)
 
 
 class TargetsResponse(Page):
-    """How far the targets of a run are, and a page of them in the order they were named."""
+    """The progress of a run's targets, and a page of them in the order they were named."""
 
     progress: TargetProgressResponse | None
     """None when the run has no targets."""
@@ -127,22 +127,22 @@ RetryRowResponse: Any = schema_of("RetryRowResponse", RetryRow)
 
 
 class RetryFailedResponse(Schema):
-    """What a bulk retry did, oldest end first."""
+    """The outcome of a bulk retry, oldest end first."""
 
     matched: int
     """How many runs were failed or lost."""
     started: int
-    """Those that are on their queues now."""
+    """How many are on their queues now."""
     buffered: int
-    """Those that wait for the run ahead of them."""
+    """How many wait for the run ahead of them."""
     skipped: int
-    """Those that changed meanwhile."""
+    """How many changed meanwhile."""
     items: list[RetryRowResponse]
-    """What was done to each run."""
+    """The outcome of each run."""
 
 
 def retry_failed_response(rows: Sequence[RetryRow]) -> dict[str, Any]:
-    """Return what a bulk retry did."""
+    """Return the outcome of a bulk retry."""
     outcomes = Counter(row.outcome for row in rows)
     counts = {name: outcomes[name] for name in ("started", "buffered", "skipped")}
     return {"matched": len(rows), **counts, "items": rows}
@@ -153,14 +153,14 @@ BulkRowResponse: Any = schema_of("BulkRowResponse", BulkRow)
 
 
 class BulkResponse(Schema):
-    """What a bulk operation did, in the order in which the schedules were created."""
+    """The outcome of a bulk operation, in the order in which the schedules were created."""
 
     matched: int
     """How many schedules matched."""
     counts: dict[str, int]
     """How many had each outcome."""
     items: list[BulkRowResponse]
-    """What was done to each schedule."""
+    """The outcome of each schedule."""
 
 
 class RunsResponse(Page):
@@ -192,7 +192,7 @@ class FoundRunsResponse(Page):
 
 
 class TriggerResponse(Schema):
-    """What a manual trigger did."""
+    """The outcome of a manual trigger."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
@@ -224,7 +224,7 @@ class EventsResponse(Page):
 
 class _Found(_OfSchedule):
     id: str
-    """Its place among those of all schedules: what follows it is read with `after`."""
+    """Its position among the events of all schedules; pass it as `after` to read on behind it."""
 
 
 FoundEventResponse: Any = schema_of(
@@ -277,7 +277,7 @@ class BackfillsResponse(Page):
 
 
 class WorkflowResponse(Schema):
-    """A workflow that some process registered."""
+    """A workflow that a process registered."""
 
     name: str
     """The name that schedules give."""
@@ -288,11 +288,11 @@ class WorkflowResponse(Schema):
     timeout: int | None
     """Seconds that an attempt may take, unless a schedule says otherwise."""
     on_failure: str | None
-    """The workflow that is told of failures of its runs."""
+    """The workflow that runs on a failure of its runs."""
     on_recovery: str | None
-    """The workflow that is told of the first success after them."""
+    """The workflow that runs on the first success after failures."""
     targets: str | None
-    """What names the targets that its runs call it for; None when nothing does."""
+    """The source of the targets that its runs call it for; None without targets."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
 
@@ -319,19 +319,19 @@ class HoldResponse(Schema):
     reason: str | None = None
     """Why."""
     kept_in: list[str] = Field(default_factory=list)
-    """Where it is kept: `redis`, `sql`, or `process` for this process alone."""
+    """The places that store it: `redis`, `sql`, or `process` for this process alone."""
     released_at: datetime | None = None
-    """When it was released; null while it lasts, and where SQL went back and has not seen its release."""
+    """When it was released; null while it lasts, or if SQL was restored to a state before the release."""
     released_by: str | None = None
     """Who released it."""
     release_reason: str | None = None
     """Why it was released."""
     namespace: str | None = None
-    """The namespace that is frozen; null where everything is meant."""
+    """The namespace that is frozen; null for a hold of everything."""
 
 
 class HoldsResponse(Schema):
-    """Holds of everything, or of a namespace, and those that were released, at most 101 of each."""
+    """Holds of everything, or freezes of a namespace, current and released; at most 101 of each."""
 
     items: list[HoldResponse]
     """The newest first."""
@@ -342,7 +342,7 @@ HeldRunResponse: Any = schema_of("HeldRunResponse", HeldRun)
 
 
 class ReleasePreviewResponse(Schema):
-    """What a release would do now."""
+    """The effect that a release would have now."""
 
     hold: HoldResponse
     """Whether everything, or the namespace, is held."""
@@ -355,18 +355,18 @@ class ReleasePreviewResponse(Schema):
 
 
 class ReleaseResponse(Schema):
-    """What a release did."""
+    """The effect of a release."""
 
     was_held: bool
     """Whether there was a hold."""
     schedules: int
-    """Of how many schedules what was due was dealt with first."""
+    """How many schedules had due occurrences that were decided about first."""
     missed: int
     """How many occurrences were recorded as missed."""
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int
-    """How many occurrences started a run, or wait behind one, because a thaw said so."""
+    """How many occurrences a thaw fired, their runs started or waiting."""
 
 
 class WorkflowsResponse(Schema):

@@ -21,9 +21,9 @@ from rqsched.http.surface import Surface, render_problem
 
 
 def _refuse_unknown_parameters(request: Request, principal: SignedIn) -> None:
-    """Refuse what the route of a request does not declare: ignored, `?offset=100` would return the first page for ever.
+    """Refuse query parameters that the route does not declare: with an ignored `?offset=100`, paging would never end.
 
-    It is told to those who may ask at all: the principal is found first.
+    The principal is found first, so that only an authenticated caller gets this error.
     """
     del principal
     if not request.query_params:
@@ -57,7 +57,7 @@ SURFACE = Surface("/api/v1", render=render, has_slash=True)
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """Answer an error of rqsched in an application of somebody else's as this surface answers it."""
+    """Render an error of rqsched in another application as this surface does."""
     return render_tagged(Tag(request_id_of(request.headers), SURFACE), error)
 
 

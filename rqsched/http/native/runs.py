@@ -1,4 +1,4 @@
-"""What a schedule has done and will do: history, runs, upcoming fires and backfills. Also after it was deleted.
+"""A schedule's history, runs, upcoming fires and backfills, also after it was deleted.
 
 A small backfill completes within its request; a large one continues after the response and can be polled. Its row in
 SQL owns the progress: when this process ends, reconcile continues it.
@@ -86,7 +86,7 @@ def deliveries(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List what was owed to whom about the schedule, newest first."""
+    """List the notifications of the schedule, newest first."""
     page = call.newest(schedule_id).deliveries(limit, cursor, status=status)
     return Json(page)
 
@@ -139,7 +139,7 @@ def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: St
     "/schedules/{schedule_id}/runs/{run}/retry/", response_model=RunResponse, responses=PROBLEM.of(409), tags=["runs"]
 )
 def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryOneRequest | None = None) -> Response:
-    """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
+    """Start one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason, only = (body.reason, body.failed_targets) if body else (None, False)
     found = call.newest(schedule_id).run(run)
     return Json(describe_run(found.retry(reason, failed_targets=only, context=call.context).state))
@@ -157,7 +157,7 @@ def targets(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Read how far a run's targets are, and a page of them in the order they were named."""
+    """Read the progress of a run's targets, and a page of them in the order they were named."""
     return _targets(call.newest(schedule_id).run(run), limit, cursor, status)
 
 
@@ -169,7 +169,7 @@ def targets_of_run(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Read the same of a run of whichever schedule, by its uid."""
+    """Read the same of any schedule's run by the run's uid."""
     run = call.scheduler.run(run_uid.upper(), namespace=call.namespace)
     return _targets(run, limit, cursor, status)
 
@@ -216,7 +216,7 @@ def list_runs_of_all(
 def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
     """Retry every run that failed or was lost since an instant, at most 1000 a request; those of one schedule in turn.
 
-    More than `bound` is 422 and retries none. What was retried has not failed any more, so it may be sent again.
+    More than `bound` is 422 and retries none. Safe to repeat: a retried run is no longer failed.
     """
     rows = call.scheduler.retry_failed(
         body.since,
@@ -297,7 +297,7 @@ def list_backfills(
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
 def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
-    """Stop a backfill: what it has started goes on, the rest of its range is left. One that has ended stays so."""
+    """Stop a backfill; runs that it has started continue, the rest of its range is not fired. An ended one stays."""
     reason = body.reason if body else None
     stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
     return Json(stopped)

@@ -1,6 +1,6 @@
 """Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger.
 
-And of many at once: one operation on every schedule that matches a filter, and a declared set that is brought about.
+Bulk operations apply to every schedule that matches a filter; a sync brings about a declared set.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def version_of(schedule: Schedule, condition: str | None) -> int | None:
     """Read If-Match: an ETag of ours, a bare version, or `*`; raises VersionConflictError for another incarnation."""
     if condition is None or condition.strip() == "*":
         return None
-    text, _, _ = condition.strip().removeprefix("W/").strip('"').partition("-")  # a read adds what its content is
+    text, _, _ = condition.strip().removeprefix("W/").strip('"').partition("-")  # a read appends the content's hash
     uid, _, version = text.rpartition(".")
     if not version.isascii() or not version.isdigit() or len(version) > 18:
         raise MalformedError("If-Match must be the ETag of a schedule or a version.")
@@ -336,7 +336,7 @@ def pause(
 ) -> Response:
     """Stop firing; 400 unless it is active. Runs and retries continue.
 
-    With `until` it fires again by itself then, and a paused one is paused until then.
+    With `until` it resumes by itself at that time, also if it was paused already.
     """
     given, handle = body or PauseRequest(), call.schedule(schedule_id)
     handle.pause(
@@ -364,9 +364,9 @@ def resume(
 def skip_next(
     call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
 ) -> Response:
-    """Skip the next occurrences, as many as asked for and no others; 409 unless it is active.
+    """Skip exactly the next `count` occurrences; 409 unless it is active.
 
-    Sent again it skips no more; `count` 0 takes back what is skipped.
+    Idempotent: `count` replaces earlier skips, and 0 removes them.
     """
     given, handle = body or SkipNextRequest(), call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
@@ -410,7 +410,7 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> Response:
     """Pause, resume, trigger or skip the next of every schedule that matches, each in a transaction of its own.
 
-    More than `bound` is 422, and nothing is done. Sent again it goes on: what was paused is not active any more.
+    More than `bound` is 422, and nothing is done. A repeat continues: a paused schedule is no longer active.
     """
     rows = call.scheduler.bulk(
         operation.replace("-", "_"),
@@ -447,7 +447,7 @@ def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> R
 def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
     """Create or replace the definitions of a declared set; with `prune`, delete what earlier syncs made and it lacks.
 
-    All of it is checked before anything is written. Sent again it does the rest.
+    The whole set is checked before anything is written. A repeat does the rest.
     """
     declared = [_declared(call, one) for one in body.schedules]
     bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)

@@ -66,7 +66,7 @@ def _spec(expression: str, timezone: str) -> Spec:
 
 
 _AS_SPECIFIED: Options = {"dst_gap": "skip"}
-"""What a new cron job has because Open Job Spec says so."""
+"""The options that Open Job Spec prescribes for a new cron job."""
 
 
 def _require_kept(call: Call, name: str) -> bool:

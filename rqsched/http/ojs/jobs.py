@@ -1,4 +1,4 @@
-"""Jobs: what workers fetch, end and hold, one job read or cancelled, and dead letters.
+"""Jobs: the workers' fetch, end and heartbeat, the reading and cancelling of one job, and dead letters.
 
 A dead letter is a job whose attempts are used up and which its cron job wants to keep.
 """
@@ -44,7 +44,7 @@ MAX_DEAD_LETTERS = 100
 MAX_ERROR = 8_192
 """Characters of the JSON of an error that are kept with its attempt."""
 MAX_TEXT = 2_000
-"""Characters of each of its texts that are kept when that is exceeded."""
+"""Characters of each of its texts that are kept when the error is larger."""
 _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
 """The codes by which a handler ends its job, and whether the job is a dead letter then."""
 
@@ -223,7 +223,7 @@ def forget(call: Admin, dead_letter_id: JobId) -> Response:
 
 
 def _job(call: Call, claimed: ClaimedRun, **more: Any) -> Response:
-    """Return a run as a job, with what has just become of it."""
+    """Return a run as a job, with its newest state."""
     return OjsResponse({"job": responses.job(claimed, call.scheduler.settings) | more})
 
 
@@ -319,7 +319,7 @@ def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
 
 
 def _error_of(given: Any) -> dict[str, Any]:
-    """Return the error of an attempt as it was sent, an object whatever it was; what is too large to keep is cut."""
+    """Return the error of an attempt as it was sent, always as an object; cut it if it is too large to keep."""
     error = dict(given) if isinstance(given, Mapping) else {"message": str(given) if given else "failed"}
     if len(dumps(error)) <= MAX_ERROR:
         return error
@@ -330,7 +330,7 @@ def _error_of(given: Any) -> dict[str, Any]:
 
 
 def _failure(error: Mapping[str, Any]) -> AttemptResult:
-    """Read what a reported error means: whether there is another attempt, and what is kept of it."""
+    """Return the result of a failed attempt: whether another one follows, and the error that is kept."""
     types = tuple(one for one in (error.get("type"), error.get("code")) if isinstance(one, str) and one)
     message = error.get("message")
     code = error["code"] if isinstance(error.get("code"), str) else ""

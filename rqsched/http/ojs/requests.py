@@ -26,7 +26,7 @@ async def require_version(
     request: Request,
     ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
 ) -> None:
-    """Refuse an unsupported version, once it is known who asks where that matters; a missing header means 1.0."""
+    """Refuse an unsupported version, after authentication where the route needs it; a missing header means 1.0."""
     if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
         if not request.url.path.endswith("/manifest"):
             wiring_of(request).authenticator.principal_of(request)
@@ -96,7 +96,7 @@ class RegisterRequest(ChangeRequest):
 
 
 class FetchRequest(BaseModel):
-    """Which jobs a worker fetches."""
+    """The queues and the number of jobs that a worker fetches."""
 
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = Field(
         description="The queues that it takes from, in this order."
@@ -107,7 +107,7 @@ class FetchRequest(BaseModel):
 
 
 class EndRequest(BaseModel):
-    """Which job ended; `worker_id` and `attempt` detect a worker that no longer holds it."""
+    """The job that ended; `worker_id` and `attempt` detect a worker that no longer holds it."""
 
     job_id: UUID = Field(description="The id of the job.")
     worker_id: Worker | None = Field(default=None, description=_WORKER)
@@ -157,7 +157,7 @@ SPREAD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one request contains of a cron job; None for what it does not contain."""
+    """The fields of a cron job in one request; None for absent ones."""
 
     expression: str | None = None
     """`cron` or `expression`."""
@@ -172,7 +172,7 @@ class Registration:
     meta: Mapping[str, Any] | None = None
     """The `meta` beside the options; it is merged into them."""
     overlap_policy: str | None = None
-    """One of the spec's four policies."""
+    """An overlap policy of the spec."""
     enabled: bool | None = None
     """Whether it fires."""
     description: str | None = None

@@ -75,14 +75,14 @@ def _says(expression: str, spec: Spec) -> bool:
 
 
 def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
-    """Return the whole spec of a schedule that one expression cannot say; None where the shown one does."""
+    """Return the whole spec of a schedule if one expression cannot express it, else None."""
     spec = schedule.spec
     is_said = _is_plain_interval(spec) or _says(expression_of(schedule), spec)
     return None if is_said else loads(schedule.definition.spec)
 
 
 def _is_plain_interval(spec: Spec) -> bool:
-    """Return whether `@every` says it: one interval that counts from its registration, for ever."""
+    """Return whether `@every` expresses the spec: one interval that counts from its registration, for ever."""
     if spec.newer or len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
         return False
     member = spec.members[0]
@@ -178,7 +178,7 @@ _ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
 
 
 def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
-    """Return the timeout as it was sent while it is the run's, else the run's own or the settings'."""
+    """Return the timeout as it was sent while the run has it, else the run's own or the settings'."""
     sent = options.get("timeout_ms")
     if sent is not None and options.get("timeout") is None and timeout_seconds(options) == run.timeout:
         return int(sent)
@@ -218,7 +218,7 @@ class Template(Schema):
     """The job that a cron job starts."""
 
     type: str
-    """What a worker executes: the name of a workflow, or the type that an external worker handles."""
+    """The name of a workflow, or the type that an external worker handles."""
     args: list[Any]
     """The positional arguments."""
     options: dict[str, Any]
@@ -229,7 +229,7 @@ class Cron(Template):
     """A cron job, under the names of every published form."""
 
     x_specs: dict[str, Any] | None = None
-    """All of when it fires, where `cron` cannot say it."""
+    """The complete timing, if `cron` cannot express it."""
     name: str
     """Its name, unique in the namespace."""
     cron: str
@@ -241,7 +241,7 @@ class Cron(Template):
     job_template: Template
     """The same job under the name of another published form."""
     overlap_policy: str
-    """What a fire does while an earlier job is unfinished: `skip`, `allow`, `cancel_previous` or `enqueue`."""
+    """How a fire treats an unfinished earlier job: `skip`, `allow`, `cancel_previous` or `enqueue`."""
     enabled: bool
     """Whether it fires."""
     status: str
@@ -268,7 +268,7 @@ class CronResponse(Schema):
 
 
 class Pagination(Schema):
-    """Where the list continues."""
+    """The position in a list."""
 
     total: int
     """How many match in all."""
@@ -279,12 +279,12 @@ class Pagination(Schema):
 
 
 class OffsetPagination(Pagination):
-    """Where the list continues, and what was asked."""
+    """The position in a list, with the request's own."""
 
     limit: int
-    """The size of a page, as it was asked."""
+    """The size of a page, as requested."""
     offset: int
-    """Where the page begins, as it was asked."""
+    """The start of the page, as requested."""
 
 
 class CronsResponse(Schema):
@@ -297,7 +297,7 @@ class CronsResponse(Schema):
     count: int
     """The number of all matching cron jobs."""
     pagination: Pagination
-    """Where the list continues."""
+    """The total, and the cursor of the next page."""
 
 
 class RemovedResponse(Schema):
@@ -341,7 +341,7 @@ class Job(Schema):
     id: UUID
     """The id of the job: the uid of the run in the form of a UUID."""
     type: str
-    """What the worker executes."""
+    """The name of the workflow, or the type that the worker handles."""
     queue: str
     """The queue that it waits on."""
     args: list[Any]
@@ -351,7 +351,7 @@ class Job(Schema):
     meta: dict[str, Any]
     """The memo of the schedule and the name of the cron job."""
     state: Literal["available", "active", "retryable", "pending", "completed", "cancelled", "discarded"]
-    """Where it is in its life."""
+    """Its state as the spec names it."""
     attempt: int
     """The number of the newest execution; 0 before the first."""
     max_attempts: int
@@ -365,7 +365,7 @@ class Job(Schema):
     timeout_ms: int
     """The same in milliseconds; the default where it names none."""
     result: Any = None
-    """What the worker returned."""
+    """The value that the worker returned."""
     error: JobError | None = None
     """Why the newest attempt failed."""
     errors: list[AttemptError] | None = None
@@ -414,7 +414,7 @@ class CancelledJob(Job):
 
 
 class CancelledResponse(Schema):
-    """What became of a cancelled job."""
+    """The outcome of a cancel."""
 
     job: CancelledJob
     """The job."""
@@ -434,7 +434,7 @@ class AcknowledgedResponse(Schema):
 
 
 class FailedResponse(Schema):
-    """What follows a failed attempt: the next one at `next_attempt_at`, or none since `discarded_at`."""
+    """The outcome of a failed attempt: the next one at `next_attempt_at`, or none since `discarded_at`."""
 
     job_id: UUID
     """The id of the job."""
@@ -454,7 +454,7 @@ class HeartbeatResponse(Schema):
     """The jobs that a worker still holds, and those it must stop."""
 
     state: Literal["running", "quiet", "terminate"]
-    """What the worker is to do: go on, fetch nothing more, or end."""
+    """The worker's instruction: continue, fetch nothing more, or end."""
     jobs_extended: list[UUID]
     """The jobs that it holds for another visibility timeout."""
     x_jobs_cancelled: list[UUID]
@@ -469,7 +469,7 @@ class DeadLettersResponse(Schema):
     jobs: list[Job]
     """The dead letters of this page."""
     pagination: OffsetPagination
-    """Where the list continues."""
+    """The total, and the cursor of the next page."""
 
 
 class RetriedJob(Job):
@@ -480,7 +480,7 @@ class RetriedJob(Job):
 
 
 class RetriedResponse(Schema):
-    """What became of a dead letter."""
+    """The outcome of a dead letter's retry."""
 
     job: RetriedJob
     """The job."""
@@ -516,11 +516,11 @@ class ManifestResponse(Schema):
     protocols: list[str]
     """The bindings that it serves."""
     backend: str
-    """Where it keeps jobs."""
+    """The system that keeps jobs."""
     conformance_level: int | None
     """None: enqueueing single jobs, which level 0 requires, is not served."""
     capabilities: dict[str, Any]
-    """What the spec leaves open, and whether it is there."""
+    """The optional features of the spec, and whether each is served."""
     extensions: list[str]
     """The extensions of the spec that it serves."""
     endpoints: dict[str, str]
@@ -535,7 +535,7 @@ class ErrorBody(Schema):
     code: str
     """A stable identifier of the kind of error."""
     message: str
-    """What is wrong and what to do."""
+    """The cause and the remedy."""
     retryable: bool
     """Whether the same request may succeed later."""
     request_id: str

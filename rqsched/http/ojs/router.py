@@ -1,4 +1,4 @@
-"""The router of this surface: cron jobs, jobs, the manifest and health, and what is refused as `unsupported`."""
+"""The router of this surface: cron jobs, jobs, the manifest and health, and paths refused as `unsupported`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAPTERS = {
     "14 Workflows": "not served",
     "15 Schemas": "not served",
 }
-"""What is served of the HTTP binding; docs/ojs.md says how and why."""
+"""The coverage of the HTTP binding by chapter; docs/ojs.md explains it."""
 _ENQUEUE = "jobs are not enqueued one by one: register a cron job (POST /ojs/v1/cron), or trigger a schedule natively."
 _ACTIVATE = "a pending job waits for the one before it and starts by itself; jobs are not activated."
 _PROGRESS = "the progress of a job is not kept; execute it without reporting any."
@@ -49,7 +49,7 @@ UNSERVED = {
     "/schemas": (["GET", "POST"], _SCHEMAS),
     "/schemas/{rest:path}": (["GET", "DELETE"], _SCHEMAS),
 }
-"""What the HTTP binding has and this server lacks, by path: its methods, and what to do instead."""
+"""The paths of the HTTP binding that are not served, each with its methods and the alternative."""
 
 
 @router.get("/manifest", response_model=responses.ManifestResponse)
