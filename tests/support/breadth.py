@@ -8,10 +8,12 @@ that are marked `once` and those that the table of mutations or the map of promi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from tests.support.promises import PROMISES
 from tests.system.mutation.table import MUTATIONS
 
 TESTS = Path(__file__).parents[1]
@@ -30,7 +32,7 @@ BROAD = (
     TESTS / "system" / "worlds",
 )
 """Folders and files whose tests `make test-all` adds."""
-NAMED = frozenset(name for mutation in MUTATIONS for name in mutation.noticed_by)
+NAMED = frozenset(chain(*PROMISES.values(), *(mutation.noticed_by for mutation in MUTATIONS)))
 """The tests without which a mutation would not be noticed or a promise not be proven."""
 _NAMED_FILES = frozenset(name.partition("::")[0] for name in NAMED)
 

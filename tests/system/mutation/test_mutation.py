@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,17 +31,6 @@ def test_a_mutation_fits_the_code_and_names_tests_that_are_there(mutation: Mutat
     for name in mutation.noticed_by:
         path, function = name.split("[")[0].split("::")
         assert f"def {function}(" in (ROOT / path).read_text()
-
-
-def test_every_named_test_runs_in_make_test() -> None:
-    names = {name for mutation in MUTATIONS for name in mutation.noticed_by}
-    environment = {name: value for name, value in os.environ.items() if name not in {"NIGHTLY", "WORLDS"}}
-    (once,) = re.findall("^ONCE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "-m", once]
-    command = [sys.executable, "-m", "pytest", *options, *sorted(names)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-    assert names - set(done.stdout.splitlines()) == set(), done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_the_documentation_holds_the_table() -> None:
