@@ -31,7 +31,7 @@ MISSED_WHILE_PAUSED = "paused"
 
 
 class Followed(StrEnum):
-    """What became of an end, for a schedule that comes after."""
+    """The outcome of an upstream end for a schedule that comes after it."""
 
     STARTED = "started"
     """It started a run, or one that waits for another."""
@@ -58,13 +58,13 @@ class UpstreamEnd:
     ended_at: datetime
     """When it did."""
     due_at: datetime | None
-    """When it is to be followed; None once it was."""
+    """When the schedule follows the end; None once it has."""
     tries: int = 0
     """How often that failed."""
     error: str | None = None
     """Why it failed last; None when it did not."""
     followed: str | None = None
-    """What became of it, a `Followed`; None while it waits, and `missed` where it waits again after a pause."""
+    """The outcome, a `Followed`; None while the end waits, and `missed` where it waits again after a pause."""
     followed_at: datetime | None = None
     """When that was; None while it waits."""
     upstream_id: str | None = None
@@ -118,10 +118,10 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Give each end that waits for a schedule its outcome; returns them by the uid of the run that ended.
+    """Give each end that waits for a schedule its outcome; returns the outcomes by the uid of the run that ended.
 
-    Each starts a run as the overlap policy allows. Of those during a pause the newest is kept for the resume; those
-    during a freeze or a hold are one at its end (`thaw`). `runs` are the schedule's open runs.
+    Each end starts a run as the overlap policy allows. A pause keeps its newest end for the resume. The ends during a
+    freeze or a hold count as one when it is over (`thaw`). `runs` are the schedule's open runs.
     """
     waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
     if schedule.status is ScheduleStatus.DELETED:
@@ -163,7 +163,7 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)
-        # What is known may be the newest: of two ends at once the older may be followed last.
+        # The end that is known already may be the newest: ends are not always followed in the order of their times.
         all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
         *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
         if passed:

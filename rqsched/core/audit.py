@@ -34,7 +34,8 @@ BUFFERED = "ScheduleBuffered"
 FIRE_FAILED = "ScheduleFireFailed"
 """It could not be evaluated; the occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
-"""Occurrences passed without a fire: `count`, from `first` to `last`; those of `fired` fire in their place."""
+"""Occurrences passed without a fire: `count`, from `first` to `last`; the occurrences in `fired` fire in their
+place."""
 SKIPS_SET = "ScheduleSkipsSet"
 """Somebody chose which of its next occurrences are skipped, or a change of its timing did: `occurrences`, or none."""
 EXCLUDED = "ScheduleExcluded"
@@ -135,7 +136,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     FAN_OUT_ENDED: (_ENDED - {"error"}) | {"outcome", "targets"},
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }
-"""Which payload keys each event type may carry; `command_context` may accompany every one."""
+"""The payload keys that each event type may carry; every type may carry `command_context` too."""
 
 LINEAGE_KEYS = frozenset(
     {
@@ -153,7 +154,7 @@ LINEAGE_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """Who asked for an operation, and why; recorded with its audit event when given."""
+    """The actor and the reason of an operation; recorded with its audit event when given."""
 
     principal: str | None = None
     """The user or token on whose behalf the operation ran."""
@@ -202,7 +203,7 @@ class Event:
     """One audit event before it has a sequence; building one with a key outside the contract raises."""
 
     type: str
-    """One of the keys of CONTRACT."""
+    """The type, a key of CONTRACT."""
     payload: dict[str, Any] = field(default_factory=dict)
     """JSON-native values; instants are ISO 8601 UTC text."""
     run_uid: str | None = None
@@ -228,7 +229,7 @@ class AuditRecord:
     sequence: int
     """1, 2, 3 ... within the schedule, without gaps."""
     event_type: str
-    """What happened, such as `RunFailed`; the reference on events lists them all."""
+    """The type of the event, such as `RunFailed`; the reference on events lists them all."""
     payload: dict[str, Any]
     """Its values by name, and `command_context` when a caller gave one."""
     workflow_instance_id: str | None

@@ -1,7 +1,7 @@
-"""Blocked runs: the worker that claimed one cannot find its workflow. That is no failed attempt. Pure.
+"""Blocked runs: the worker that claimed one cannot find its workflow. This does not count as a failed attempt. Pure.
 
 A blocked run is pending: it is unfinished for overlap and `from_completion`, and is offered again after a delay, to
-whichever worker takes it then. One that no worker could start for too long has failed.
+whichever worker takes it then. A run that stays blocked for too long fails.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _NAMED = {
     event_type: {key: name for key, name in _NAMING.items() if key in contract}
     for event_type, contract in CONTRACT.items()
 }
-"""Those of each type of event that are in its contract."""
+"""For each event type, the entries of `_NAMING` that its contract has."""
 
 
 class ChangeBuilder:
@@ -51,7 +51,7 @@ class ChangeBuilder:
         self.schedule = schedule
         self._before = None if is_new else schedule
         self.context = context
-        """Who asks; None where nobody is known."""
+        """The actor and the reason; None where nobody is known."""
         self._read = {run.uid: run for run in runs}
         self._runs = dict(self._read)
         self._events: list[Event] = []
@@ -61,12 +61,12 @@ class ChangeBuilder:
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
         self.owed_again: tuple[str, datetime] | None = None
-        """Which run before it, and when it ended, is owed to the schedule again."""
+        """The upstream run that the schedule follows again, and when that run ended."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
         sees_backfill = kind is RunKind.BACKFILL
-        # Of a run that is dispatched only targets are left, and not every schedule waits for those.
+        # A dispatched run has only targets left, and not every schedule waits for targets.
         sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
         return [
             run
@@ -200,7 +200,7 @@ class ChangeBuilder:
 
 
 _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
-"""What of a schedule makes its older links stale where it changes."""
+"""The fields of a schedule whose change makes its older links stale."""
 
 
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:

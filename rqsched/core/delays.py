@@ -1,7 +1,8 @@
-"""Delays: how long occurrences wait by jitter or spread, what failed by its backoff, and blocked runs for an offer.
+"""Delays: the jitter and spread of occurrences, the backoff after failures, and the time until a blocked run's next
+offer.
 
-Runs and targets wait by the retry policies of their schedule, what rqsched itself repeats by the constants here. What
-is random about a delay is a hash, not a draw: every process computes the same one, and computes it again. Pure.
+The retry policies of their schedule set the backoff of runs and targets; the constants here set that of rqsched's own
+retries. The random part of a delay is a hash, not a draw: every process computes the same value each time. Pure.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
     if not length:
         return length
     width = length if gap is None else min(length, max(gap, timedelta(0)))
-    # Whole microseconds by integers: rounding up could reach the next nominal time.
+    # Compute whole microseconds in integers: rounding up could reach the next nominal time.
     return timedelta(microseconds=(width // timedelta(microseconds=1)) * _drawn(key) // _RESOLUTION)
 
 

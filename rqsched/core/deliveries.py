@@ -32,7 +32,7 @@ MAX_ERROR = 600
 NO_ANSWER = "no answer: "
 """How the error of an attempt begins whose destination could not be reached or took too long: others wait with it."""
 STARTED, SUCCEEDED, FAILED = "started", "succeeded", "failed"
-"""What a heartbeat or check-in says; `event_type` of its delivery."""
+"""The states that a heartbeat or check-in reports; the `event_type` of its delivery."""
 
 
 class DeliveryKind(StrEnum):
@@ -53,7 +53,7 @@ PINGS = frozenset({DeliveryKind.HEARTBEAT, DeliveryKind.SENTRY})
 
 
 class DeliveryStatus(StrEnum):
-    """Where a delivery is."""
+    """The status of a delivery."""
 
     PENDING = "pending"
     """It waits for a worker, or for its next attempt."""
@@ -120,7 +120,7 @@ def shown_destination(delivery: Delivery) -> str:
 
 
 class Configured(NamedTuple):
-    """What the settings want told of every schedule."""
+    """The destinations that the settings name for every schedule."""
 
     webhook: str | None = None
     """The URL that ALARMS are posted to; None posts none."""
@@ -284,7 +284,7 @@ def _delivery(
     configured: Configured,
     now: datetime,
 ) -> Delivery:
-    """Put a message on its queue: that of the settings, else that of the run, which some worker serves."""
+    """Put a message on the queue of the settings, else on that of the run, which some worker serves."""
     definition, defaults = schedule.definition, schedule.definition.parsed_defaults
     queue = run.queue if run else definition.queue or defaults.get("queue")
     connection = run.connection if run else definition.connection or defaults.get("connection")

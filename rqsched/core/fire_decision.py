@@ -1,4 +1,5 @@
-"""What a fire does, as pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
+"""The decision of a fire, as pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one
+fire").
 
 The whole story of a fire is `decide_fire`: each occurrence that has passed starts a run, waits, is skipped or is
 counted as missed; a run that uses up `max_runs` ends the schedule; else the next time is set.
@@ -36,18 +37,18 @@ from rqsched.core.schedule_endings import complete_if_over
 HELD = "held"
 """The policy of an occurrence that is missed because it was due during a hold, whose end said so."""
 FROZEN = "frozen"
-"""The same of the freeze of a namespace, and of its thaw."""
+"""The same for the freeze of a namespace, and its thaw."""
 
 
 class FireContext(NamedTuple):
-    """What a fire must know besides the schedule and its open runs."""
+    """The input of a fire besides the schedule and its open runs."""
 
     env: str = ""
     """RQSCHED_ENV of the firing process, for `environments`."""
     ran: frozenset[datetime] = frozenset()
     """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
     asked: CommandContext | None = None
-    """Who asks, if somebody does. Else it names the span that the runs belong to that start; None without tracing."""
+    """The actor of the request, if there is one, else the trace span of the runs that start; None without tracing."""
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
@@ -111,15 +112,15 @@ def decide_miss_due(
 def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
     """Give each occurrence that has passed its outcome, and set the next time.
 
-    Each that fires is put to the overlap policy. One of them may use up `max_runs`, which ends the schedule: the later
-    ones were due before that and are skipped. A `from_completion` schedule then waits for the run that blocks the next.
+    The overlap policy decides about each occurrence that fires. When one uses up `max_runs`, the schedule ends and the
+    later ones, due before that, are skipped. A `from_completion` schedule then waits for the run that blocks the next.
     """
     schedule = builder.schedule
     spec = schedule.spec
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
-        # One of them that a backfill ran as well is not among those that are counted as missed.
+        # A skipped occurrence that a backfill ran as well was not counted as missed: do not subtract it from them.
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
     nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)

@@ -30,7 +30,7 @@ class Hold:
     reason: str | None = None
     """Why, in the words of who set it."""
     kept_in: tuple[str, ...] = ()
-    """Where it is kept now: `redis`, `sql`, or `process` (RQSCHED_HOLD, `--hold`); nowhere when it is over."""
+    """The places that keep it now: `redis`, `sql`, or `process` (RQSCHED_HOLD, `--hold`); empty when it is over."""
     released_at: datetime | None = None
     """When it was released, aware UTC; None while it lasts, and where SQL went back and has not seen its release."""
     released_by: str | None = None
@@ -93,7 +93,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HeldSchedule:
-    """What becomes of the due occurrences of one schedule when a hold is released."""
+    """The outcomes of the due occurrences of one schedule when a hold is released."""
 
     namespace: str
     """Its namespace."""
@@ -128,15 +128,15 @@ class HeldRun:
     attempt: int
     """The attempt that begins, or that failed last."""
     occurrence_at: datetime | None
-    """What it stands for; None for a run that was started by hand."""
+    """The occurrence it stands for; None for a run that was started by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePreview:
-    """What a release would do now."""
+    """The effects that a release would have now."""
 
     hold: Hold | None
-    """The hold; None when there is none, and what is due fires anyway."""
+    """The hold; None when nothing is held, and due schedules fire anyway."""
     schedules: list[HeldSchedule]
     """The schedules that are due, the earliest first."""
     runs: list[HeldRun]
@@ -147,7 +147,7 @@ class ReleasePreview:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a release did."""
+    """The effects of a release."""
 
     hold: Hold | None
     """The hold that has ended; None when there was none."""

@@ -68,7 +68,7 @@ class RunJobId(NamedTuple):
     attempt: int
     """The attempt it carries, from 1."""
     delivery: int
-    """Which job carries that attempt, from 1."""
+    """The number of the job that carries that attempt, from 1."""
 
     def __str__(self) -> str:
         """Render `run-{uid}-a{attempt}-d{delivery}`."""
@@ -81,7 +81,8 @@ class TargetJobId(NamedTuple):
     uid: str
     """The target's uid."""
     delivery: int = 1
-    """Which job carries the target, from 1: a retry and an offer to other workers take the next number."""
+    """The number of the job that carries the target, from 1: a retry and an offer to other workers take the next
+    number."""
 
     def __str__(self) -> str:
         """Render `target-{uid}`, from the second delivery on `target-{uid}-d{delivery}`."""

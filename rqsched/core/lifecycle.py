@@ -1,4 +1,4 @@
-"""What an owner does to a schedule: create, update, pause, resume, restart, delete. Pure decisions.
+"""The operations of an owner on a schedule: create, update, pause, resume, restart, delete. Pure decisions.
 
 Each returns a Change; none of them fires a due occurrence or lets one vanish without an outcome.
 """
@@ -71,7 +71,7 @@ MAX_SKIPS = 100
 
 
 class Identity(NamedTuple):
-    """Which schedule, and which incarnation of it."""
+    """The identity of a schedule, and of this incarnation of it."""
 
     uid: str
     """The incarnation: a ULID, new after delete and re-create."""
@@ -84,8 +84,8 @@ class Identity(NamedTuple):
 def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
     """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
 
-    Anchored as in `like` when that is the same timing registered before, else at `now`. What it does not say of changes
-    of the clocks is as in `like`.
+    The anchor is that of `like` when that is the same timing registered before, else `now`. Clock-change rules that the
+    spec leaves out are taken from `like`.
     """
     if spec.after is not None:  # it has no times of its own
         return spec
@@ -94,9 +94,9 @@ def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | N
 
 
 def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
-    """Return a spec that says what is done about changes of the clocks: as it does, else as is stored.
+    """Return a spec with its clock-change rules (`dst_gap`, `dst_fold`) set: its own, else the stored ones.
 
-    A new one that does not say it fires what the clock leaves out, and once what it shows twice.
+    By default a new spec shifts an occurrence out of a gap, and fires once at a time that the clock shows twice.
     """
     gap, fold = ("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)
     if spec.dst_gap not in {None, gap or "skip"}:
@@ -237,10 +237,11 @@ def decide_update(
     """Change what the owner declared.
 
     The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
-    What was moved off an excluded day and has its outcome gets no other; what was still ahead and has passed by the new
-    timing is due at once. `keep_next` leaves the next time alone even then (Waymark's re-registration). `calendars` are
-    those that the spec of the definition names. Raises when it is deleted, NewerReleaseError where its timing is not
-    known here, and InvalidSpecError for a changed spec all of whose occurrences are excluded.
+    An occurrence moved off an excluded day that has its outcome gets no other; an occurrence that was ahead and has
+    passed by the new timing is due at once. `keep_next` leaves the next time alone even then (Waymark's
+    re-registration). `calendars` are those that the spec of the definition names. Raises when it is deleted,
+    NewerReleaseError where its timing is not known here, and InvalidSpecError for a changed spec all of whose
+    occurrences are excluded.
     """
     _require(schedule, "update", *_LIVE)
     schedule.spec.require_known()
@@ -467,8 +468,9 @@ def decide_skip_next(
 ) -> Change:
     """Skip so many of the next occurrences, as they are now, and none of the others that are ahead; 0 skips none.
 
-    What is due already is not among them. Nothing changes where the same ones are skipped already. Raises unless active
-    (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no occurrence ahead.
+    An occurrence that is due already does not count. Nothing changes where the same ones are skipped already. Raises
+    unless active (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no
+    occurrence ahead.
     """
     require_skips(count)
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
@@ -668,9 +670,9 @@ def decide_switch(
     operation: str,
     keep_next: bool = False,
 ) -> Change:
-    """Add to a Change that its schedule is paused then if it is active, or fires again; None adds nothing.
+    """Pause the schedule of a Change if it is active (`paused`), or make it fire again; None adds nothing.
 
-    What fires again is a schedule that is paused, or in a status of `revives`.
+    Only a schedule that is paused, or in a status of `revives`, fires again.
     """
     schedule = change.after
     if paused:

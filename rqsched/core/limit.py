@@ -1,8 +1,8 @@
-"""Limits: how many runs of a group run at once and begin in a time, whichever schedules they are of. Pure.
+"""Limits: how many runs of a group, over all its schedules, run at once and start in a window. Pure.
 
 A group has a name, a number, a rate or both, and a line. A run that becomes pending joins the line; a grant gives it a
-place of its group, and only a granted run can be claimed. Its place is free again when it neither runs nor waits for
-its claim: nobody counts that down, the rows say it. Of the rate it takes a part from its grant on, until its start has
+place of its group, and only a granted run can be claimed. The place is free again when the run neither runs nor waits
+for its claim: the rows tell, there is no counter. The run counts against the rate from its grant until its start has
 left the window.
 """
 
@@ -126,7 +126,7 @@ def require_rate(name: str, value: object) -> str | None:
 
 
 class Bounds(NamedTuple):
-    """What a group allows: at least one of both is there."""
+    """The bounds of a group: a number, a rate, or both."""
 
     number: int | None = None
     """How many of its runs may run at once; None is any."""
@@ -158,8 +158,8 @@ class Bounds(NamedTuple):
     def most_unclaimed(self, running: int, starts: int) -> int:
         """Return how many runs may have a place and not run yet; `starts` are those of the last window.
 
-        What does not run yet may begin at any moment, so it counts in both. Of a rate alone these are at most
-        `MAX_NUMBER`, too: each grant reads them, and holds in memory those to which it gives a place.
+        A granted run may start at any moment, so it counts against the number and the rate. With a rate alone there are
+        at most `MAX_NUMBER` of them, too: each grant reads them, and holds in memory the runs that it gives a place.
         """
         by_number = [] if self.number is None else [self.number - running]
         by_rate = [] if self.rate is None else [min(self.rate.number - starts, MAX_NUMBER)]
@@ -201,7 +201,7 @@ def name_of(template: str, namespace: str, labels: str) -> str:
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Return what a group is known by over all namespaces, whose names have no slash."""
+    """Return the key of a group over all namespaces, `namespace/name`: names of namespaces have no slash."""
     return f"{namespace}/{name}"
 
 
@@ -217,17 +217,17 @@ class Waiting(NamedTuple):
     uid: str
     """Its uid."""
     limit_at: datetime
-    """Since when it is in line."""
+    """When it joined the line."""
     number: int = 0
-    """Its number in its schedule, or its run: what joins the line at one instant keeps its order."""
+    """Its number in its schedule, or in its run: it orders the runs that join the line at one instant."""
     granted_at: datetime | None = None
     """When it got a place that it has not claimed yet; None while it is in line."""
     passed_count: int | None = None
-    """How often a worker came to it after it was passed over, and the group was full; None is never."""
+    """How often a worker tried to claim it after it was passed over and found the group full; None is never."""
     is_target: bool = False
     """Whether it is a target of a run."""
     queue: str = ""
-    """Which workers it is for: one text for each executor, connection and queue."""
+    """The workers it is for: one text for each executor, connection and queue."""
 
 
 by_place = attrgetter("limit_at", "number", "uid")
@@ -235,7 +235,7 @@ by_place = attrgetter("limit_at", "number", "uid")
 
 
 class Grants(NamedTuple):
-    """What one look at a group decides."""
+    """The decision of one look at a group."""
 
     given: tuple[str, ...] = ()
     """The uids of the runs that get a place."""
@@ -254,11 +254,11 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether an end that sees so much as it is written leaves the line to later ends, without a look after it.
+    """Return whether an end that sees these figures leaves the line to later ends, without looking at it.
 
-    It does while at least a quarter of the places wait for their claim, and few are free: those ends look later. What
-    it sees is from before, so others that end at the same moment are not in it. Where it is time, one end of each
-    sixteenth of the places looks: between them, that one is giving places.
+    It does while at least a quarter of the places wait for their claim and few are free: the ends of those runs look
+    later. The figures are from before the end is written, so they miss others that end at the same moment. When it is
+    time to look (`wants_grants`), one end in each sixteenth of the places does; the others rely on it.
     """
     is_turn = (number - running - unclaimed) % max(number // 16, 1) == 0
     return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))
@@ -278,7 +278,8 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
 def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
     """Return the queues to which no worker may come: of each one was `passed` over for which none has asked since.
 
-    Or is about to be. A queue is taken in order, so a worker that comes to it asks for that one first.
+    A run whose grant is old and about to be passed over counts too. A queue is taken in order, so a worker that serves
+    it asks for that run first.
     """
     return {*passed, *(one.queue for one in unclaimed if _is_old(one, now))}
 
@@ -286,8 +287,8 @@ def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datet
 def old_at(granted: Waiting) -> datetime | None:
     """Return from when on a grant goes to the next in line; None where there is no grant.
 
-    Each time that its run's worker came too late, and then found the group full, it is kept twice as long: else a run
-    of a busy queue could be passed over for ever. One to which no worker comes is never kept longer.
+    Each time that the run's worker came too late and then found the group full, the next grant lasts twice as long:
+    else a run of a busy queue could be passed over for ever. A grant that no worker comes for never lasts longer.
     """
     life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
     return None if granted.granted_at is None else granted.granted_at + life
@@ -305,11 +306,11 @@ def decide_grants(
 ) -> Grants:
     """Decide which runs of a group get a place; no grant takes the group beyond `number`.
 
-    `unclaimed` are the granted runs that do not run yet; `line` are those who wait, or the first of them: one more than
-    `most_given`. The first in line come first. Grants that are too old go to others where somebody waits. `asked` is a
-    run that a worker holds: it has its place in the line, and goes before grants of later runs that nobody has claimed.
-    Where the number was lowered, the latest grants that nobody has claimed are taken back. Who is for a `quiet` queue
-    goes behind all others, and of each such queue one has a place at a time: it keeps one from others, not all.
+    `unclaimed` are the granted runs that do not run yet. `line` are the waiting runs, or the first `most_given` + 1 of
+    them. Places go to the first in line. A grant that is too old goes to another run where one waits. `asked` is a run
+    that a worker holds: it keeps its place in the line, and goes before unclaimed grants of later runs. After the
+    number was lowered, the latest unclaimed grants are taken back. Runs for a `quiet` queue go behind all others, and
+    each such queue has one place at a time: so it keeps one place from others, not all.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})

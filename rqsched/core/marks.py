@@ -32,7 +32,7 @@ class Mark(NamedTuple):
 
 
 class WentBack(StrEnum):
-    """Which side went back, as marks tell."""
+    """The side that went back, as marks tell."""
 
     SQL = "sql"
     """SQL has an older mark than Redis: a restored backup, or a failover to a replica that lagged."""

@@ -37,7 +37,7 @@ def changed(state: _State, **changes: Any) -> _State:
 
 
 class ScheduleStatus(StrEnum):
-    """Where a schedule is in its life."""
+    """The status of a schedule."""
 
     ACTIVE = "active"
     """It fires."""
@@ -52,11 +52,11 @@ class ScheduleStatus(StrEnum):
 
 
 EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
-"""Which schedules may be overdue: paused, done and deleted ones expect no success; dead ones are what this is for."""
+"""The statuses that can be overdue: an alarm about dead ones is the purpose; the others expect no success."""
 
 
 class RunStatus(StrEnum):
-    """Where a run is in its life."""
+    """The status of a run."""
 
     PENDING = "pending"
     """Decided; its job waits on a queue (surfaces may show it as queued)."""
@@ -91,11 +91,11 @@ RUN_FILTERS = (
     *(one.value for one in RunStatus if one is not RunStatus.PENDING),
     EXPIRED,
 )
-"""What lists of runs may be filtered by."""
+"""The values that filter lists of runs."""
 
 
 class TargetStatus(StrEnum):
-    """Where a target of a fan-out is in its life."""
+    """The status of a target of a fan-out."""
 
     WAITING = "waiting"
     """Recorded; its job is put on the queue when those ahead of it were taken."""
@@ -126,7 +126,7 @@ OPEN_TARGETS = (
     TargetStatus.RETRYING,
     TargetStatus.BLOCKED,
 )
-"""What of a fan-out still changes, in the order of a target's life."""
+"""The statuses of targets that have not ended, in the order of a target's life."""
 
 
 _TONES = {
@@ -141,9 +141,9 @@ def tone_of(status: str) -> str:
 
 
 UNFINISHED = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING})
-"""What overlap policies see."""
+"""The statuses of runs that overlap policies see."""
 OPEN = UNFINISHED | {RunStatus.BUFFERED}
-"""What still changes."""
+"""The statuses of runs that have not ended."""
 
 
 FAILURES = frozenset({RunStatus.FAILED, RunStatus.LOST})
@@ -170,7 +170,7 @@ REPEATEDLY = 3
 
 
 class RunKind(StrEnum):
-    """What asked for a run."""
+    """The origin of a run."""
 
     SCHEDULED = "scheduled"
     """A live occurrence."""
@@ -184,7 +184,7 @@ class RunKind(StrEnum):
 
 @dataclass(frozen=True)
 class Definition:
-    """What the owner of a schedule declares; `upsert` compares these."""
+    """The declaration of a schedule by its owner; `upsert` compares these fields."""
 
     spec: str
     """Canonical JSON text of `Spec.to_json()`; see `dump_spec`."""
@@ -219,7 +219,7 @@ class Definition:
     description: str | None = None
     """Free text for people."""
     owner: str | None = None
-    """Who owns the schedule (Pipelit's `user_profile_id`)."""
+    """The owner of the schedule (Pipelit's `user_profile_id`)."""
     managed_by: str | None = None
     """`sync` when a declared set made it: only those are pruned by one. `task` when Django's tasks framework did."""
     surface: str = "{}"
@@ -239,7 +239,7 @@ class Definition:
 
     @property
     def parsed_notifications(self) -> Notifications:
-        """What is told about the schedule, and to whom; cached by its text."""
+        """The notifications of the schedule and their destinations; cached by their text."""
         return Notifications.loads(self.notifications)
 
     @property
@@ -249,7 +249,7 @@ class Definition:
 
 
 DEFINITION = tuple(field.name for field in fields(Definition))
-"""What an owner declares, by name."""
+"""The names of the fields that an owner declares."""
 
 
 @lru_cache(maxsize=16_384)
@@ -317,18 +317,19 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
 
 
 class Moves(NamedTuple):
-    """What a row keeps of occurrences that are moved off excluded days, by the nominal instants of their spec.
+    """The record of a row about occurrences moved off excluded days, by the nominal instants of their spec.
 
-    All of those up to `evaluated_to` have their outcome, but for those that are still to come by the timing that there
-    is; these are the exceptions that it does not tell.
+    By default an instant up to `evaluated_to` has its outcome, unless the current timing moves it to a time still
+    ahead. These are the exceptions that the timing does not tell.
     """
 
     nominals: tuple[datetime, ...] = ()
-    """Those that the next occurrence stands for, unless it stands for its own time alone."""
+    """The instants that the next occurrence stands for; empty when it stands for its own time alone."""
     early: tuple[datetime, ...] = ()
-    """Those after `evaluated_to` that have their outcome, as they were moved to before it."""
+    """Instants after `evaluated_to` that have their outcome, as they were moved to an earlier time."""
     settled: tuple[datetime, ...] = ()
-    """Those that have it by a timing before this one, which would bring them again: they are no occurrences of it."""
+    """Instants that have their outcome by an earlier timing. This timing would repeat them, so they are no occurrences
+    of it."""
 
 
 def dump_moves(moves: Moves) -> str | None:
@@ -381,7 +382,7 @@ class Schedule:
     schedule_id: str
     """Unique among the not-deleted of its namespace."""
     definition: Definition
-    """What its owner declared."""
+    """The declaration of its owner."""
     created_at: datetime
     """When this incarnation was created."""
     updated_at: datetime
@@ -460,9 +461,9 @@ class Schedule:
     resume_at: datetime | None = None
     """When its pause ends by itself; None for one that ends by hand, and unless paused."""
     resume_catch_up: str | None = None
-    """Where it continues then, a CatchUp; None without `resume_at`."""
+    """How it continues then, a CatchUp; None without `resume_at`."""
     traceparent: str | None = None
-    """What created it, as W3C Trace Context names a span; None when that was not traced."""
+    """The span that created it, as a W3C traceparent; None when that was not traced."""
     upstream_id: str | None = None
     """The id of the schedule that it comes after; None for one with times of its own. Its spec says so, too."""
     followed_at: datetime | None = None
@@ -488,14 +489,14 @@ class Schedule:
 
     @property
     def spec(self) -> Spec:
-        """The parsed spec, with what the calendars hold that it names, and without what has its outcome elsewhere."""
+        """The parsed spec with its calendars, without the moved occurrences that have their outcome already."""
         if not self.contents and self.moves is None:  # as in nearly all
             return parse_spec(self.definition.spec)
         return self.declared if self.moves is None else _parse_settled(self.definition.spec, self.moves, self.contents)
 
     @property
     def declared(self) -> Spec:
-        """The parsed spec, with what the calendars hold that it names."""
+        """The parsed spec with the contents of the calendars that it names."""
         return _parse_with(self.definition.spec, self.contents)
 
     @property
@@ -512,7 +513,7 @@ class Schedule:
 
     @property
     def parsed_moves(self) -> Moves:
-        """What is kept of occurrences that are moved off excluded days."""
+        """The record of occurrences moved off excluded days."""
         return Moves() if self.moves is None else _parse_moves(self.moves)
 
     @property
@@ -522,12 +523,12 @@ class Schedule:
 
     @property
     def parsed_skips(self) -> tuple[Skips, ...]:
-        """What is skipped on request and has no outcome yet, by who asked; those that one call named are ordered."""
+        """The occurrences to skip on request that have no outcome yet, grouped by call; each group is in order."""
         return () if self.skips is None else _parse_skips(self.skips)
 
     @property
     def skipped_at(self) -> list[datetime]:
-        """The nominal times of all that, in order."""
+        """The nominal times of all of them, in order."""
         return sorted(at for asked in self.parsed_skips for at in asked.occurrences)
 
     def skips_over(self, instant: datetime) -> timedelta:
@@ -603,11 +604,11 @@ class Run:
     instance_id: str
     """Its name, unique per incarnation: `schedule:{schedule_id}:...`."""
     kind: RunKind
-    """What asked for it."""
+    """The origin of the run."""
     occurrence_at: datetime
     """The nominal time; for a manual run the moment of the trigger."""
     status: RunStatus
-    """Where it is in its life."""
+    """The status of the run."""
     created_at: datetime
     """When it was decided."""
     workflow: str
@@ -629,7 +630,7 @@ class Run:
     is_override: bool = False
     """Started under another policy than the schedule's, or by a backfill: invariant I5 leaves it apart."""
     trigger_number: int | None = None
-    """Which start of the schedule it was; None until it started."""
+    """The number of its start, counted over the schedule; None until it started."""
     labels: str = "{}"
     """JSON object, copied from the schedule."""
     memo: str = "{}"
@@ -641,7 +642,7 @@ class Run:
     attempt: int = 1
     """The current attempt, from 1: the fencing token."""
     delivery: int = 1
-    """Which job carries this attempt; a re-delivery takes the next number."""
+    """The number of the job that carries this attempt; a re-delivery takes the next number."""
     token: str | None = None
     """Drawn by the process that started the attempt; fences its result."""
     worker: str | None = None
@@ -678,7 +679,7 @@ class Run:
     blocked_at: datetime | None = None
     """Since when no worker that took it could find its workflow; None when it is not blocked."""
     blocked_reason: str | None = None
-    """Which worker was the last of them, and what it lacked."""
+    """The last worker that could not find its workflow, and the reason."""
     long_at: datetime | None = None
     """When it was told that it takes longer than its schedule expects; None when it was not."""
     start_by: datetime | None = None
@@ -702,7 +703,7 @@ class Run:
     nominals: str | None = None
     """JSON list of the nominal instants that it stands for, as excluded ones were moved to it; None: its occurrence."""
     traceparent: str | None = None
-    """What asked for it, a fire, a trigger or a backfill, as W3C Trace Context names a span; None when that was not
+    """The span of the fire, trigger or backfill that asked for it, as a W3C traceparent; None when that was not
     traced."""
     place_in_line: int | None = field(default=None, compare=False)
     """No column: its place in its group's line, from 1, where it was read to be shown; None unless it is in line."""
@@ -739,7 +740,7 @@ class Run:
 
     @property
     def job_number(self) -> int:
-        """Which job carries this attempt."""
+        """The number of the job that carries this attempt."""
         return self.delivery
 
     def is_held_by(self, token: str | None) -> bool:
@@ -784,7 +785,7 @@ class Run:
 
     @property
     def shown_status(self) -> str:
-        """What people are shown: its status, or `blocked`, or `expired`."""
+        """The status as people see it: its status, or `blocked`, or `expired`."""
         return BLOCKED if self.is_blocked else EXPIRED if self.expired_at is not None else self.status.value
 
     @property
@@ -795,7 +796,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one decision about one schedule writes to SQL, and Redis must then follow."""
+    """The writes of one decision about one schedule: SQL takes them first, then Redis follows."""
 
     before: Schedule | None
     """None when the schedule is new."""

@@ -42,11 +42,12 @@ def note_early(builder: ChangeBuilder) -> None:
 def carry_over(
     builder: ChangeBuilder, before: Schedule, *, at: datetime, keep_next: bool, ran_of: RanOf | None = None
 ) -> Occurrence | None:
-    """Carry over to a new timing which nominal instants have their outcome; returns what it makes due at once.
+    """Carry over to a new timing which nominal instants have their outcome; returns the occurrence that it makes due at
+    once.
 
-    What was still ahead by the timing of the row `before` and lies in the past by the new one is due at once: as one
-    missed occurrence, or as a part of the one that is due already. The builder has the new timing, and of what was due
-    by the old one that which is kept; with `keep_next` nothing else becomes due.
+    Instants that were ahead by the timing of the row `before` and lie in the past by the new one are due at once:
+    together as one missed occurrence, or as a part of the one that is due already. The builder has the new timing and
+    the due occurrence that is kept from the old one; with `keep_next` nothing else becomes due.
     """
     schedule, old = builder.schedule, before.spec
     new, moves = schedule.declared, schedule.parsed_moves
@@ -54,7 +55,7 @@ def carry_over(
         return None
     stored = schedule.next_run_at
     due = set() if stored is None or stored > at else {*moves.nominals} or {stored}
-    # What a calendar held before may not be known any more: then only the row tells.
+    # The old contents of a calendar may not be known any more: then only the row tells.
     is_same = (before.definition.spec, before.contents) == (schedule.definition.spec, schedule.contents)
     is_known = old.is_known and not is_same
     had, to_come = {*moves.early, *moves.settled}, old.late(at) if is_known else set[datetime]()
@@ -81,6 +82,6 @@ def carry_over(
     if due or not past:
         return None
     due_at = max(past.values())
-    # Where others have their outcome that were later, it comes after those.
+    # Where later occurrences have their outcome already, this one comes after them.
     nominal = due_at if due_at > schedule.evaluated_to else max(at, schedule.evaluated_to + _TICK)
     return Occurrence(nominal, due_at, () if past.keys() == {nominal} else tuple(sorted(past)))

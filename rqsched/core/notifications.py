@@ -52,7 +52,7 @@ TARGETS = ("webhook", "events", "heartbeat", "sentry")
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """What one schedule wants told."""
+    """The notifications of one schedule."""
 
     on_failure: str | None = None
     """The workflow that is run when a run failed, was lost or takes too long, and when the schedule is overdue."""
@@ -80,7 +80,7 @@ class Notifications:
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Notifications:
-        """Read that text back; the same text gives the same object. What a newer release added is ignored."""
+        """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
         known = {field.name for field in fields(Notifications)}
         given = {name: value for name, value in json.loads(text).items() if name in known}
         given |= {name: timedelta(seconds=given[name]) for name in EXPECTATIONS if name in given}

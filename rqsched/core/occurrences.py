@@ -1,9 +1,8 @@
 """Occurrences: when each is due, which of those that have passed fire now, and the record of those that do not. Pure.
 
-Every question about times is bounded (`answered`), because the row is locked meanwhile. What was passed over is counted
-by arithmetic where the spec allows it. Else it is enumerated up to 1 000, or as far as MOST_STEPS reach
-(`count_capped`). A schedule whose next time is not found in MOST_STEPS stays active without one, and each pass of
-reconcile looks again.
+Every question about times is bounded (`answered`), because the row is locked meanwhile. Missed occurrences are counted
+by arithmetic where the spec allows it, else by enumeration up to 1 000, or as far as MOST_STEPS reach (`count_capped`).
+A schedule whose next time is not found in MOST_STEPS stays active without one, and each pass of reconcile looks again.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
     """Return the instant after which an owner's operation plans: now, or the last one that is settled if that is later.
 
-    A process whose clock is ahead may have evaluated the schedule further than now, or changed its timing while it was
-    active, and what has an outcome does not fire again; a schedule that a wrong clock evaluated is planned from now
-    again.
+    A process whose clock is ahead may have evaluated the schedule beyond now, or changed its timing while it was
+    active: an occurrence that has its outcome does not fire again. Beyond LONGEST_SKEW the clock was wrong, and the
+    schedule is planned from now.
     """
     settled = (schedule.evaluated_to, *([schedule.timing_changed_at] if schedule.is_active else []))
     return max([now, *(one for one in settled if one - now <= LONGEST_SKEW)])
@@ -69,7 +68,7 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Compute when an occurrence fires: its nominal time plus its shares of spread and jitter."""
     if not longest_delay(schedule):
         return nominal
-    # Where the gap is not found it is taken as none, so that the fire cannot overtake the next one.
+    # If the gap is not found, assume none, so that the fire cannot overtake the next one.
     return due_within(schedule, nominal, answered(schedule.spec.free_after, nominal, otherwise=timedelta(0)))
 
 
@@ -151,7 +150,7 @@ class DueOccurrences(NamedTuple):
     fires: tuple[datetime, ...]
     """Nominal times to fire now, oldest first."""
     missed: Missed | None
-    """What is counted instead; None when everything fires."""
+    """The occurrences that are counted instead; None when all fire."""
     last: datetime
     """The newest passed occurrence: everything up to it has its outcome after this fire."""
     upcoming: Occurrence | None = None
@@ -185,8 +184,8 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
 def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetime) -> datetime:
     """Return the newest occurrence after `since` that is due by now; `first` is the oldest of them, and is due.
 
-    Where a long excluded stretch lies before now, the newest is found from the other side, as far as that goes: what
-    comes later is the next fire.
+    If the search back from `now` gives up, in a long excluded stretch, walk forward from `first` within the budget: the
+    next fire takes what lies beyond.
     """
     timeline, last = schedule.timeline, first
 
@@ -304,8 +303,8 @@ def miss_passed(
 def write_off(builder: ChangeBuilder, reason: str) -> None:
     """Record an outcome for what is already due and will not fire: the first is skipped, the rest are missed.
 
-    Already due means nominally, also inside the jitter. What this decision has evaluated itself stays as it is. Of a
-    timing that cannot be evaluated here only the stored one is known.
+    An occurrence is due from its nominal time on, also inside its jitter. Occurrences that this decision has evaluated
+    stay as they are. If this process cannot evaluate the timing, only the stored occurrence is known.
     """
     schedule = builder.schedule
     if not schedule.is_active:
@@ -322,7 +321,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:
-    """Return the stored next time, or what follows it when this decision fires it (jitter may have delayed that)."""
+    """Return the stored next time, or the one after it when this decision fires it (jitter may have delayed that)."""
     if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
         return schedule.next_run_at
     if schedule.spec.is_from_completion or not schedule.spec.is_known:
@@ -362,9 +361,9 @@ def skip(
 
 
 def leave_out(builder: ChangeBuilder, until: datetime) -> None:
-    """Record what since the last evaluation was no occurrence: what is excluded, and what the clocks left out.
+    """Record the instants since the last evaluation that were no occurrence: excluded ones, and ones in a clock gap.
 
-    The former in one event, which no counter counts. Each of the latter is an occurrence that never fires, with the
+    The excluded ones share one event, which no counter counts. Each one in a clock gap is recorded as skipped with the
     reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
     spec = builder.schedule.spec

@@ -1,4 +1,4 @@
-"""The options of a schedule: one table, from which every surface makes what it accepts, shows and documents.
+"""The options of a schedule: one table, from which every surface derives its input, output and documentation.
 
 To add an option is one entry of `Options`, a column or a field of Policies to keep it in, and the code that obeys it.
 The HTTP models, the flags of the commands, the sync file, the client, the dashboard's form and docs/options.md follow.
@@ -35,7 +35,7 @@ from rqsched.spec.zones import FOLDS, GAPS, require_choice
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
 EXECUTORS = ("rq", "external")
-"""What may execute a schedule's runs."""
+"""The executors of runs."""
 MAX_DELAY = timedelta(days=1)
 """The longest jitter, and the longest spread."""
 MAX_COUNT = 2**53
@@ -54,7 +54,7 @@ WHEN, WHAT, POLICY, TARGETS, METADATA, TOLD = "When", "What", "Policy", "Targets
 
 
 class Kind(StrEnum):
-    """What the value of an option is: a surface has one way to read and show each kind."""
+    """The type of an option's value: a surface has one way to read and show each kind."""
 
     TEXT = "text"
     """A text."""
@@ -88,13 +88,13 @@ class Option(NamedTuple):
     """One option, as every surface has it."""
 
     kind: Kind
-    """What its value is."""
+    """The type of its value."""
     help: str
-    """What it does, in one sentence, for `--help`, OpenAPI and the reference."""
+    """Its effect in one sentence, for `--help`, OpenAPI and the reference."""
     group: str
-    """Where it is listed."""
+    """The heading it is listed under."""
     default: Any = None
-    """What a schedule has that does not name it, and what null in a change over HTTP and `--unset` set."""
+    """The value of a schedule that does not name it; null in a change over HTTP and `--unset` set it too."""
     example: Any = None
     """A value, as JSON has it."""
     check: Callable[[str, Any], Any] | None = None
@@ -457,9 +457,9 @@ class Part(NamedTuple):
     """One field of an option that is an object."""
 
     kind: Kind
-    """What its value is."""
+    """The type of its value."""
     help: str
-    """What it does."""
+    """Its effect."""
     flag: str
     """The flag of the commands."""
     choices: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ class StartRequest(NamedTuple):
     """One occurrence that asks for a run."""
 
     kind: RunKind
-    """What asks for it."""
+    """The origin of the request."""
     occurrence_at: datetime
     """The nominal time; for a manual run the moment of the trigger."""
     overlap: OverlapPolicy | None = None
@@ -49,7 +49,7 @@ class StartRequest(NamedTuple):
 
 
 class StartResult(NamedTuple):
-    """What became of a request."""
+    """The outcome of a request."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
@@ -62,7 +62,7 @@ class StartResult(NamedTuple):
 
 
 class OverlapDecision(NamedTuple):
-    """What the overlap policy says about one new run."""
+    """The decision of the overlap policy about one new run."""
 
     act: str
     """`start`, `buffer` or `skip`."""
@@ -212,7 +212,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     # The counts tell what was dropped by this very decision: its rows still read as waiting.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
-    if not schedule.lets_waiting_start:  # what was asked for is not held up by what waits for a resume
+    if not schedule.lets_waiting_start:  # requested runs do not wait for a resume
         live = [run for run in live if run.is_asked]
     if live and schedule.buffer_depth:
         return live[0]

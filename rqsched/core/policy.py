@@ -32,7 +32,7 @@ _Member = TypeVar("_Member", bound=StrEnum)
 
 
 class OverlapPolicy(StrEnum):
-    """What a fire does while an earlier run of the schedule is unfinished."""
+    """How a fire treats a schedule whose earlier run is unfinished."""
 
     SKIP = "skip"
     """Start nothing; record the skip (default)."""
@@ -72,7 +72,7 @@ REPLACING = frozenset({OverlapPolicy.CANCEL_OTHER, OverlapPolicy.TERMINATE_OTHER
 
 
 class MissedPolicy(StrEnum):
-    """What a fire does with occurrences whose time has passed."""
+    """How a fire treats occurrences whose time has passed."""
 
     FIRE_ONCE = "fire_once"
     """Fire the oldest one the window admits, count the rest (default; durable-workflow document)."""
@@ -83,7 +83,7 @@ class MissedPolicy(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Where a resumed schedule continues."""
+    """How a resumed schedule continues."""
 
     NEXT = "next"
     """At the next canonical occurrence after now (default)."""
@@ -99,12 +99,12 @@ class CatchUp(StrEnum):
 
 
 class Rerun(StrEnum):
-    """Which occurrences that have a run already a backfill runs again."""
+    """The occurrences with a run that a backfill runs again."""
 
     FAILED = "failed"
-    """Those whose run failed or was lost: it gets one more attempt."""
+    """Occurrences whose run failed or was lost: the run gets one more attempt."""
     ALL = "all"
-    """Those, and what counts as run because it was pruned: nobody can tell any more what ran there."""
+    """Also occurrences that count as run because their history was pruned: whether they ran is not known any more."""
 
     @classmethod
     def of(cls, value: Rerun | str) -> Rerun:
@@ -113,7 +113,7 @@ class Rerun(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a failed run does to its schedule once its attempts are used up."""
+    """The effect of a failed run on its schedule once its attempts are used up."""
 
     DEAD = "dead"
     """The schedule dies, loudly (Pipelit document)."""
@@ -146,12 +146,12 @@ ErrorsLike: TypeAlias = str | type[BaseException] | Sequence[str | type[BaseExce
 
 
 class ErrorTypes(NamedTuple):
-    """The names by which policies know what went wrong in an attempt."""
+    """The names by which policies know the error of an attempt."""
 
     own: tuple[str, ...] = ()
     """Its own: `ReadTimeout` and `requests.exceptions.ReadTimeout`; what an external worker calls it."""
     inherited: tuple[str, ...] = ()
-    """Those of the classes that its class derives from."""
+    """The names of its base classes."""
 
 
 NO_TYPES = ErrorTypes()
@@ -183,7 +183,7 @@ class RetryPolicy:
     jitter: timedelta = timedelta(0)
     """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
     then: FailurePolicy | str | None = None
-    """What happens to the schedule when a run's attempts are used up; a name is read as its FailurePolicy.
+    """The effect on the schedule when a run's attempts are used up; a name is read as its FailurePolicy.
 
     None keeps what is stored, and is `continue` for a new schedule.
     """
@@ -243,11 +243,11 @@ class Policies:
     """All policies of one schedule; combinations that contradict each other are refused."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
-    """What a fire does while an earlier run is unfinished."""
+    """How a fire treats an earlier run that is unfinished."""
     buffer_limit: int | None = None
     """The most runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
-    """What a fire does with occurrences that passed."""
+    """How a fire treats occurrences that passed."""
     spread: timedelta = timedelta(0)
     """Within how much each fire is delayed by one offset of the schedule's own."""
     catch_up_window: timedelta | None = None
@@ -255,7 +255,7 @@ class Policies:
     catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
     """The most occurrences one fire starts under `missed="all"`."""
     catch_up: CatchUp = CatchUp.NEXT
-    """Where `resume()` continues unless the call says otherwise."""
+    """How `resume()` continues unless the call says otherwise."""
     on_exhausted: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
     max_successes: int | None = None
@@ -271,13 +271,13 @@ class Policies:
     dead_letter: bool = False
     """Keep a failed run among the dead letters (Open Job Spec)."""
     on_delete: str = "end_runs"
-    """What deleting does to runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
+    """The effect of deleting on runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
     fan_out: FanOutPolicy | str = FanOutPolicy.ANY_FAILED
     """When a run fails because of its targets; a name is read as its FanOutPolicy."""
     overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
     """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
     targets: str | None = None
-    """What names the targets that a run calls its workflow for; None leaves it to the workflow."""
+    """The function that names the targets of a run; None leaves it to the workflow."""
     target_retry: RetryPolicy = field(default_factory=no_retry)
     """How failed attempts of a target are repeated; by default they are not."""
     target_timeout: int | None = None
@@ -367,7 +367,7 @@ class Policies:
 
     @property
     def keeps_runs(self) -> bool:
-        """Whether what waits goes on when the schedule is deleted."""
+        """Whether waiting runs continue when the schedule is deleted."""
         return self.on_delete == "keep_runs"
 
     def is_final(self, error: ErrorTypes) -> bool:
@@ -406,7 +406,7 @@ class Policies:
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
-        """Read that text back; the same text gives the same object. What a newer release added is ignored."""
+        """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
         given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
@@ -421,7 +421,7 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 _STORED_AS = {"catch_up": "resume"}
-"""What the text of a row calls a policy by another name."""
+"""The policies that have another name in the text of a row."""
 _NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
 _SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread", "start_within"})
 

@@ -1,7 +1,7 @@
-"""Pruning decided: what of a schedule's history is beyond its retention and may go. Pure.
+"""The decision of pruning: which part of a schedule's history is beyond its retention and may go. Pure.
 
-Deciding reads the oldest rows only: a run's number and an event's sequence grow without gaps, so what lies beyond the
-newest so many is known without counting.
+Deciding reads the oldest rows only: a run's number and an event's sequence grow without gaps, so the newest so many are
+known without counting.
 """
 
 from __future__ import annotations
@@ -73,26 +73,26 @@ class Oldest(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Where the kept history of one schedule begins. What lies before an edge may go."""
+    """The edges of one schedule's kept history: rows before an edge may go."""
 
     ended: datetime
-    """Of runs: those that ended before it, whatever their number."""
+    """Runs that ended before it may go, whatever their number."""
     number: int
-    """Of runs: those with a lower number."""
+    """Runs with a lower number may go."""
     young: datetime
-    """What ended at or after it stays, whatever the other edges say."""
+    """Runs that ended at or after it stay, whatever the other edges say."""
     sequence: int
-    """Of audit events: those with a lower sequence."""
+    """Audit events with a lower sequence may go."""
     other: datetime
-    """Of audit events, backfills and deliveries: those recorded or ended before it."""
+    """Audit events, backfills and deliveries recorded or ended before it may go."""
     hours: datetime
-    """Of the hours of runs that are gone: those before it."""
+    """Hours of pruned runs before it may go."""
 
 
 def with_slack(retention: Retention) -> Retention:
-    """Return a retention a twentieth longer: what is beyond this one is worth a transaction of its own.
+    """Return a retention a twentieth longer; rows beyond it are worth a transaction.
 
-    A schedule that is pruned whenever one run is too old costs a transaction a run; so it costs one for many.
+    Pruning as soon as one run is too old would cost a transaction a run; with the slack, one prunes many.
     """
     age, runs = retention.age, retention.runs
     return Retention(age and age + age / SLACK, runs and runs + runs // SLACK)
@@ -124,16 +124,16 @@ def _edges(
 
 
 class RunMark(NamedTuple):
-    """What the decision must know of a run."""
+    """The facts about a run that the decision reads."""
 
     uid: str
     """Its identity."""
     number: int
     """Its place within the schedule."""
     kind: RunKind
-    """What asked for it."""
+    """The origin of the run."""
     status: RunStatus
-    """Where it is in its life."""
+    """The status of the run."""
     occurrence_at: datetime
     """The occurrence it stands for."""
     created_at: datetime
@@ -156,9 +156,9 @@ def choose_runs(
 ) -> tuple[RunMark, ...]:
     """Return which of these runs go; `runs` are in the order of their numbers.
 
-    The last run and the last success stay, and what a decision may still read: open runs, those of an open fan-out,
-    the awaited one, and those of occurrences that the schedule has yet to evaluate. `succeeded_later` tells whether
-    a run with a higher number succeeded.
+    The last run and the last success stay. So do runs that a decision may still read: open runs, runs with an open
+    fan-out, the awaited run, and runs of occurrences that the schedule has yet to evaluate. `succeeded_later` tells
+    whether a run with a higher number succeeded.
     """
     successes = [run.uid for run in runs if run.status is RunStatus.SUCCEEDED]
     kept = {schedule.latest_run_uid, schedule.awaiting_run_uid, *([] if succeeded_later else successes[-1:])}

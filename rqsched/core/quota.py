@@ -37,7 +37,7 @@ _HOW = 'write {"*": {"schedules": 1000, "bytes": "10MiB"}, "NAMESPACE": {"schedu
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one namespace may hold; None is no limit."""
+    """The quota of one namespace; None is no limit."""
 
     schedules: int | None = None
     """How many schedules that are not deleted."""
@@ -52,7 +52,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a namespace holds, and what it may hold.
+    """The contents of a namespace, and its quota.
 
     >>> Usage("acme", schedules=90, bytes=1_000, limits=Quota(schedules=100)).share
     0.9
@@ -65,7 +65,7 @@ class Usage:
     bytes: int
     """How many bytes they declare; 0 when that was not asked for."""
     limits: Quota
-    """What it may hold; see RQSCHED_QUOTAS."""
+    """Its quota; see RQSCHED_QUOTAS."""
 
     @property
     def share(self) -> float:
@@ -76,7 +76,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What Changes add to a namespace; negative where they take away."""
+    """The growth of a namespace by Changes; negative where it shrinks."""
 
     schedules: int = 0
     """How many schedules."""

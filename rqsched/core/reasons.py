@@ -31,7 +31,7 @@ ASKED = {
     audit.RUN_TERMINATED: "terminated a run",
     audit.BACKFILL_STOPPED: "stopped a backfill",
 }
-"""What somebody may have asked for, in words, by the type of its audit event."""
+"""The operations in words, by the type of their audit event."""
 _SKIPS = {
     "overlap_policy_skip": "an earlier run was unfinished",
     "buffer_full": "as many runs waited as may wait",
@@ -68,7 +68,7 @@ def skip_in_words(reason: str) -> str:
 def miss_in_words(policy: str, *, has_fired: bool) -> str:
     """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
 
-    What was due when an owner paused or deleted the schedule was missed for that.
+    A pause or a deletion is the reason itself for the occurrences that were due at that moment.
     """
     if policy in _SKIPS:
         return _SKIPS[policy]

@@ -1,4 +1,4 @@
-"""What reconcile decides about a schedule that a crash, or new timezone rules, left behind. Pure.
+"""The decisions of reconcile about a schedule after a crash, or after new timezone rules. Pure.
 
 Each decision is made under the lock from the row as it is then; where nothing is wrong the Change is empty.
 """

@@ -1,4 +1,4 @@
-"""What lists and operations on many return: the same values from a scheduler and from a client of its HTTP API."""
+"""The values that lists and bulk operations return: a scheduler and a client of its HTTP API return the same ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceData:
-    """What is stored of a namespace, or what was deleted of it."""
+    """The rows of a namespace that are stored, or that were deleted."""
 
     namespace: str
     """Its name."""
@@ -68,7 +68,7 @@ class LimitDescription:
     namespace: str
     """The namespace that the group belongs to."""
     name: str
-    """What a schedule's `limit` names."""
+    """The name, as the `limit` of a schedule has it."""
     number: int | None
     """How many of them may run at once; None is any."""
     rate: str | None
@@ -96,7 +96,7 @@ class LimitDescription:
 
 @dataclass(frozen=True, slots=True)
 class BulkRow:
-    """What a bulk operation did with one schedule."""
+    """The outcome of a bulk operation for one schedule."""
 
     schedule_id: str
     """The schedule."""
@@ -112,7 +112,7 @@ class BulkRow:
 
 @dataclass(frozen=True, slots=True)
 class RetryRow:
-    """What a bulk retry did with one run."""
+    """The outcome of a bulk retry for one run."""
 
     run_uid: str
     """The run."""
@@ -132,7 +132,7 @@ class RetryRow:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRow:
-    """What a backfill did with one occurrence."""
+    """The outcome of a backfill for one occurrence."""
 
     occurrence_at: datetime
     """Its nominal time."""
@@ -175,7 +175,7 @@ class Why:
     by: str | None = None
     """Who did that: the principal of the recorded operation; None when it is not known or nobody did."""
     reason: str | None = None
-    """What that person or rqsched gave as the reason, as it is recorded; None when there is none."""
+    """The recorded reason of that person or of rqsched; None when there is none."""
     event_sequence: int | None = None
     """The event of the schedule's history that says so; None when no event does, or one of an earlier schedule that had
     this id."""
@@ -186,7 +186,7 @@ class Why:
 
 
 class Answer(StrEnum):
-    """What `why` may answer."""
+    """The answers of `why`."""
 
     RAN = "ran"
     """It has a run that started, whatever came of it."""
@@ -227,14 +227,14 @@ class Answer(StrEnum):
     NO_OCCURRENCE = "no_occurrence"
     """The timing has no occurrence there."""
     NOT_KEPT = "not_kept"
-    """What would answer it has been pruned."""
+    """The history that would answer it has been pruned."""
     NOT_RECORDED = "not_recorded"
     """The history goes back so far and says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync did, as schedule ids."""
+    """The changes of a sync, as schedule ids."""
 
     created: list[str]
     """New ones."""
@@ -262,7 +262,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What fires onto one queue."""
+    """The fires onto one queue."""
 
     queue: str
     """Its name; `external` for what external workers pull, and `queue@connection` on a Redis of RQSCHED_CONNECTIONS."""
@@ -293,4 +293,4 @@ class Load:
     queues: list[QueueLoad]
     """Each queue, the one with the most fires first."""
     assumed: list[str]
-    """What the figures rest on, as sentences."""
+    """The assumptions behind the figures, as sentences."""

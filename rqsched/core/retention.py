@@ -10,7 +10,7 @@ from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import format_duration, parse_span
 
 YOUNG = timedelta(days=1)
-"""What ended less than this ago stays, whatever the retention: an idempotency key is good for so long, too."""
+"""Runs that ended less than this ago stay, whatever the retention: an idempotency key is valid for as long."""
 LONGEST_AGE = timedelta(days=36_600)
 """The greatest age."""
 MOST_RUNS = 2**53
@@ -30,7 +30,7 @@ class Retention:
     """
 
     age: timedelta | None = None
-    """What ended longer ago goes; None is no bound."""
+    """Rows that ended longer ago go; None is no bound."""
     runs: int | None = None
     """Runs beyond the newest so many go; None is no bound."""
 

@@ -22,17 +22,17 @@ _A_DECADE = 10
 BOUNDS = tuple(round(1_000 * 10 ** (place / _A_DECADE)) for place in range(10 * _A_DECADE + 1))
 """The upper bounds of the buckets of spans in microseconds: ten for each power of ten, from 1 ms to 115 days.
 
-They are stored by their place: they never change. What is longer is in one more bucket.
+Rows store the index of a bound, so the bounds never change. Longer spans are in one more bucket.
 """
 
 
 class EndedRun(NamedTuple):
-    """What is counted of a run that has ended."""
+    """The facts about an ended run that are counted."""
 
     number: int
     """Its number within the schedule."""
     kind: str
-    """What asked for it."""
+    """The origin of the run."""
     status: str
     """How it ended."""
     attempt: int
@@ -52,10 +52,10 @@ A_DAY = 24
 
 
 class HourKey(NamedTuple):
-    """Which runs are counted together."""
+    """The key of the runs that are counted together."""
 
     hour: int
-    """Whole hours since 1970, UTC; of a day, its first."""
+    """Whole hours since 1970, UTC; for a day, its first hour."""
     is_backfilled: bool
     """Whether a backfill asked for them."""
     outcome: str
@@ -64,12 +64,12 @@ class HourKey(NamedTuple):
 
 @dataclass
 class Tally:
-    """What is known of runs that are counted together."""
+    """The figures of the runs that are counted together."""
 
     count: int = 0
     """How many."""
     longest: timedelta = timedelta(0)
-    """How long the one took that took longest; it stays when that one is taken out."""
+    """The longest duration; it stays when its run is taken out."""
     waits: Counter[int] = field(default_factory=Counter)
     """How many started how late, by bucket: first attempts of live runs, from their due time on."""
     durations: Counter[int] = field(default_factory=Counter)

@@ -1,8 +1,8 @@
-"""Runs on request: what a manual trigger, a backfill and a retry start; none of them moves the schedule's times. Pure.
+"""Runs on request, by a manual trigger, a backfill or a retry; none of them moves the schedule's times. Pure.
 
-A run that is retried has ended without success and gets one more attempt: it keeps its uid, its number and its ended
-attempts. What an operator asked to retry counts for no `max_runs` and for no row of consecutive failures, and it waits
-its turn: it never ends another run, whatever the overlap policy.
+A retry gives a run that has ended without success one more attempt: the run keeps its uid, its number and its ended
+attempts. A retry on request counts neither for `max_runs` nor for consecutive failures. It waits its turn: it never
+ends another run, whatever the overlap policy.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def decide_backfill(
     """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
 
     An occurrence all of whose nominal instants are among `stood_for` has run on another day. The runs in `failed` are
-    retried on request: that counts for no `max_runs`. What lies up to `pruned_to` may have run, as runs were deleted,
-    so it counts as run.
+    retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` count as run: their runs may
+    have been deleted.
     """
     builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)

@@ -1,6 +1,6 @@
 """How a schedule ends: done, dead or deleted. Pure.
 
-What is already due gets its outcome first, then the status changes, then the runs that wait are dropped.
+In this order: due occurrences get their outcome, the status changes, waiting runs are dropped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def complete(builder: ChangeBuilder, reason: str) -> None:
 
 
 def complete_if_over(builder: ChangeBuilder) -> None:
-    """Set an active schedule done whose spec has no further occurrence and for which nothing waits.
+    """Set an active schedule done when its spec has no further occurrence and no run waits.
 
-    One whose further occurrences are all excluded, or skipped on request, stays active: passes of reconcile look again.
-    So does one that comes after another, one of a newer release, whose processes know, and one whose calendar is gone.
+    It stays active, for reconcile to look again, when its further occurrences are all excluded or skipped on request.
+    It also stays active when it comes after another schedule, when its calendar is gone, and when only a newer release
+    knows its timing.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None

@@ -34,7 +34,7 @@ _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {
     "dead_letter": None,
     "on_delete": None,
 }
-"""What only a surface of another system, or a sync, says of a schedule."""
+"""The options that only another system's surface, or a sync, sets."""
 OPTIONS_KNOWN = frozenset({*OPTIONS, *_SURFACE})
 """The name of everything that `define` takes."""
 _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if option.policy is not None} | {
@@ -51,7 +51,7 @@ _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFA
 def dies_by_default(options: Options) -> Options:
     """Return a create's options with `dead` for what follows a failed run, unless they say what follows.
 
-    So has the Pipelit document it, for creates over HTTP in its words: `interval_seconds` or `total_repeats`.
+    The Pipelit document has this default, for creates over HTTP with `interval_seconds` or `total_repeats`.
     """
     retry = options.get("retry") or {}
     if isinstance(retry, Mapping):
@@ -126,7 +126,7 @@ def _member_text(member: Member, timezone: str | None) -> str:
 
 
 def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *, has_new_spec: bool) -> Definition:
-    """Return a definition that excludes what the options say, else its spec, else (`kept`) what it did before.
+    """Return a definition with the exclusions of the options, else of its spec, else of `kept`, the spec before.
 
     Raises InvalidSpecError where option and new spec contradict each other.
     """
@@ -145,9 +145,9 @@ def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *,
 
 
 def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bool) -> Definition:
-    """Return a definition that says what the options say of changes of the clocks; raises InvalidSpecError.
+    """Return a definition with the clock-change rules of the options; raises InvalidSpecError.
 
-    What neither they nor the spec say is settled when it is written: with_clocks of `core/lifecycle.py`.
+    Where neither the options nor the spec have a rule, `with_clocks` of `core/lifecycle.py` sets it when it is written.
     """
     said = {name: given[name] for name in _CLOCKS if given.get(name) is not None}
     if not said:

@@ -42,7 +42,7 @@ MAX_ATTEMPTS_KEPT = 50
 
 
 class AttemptOutcome(StrEnum):
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
     SUCCEEDED = "succeeded"
     """The workflow returned."""
@@ -66,11 +66,11 @@ class AttemptResult(NamedTuple):
     """The end of one attempt as its observer reports it."""
 
     outcome: AttemptOutcome
-    """What became of it."""
+    """The outcome."""
     result: str | None = None
     """JSON of the returned value; None unless it succeeded."""
     error: str | None = None
-    """What went wrong, for people; the middle of what exceeds 8 KiB is cut out."""
+    """The error, for people; beyond 8 KiB its middle is cut out."""
     is_final: bool = False
     """No further attempt, whatever the retry policy says."""
     error_types: ErrorTypes = NO_TYPES
@@ -185,7 +185,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     """Count a success; `max_successes` of them end the schedule. Only one after what was told has an event."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
-    # Of a run that has succeeded already, its failed targets were handled again.
+    # A run that has succeeded already had only its failed targets handled again.
     has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
     successes = schedule.success_count + (not has_succeeded)
     was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
@@ -299,7 +299,7 @@ def is_withdrawn(schedule: Schedule) -> bool:
 def cut_error(error: str, limit: int = MAX_ERROR) -> str:
     """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end.
 
-    What no database stores is escaped.
+    Characters that no database stores are escaped.
     """
     error, head = storable(error), limit // 3
     return error if len(error) <= limit else f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"

@@ -33,7 +33,7 @@ class Shown(Generic[T]):
     def of(self, source: str, convert: Callable[[Any], Any] | None = None) -> Self:
         """Return the same field of another record: `source` is the path from the record, such as `status.value`.
 
-        `convert` turns what is found there into what is shown.
+        `convert` turns the value found there into the shown one.
         """
         same = copy(self)
         same.source, same._convert = source, convert

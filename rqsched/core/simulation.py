@@ -44,7 +44,7 @@ from rqsched.core.simulation_lines import GroupLine, Line, QueueLine, place_of
 
 MINUTE = timedelta(minutes=1)
 _RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
-"""What happens at one instant, in this order: a run that lasts until the next fire is in its way."""
+"""The order of events at one instant: a run that lasts until the next fire is in its way."""
 _OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
 _PROGRESS = 1_000
 
@@ -75,12 +75,12 @@ class Spans(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the attempts of one schedule are like."""
+    """The durations and failures to expect of one schedule's attempts."""
 
     duration: timedelta | Spans = timedelta(0)
     """How long they take: always this long, or as was measured."""
     failure_rate: float = 0.0
-    """Which part of them fails."""
+    """The fraction of them that fails."""
     timeout: timedelta | None = None
     """After how long one is ended by its timeout; None: never."""
 
@@ -101,7 +101,7 @@ class Simulated(NamedTuple):
     schedule: Schedule
     """As it is when the simulation begins (`begin`)."""
     name: str
-    """What people call it: its id, with its namespace where several are simulated."""
+    """Its name in reports: its id, with its namespace where several are simulated."""
     queue: str
     """On which queue its runs wait."""
     expected: Expected
@@ -110,7 +110,7 @@ class Simulated(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """What became of one schedule."""
+    """The outcome of one schedule."""
 
     fires: int = 0
     """Occurrences that came due."""
@@ -135,23 +135,23 @@ class Told:
     open: int = 0
     """Runs that have not ended when the simulation does."""
     status: str = ""
-    """What the schedule is at the end."""
+    """The status of the schedule at the end."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """What a simulation found."""
+    """The findings of a simulation."""
 
     told: dict[str, Told] = field(default_factory=dict)
-    """What became of each schedule, by its name."""
+    """The outcome of each schedule, by its name."""
     lines: dict[str, Line] = field(default_factory=dict)
-    """What each queue had to do."""
+    """The line of each queue."""
     groups: dict[str, Line] = field(default_factory=dict)
     """The same of each group with a limit."""
     minutes: array[int] = field(default_factory=lambda: array("L"))
     """The minute of each fire, from the begin on."""
     firing: array[int] = field(default_factory=lambda: array("L"))
-    """Which schedule it was, by its place in `told`."""
+    """The schedule of each fire, by its place in `told`."""
 
 
 Watch = Callable[[datetime, Change], None]
@@ -159,9 +159,9 @@ Watch = Callable[[datetime, Change], None]
 
 
 def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
-    """Return a schedule as a simulation from `start` on has it: nothing of it is open, and its next time is ahead.
+    """Return a schedule as a simulation begins with it at `start`: no run is open, and its next time is ahead.
 
-    What comes due between `now` and `start` uses up `max_runs`, and is not simulated.
+    Occurrences between `now` and `start` use up `max_runs`, and are not simulated.
     """
     idle = {"buffer_depth": 0, "backfill_waiting": 0, "backfill_unfinished": 0, "fire_failures": 0}
     schedule = changed(schedule, **idle, awaiting_run_uid=None, evaluated_to=max(schedule.evaluated_to, start - TICK))
@@ -221,9 +221,9 @@ class _State:
     open: dict[str, Run] = field(default_factory=dict)
     """The unfinished runs, by uid."""
     waiting: dict[str, Run] = field(default_factory=dict)
-    """Those that wait for the run ahead of them, oldest first."""
+    """The runs that wait for the run ahead of them, oldest first."""
     followers: list[tuple[_State, str]] = field(default_factory=list)
-    """What comes after it, and after which ends."""
+    """The schedules that come after it, each with the ends it follows."""
 
     def seen(self) -> list[Run]:
         """Return what a decision sees: the unfinished runs, and the first that waits (`store.changes.open_runs`)."""
@@ -383,9 +383,9 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
-        """Take over what was decided, and at once what comes after the runs that end in it.
+        """Take over a Change, and at once the runs that come after the runs that end in it.
 
-        Those who come after the same run start together, then those who come after what ends by that.
+        Schedules that come after the same run start together, then those that come after the runs that this ends.
         """
         self._take(state, change, now)
         if self._groups:
@@ -505,7 +505,7 @@ class _Course:
         self._give(now, joined, left)
 
     def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
-        """Give places in groups whose line somebody has joined, or in which somebody has left one."""
+        """Give places in groups whose line a run has joined, or in which a run has left its place."""
         unclaimed = {group: self._groups[group].wants(now) for group in left - joined}
         first = joined | {group for group, count in unclaimed.items() if count == 0}
         for names in (first, {group for group, count in unclaimed.items() if count}):

@@ -31,22 +31,22 @@ class Behind(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """What one queue, or one group, had to do."""
+    """The waits and load of one queue, or of one group."""
 
     workers: int | None
-    """How many attempts it executes at once; None: any number. Of a group how many places it has."""
+    """How many attempts it executes at once, or how many places the group has; None: any number."""
     waits: array[float] = field(default_factory=lambda: array("d"))
     """The seconds that each attempt waited to begin; of a group, for a place."""
     busy: timedelta = timedelta(0)
     """How long attempts took, added up; of a group, how long it had no free place."""
     held: timedelta = timedelta(0)
-    """Of a group, how long somebody waited for nothing but its rate."""
+    """For a group: how long runs waited for nothing but its rate."""
     behind: list[Behind] = field(default_factory=list)
     """The longest times during which something always waited, the longest first."""
     most: int = 0
     """The most that ever waited at once."""
     waiting: int = 0
-    """What still waits at the end."""
+    """How many still wait at the end."""
 
 
 class _Waits:
@@ -103,7 +103,7 @@ class GroupLine(_Waits):
         super().__init__(bounds.number)
         self.bounds = bounds
         self.takers = dict[str, tuple[Any, Run]]()
-        """What takes a place or wants one as it is now, by uid, and whose it is."""
+        """The runs that have a place or wait for one, as they are now, by uid, each with its schedule's state."""
         self.look_at: datetime | None = None
         """When grants that nobody claims are looked at next."""
         self._running = set[str]()

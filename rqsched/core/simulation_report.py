@@ -1,4 +1,4 @@
-"""The report of a simulation: what it found, and what that rests on, as plain values."""
+"""The report of a simulation: its findings and its assumptions, as plain values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SimulatedSchedule:
     duration_seconds: float
     """How long half of its attempts take at most."""
     duration_from: str
-    """Where that is from: `schedule` or `workflow` or `all` (given for it), `measured`, or `nothing`."""
+    """The source of that duration: `schedule` or `workflow` or `all` (given for it), `measured`, or `nothing`."""
     failure_rate: float
-    """Which part of its attempts fails."""
+    """The fraction of its attempts that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ScheduleOutcome:
     open: int
     """Runs that have not ended at the end."""
     status: str
-    """What the schedule is at the end."""
+    """The status of the schedule at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class QueueOutcome:
     attempts: int
     """How many began."""
     wait_p50_seconds: float
-    """What half of them waited at most."""
+    """The median wait."""
     wait_p95_seconds: float
-    """What 95 of 100 of them waited at most."""
+    """The 95th percentile of the waits."""
     wait_max_seconds: float
     """The longest wait."""
     busy: float | None
-    """Which part of its workers' time the attempts took; None with any number of workers."""
+    """The fraction of its workers' time that the attempts took; None with any number of workers."""
     waiting: int
     """How many attempts still wait at the end."""
     keeps_up: bool
@@ -106,7 +106,7 @@ class QueueOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LimitOutcome:
-    """What one group with a limit had to do."""
+    """The waits and load of one group with a limit."""
 
     limit: str
     """Its name; `namespace/name` where all namespaces are simulated."""
@@ -117,17 +117,18 @@ class LimitOutcome:
     places: int
     """How many places were given: one to each attempt, and another to an attempt that did not begin within 30 s."""
     wait_p50_seconds: float
-    """What half of them were waited for at most."""
+    """The median wait for a place."""
     wait_p95_seconds: float
-    """What 95 of 100 of them were waited for at most."""
+    """The 95th percentile of the waits for a place."""
     wait_max_seconds: float
     """The longest wait."""
     most_waiting: int
     """The most that waited in line at once."""
     full: float | None
-    """Which part of the time as many ran, or were about to start, as the number says; None without one."""
+    """The fraction of the time in which as many runs ran, or were about to start, as the number allows; None without
+    one."""
     held_by_rate: float | None
-    """Which part of the time somebody waited for nothing but the rate; None without one."""
+    """The fraction of the time in which runs waited for nothing but the rate; None without one."""
     waiting: int
     """How many runs still wait in line at the end."""
     keeps_up: bool
@@ -138,21 +139,21 @@ class LimitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SimulationOutcome:
-    """What became of the fires of a simulation: each fire, start and end was decided, from idle workers on."""
+    """The outcome of the fires of a simulation, which begins with idle workers and decides each fire, start and end."""
 
     total: ScheduleOutcome
-    """What became of all schedules together."""
+    """The outcome of all schedules together."""
     queues: list[QueueOutcome]
     """Each queue, the one with the longest wait first."""
     limits: list[LimitOutcome]
     """Each group with a limit, the one with the longest wait first."""
     schedules: list[ScheduleOutcome]
-    """Each schedule of which more is to be told than that its runs succeeded, by name."""
+    """Each schedule with more to report than successes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDay:
-    """What one day holds."""
+    """The fires of one day."""
 
     start: datetime
     """Its first instant within the span: midnight UTC, or where the span begins."""
@@ -166,7 +167,7 @@ class SimulatedDay:
 
 @dataclass(frozen=True, slots=True)
 class ClockEffect:
-    """What a change of clocks does to one timing."""
+    """The effect of a clock change on one timing."""
 
     timing: str
     """The timing, in short."""
@@ -193,17 +194,17 @@ class ClockNight:
     seconds: int
     """By how much: forward where it is positive."""
     effects: list[ClockEffect]
-    """What it does to timings that name a local time that is left out, or shown twice."""
+    """The effects on timings that name a local time that is left out, or shown twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotSimulated:
-    """What a simulation does not do of a schedule."""
+    """A part of a schedule that is not simulated."""
 
     name: str
     """The schedule."""
     what: str
-    """What that is, as a sentence."""
+    """The part, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +212,11 @@ class Simulation:
     """A span of schedules as it would be: the same schedules, arguments and seed give the same report."""
 
     start: datetime
-    """Where the span begins; aware UTC, a whole minute."""
+    """The begin of the span; aware UTC, a whole minute."""
     end: datetime
     """The first instant after it."""
     seed: int
-    """What was drawn is a hash of this."""
+    """The seed of everything that is drawn by hash."""
     fires: int
     """How many fires."""
     days: list[SimulatedDay]
@@ -223,17 +224,17 @@ class Simulation:
     peaks: list[Peak]
     """The highest minutes, at most ten, those with the most fires first; none where no minute stands out."""
     queues: list[QueueLoad]
-    """What fires onto each queue, the one with the most fires first."""
+    """The fires onto each queue, the one with the most first."""
     outcome: SimulationOutcome
     """The starts, waits and ends of these fires."""
     nights: list[ClockNight]
-    """Where clocks change, in order."""
+    """The clock changes, in order."""
     schedules: list[SimulatedSchedule]
     """Each schedule that takes part, by name."""
     not_simulated: list[NotSimulated]
-    """What is left out, by name."""
+    """The parts that are left out, by name."""
     assumed: list[str]
-    """What the figures rest on, as sentences."""
+    """The assumptions behind the figures, as sentences."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-native values."""

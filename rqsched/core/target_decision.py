@@ -1,4 +1,4 @@
-"""What follows an attempt of a target: its end, another attempt, or an offer to other workers. Pure."""
+"""The decision after an attempt of a target: its end, another attempt, or an offer to other workers. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rqsched.core.settle_decision import cut_error, is_withdrawn
 
 @dataclass(frozen=True, slots=True)
 class TargetEnd:
-    """What an attempt of a target leaves: the target's end, or when it is attempted or offered again."""
+    """The state of a target after an attempt: its end, or the time of its next attempt or offer."""
 
     status: TargetStatus
     """How it ended, or `retrying` or `blocked`."""
     error: str | None = None
-    """What went wrong in this attempt; None when nothing did."""
+    """The error of this attempt; None without one."""
     retry_at: datetime | None = None
     """When it is put on its queue again; None when it has ended."""
     blocked_at: datetime | None = None

@@ -56,7 +56,7 @@ class TargetDescription:
     error: str | None
     """The error of the newest failed attempt, or why it is blocked."""
     worker: str | None
-    """Who handles or handled it; None before it began."""
+    """The worker that handles or handled it; None before it began."""
     started_at: datetime | None
     """When the newest attempt began."""
     ended_at: datetime | None

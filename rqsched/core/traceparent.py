@@ -29,7 +29,7 @@ class Traceparent(NamedTuple):
 def parse_traceparent(text: str) -> Traceparent | None:
     """Read a header; None for one that is not valid, which the standard says to ignore.
 
-    What a later version of the standard appends is left out.
+    Fields that a later version of the standard appends are dropped.
     """
     found = _TRACEPARENT.match(text)
     if found is None or found["version"] == "ff" or not int(found["trace"], 16) or not int(found["span"], 16):
