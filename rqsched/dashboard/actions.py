@@ -1,4 +1,4 @@
-"""What a viewer can do: each operation is confirmed first, and recorded with the viewer's name and reason."""
+"""The operations of viewers: each is confirmed first, and recorded with the viewer's name and reason."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Action:
     """One operation on a schedule."""
 
     name: str
-    """What forms call it."""
+    """Its name in forms."""
     label: str
-    """What its button says."""
+    """The text of its button."""
     question: str
-    """What the confirmation asks; `{id}` is the schedule's id."""
+    """The question of its confirmation; `{id}` is the schedule's id."""
     effect: str
     """What will happen."""
     role: Role
-    """Who may do it."""
+    """The role that it requires."""
     statuses: frozenset[str]
     """The statuses in which it is offered."""
     do: Callable[[Visit, ScheduleHandle], str]
@@ -51,7 +51,7 @@ class Action:
     is_danger: bool = False
     """Whether its button warns."""
     key: str | None = None
-    """The key that asks for it on a row of the list; None without one."""
+    """Its keyboard shortcut on a row of the list; None without one."""
 
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
@@ -63,13 +63,13 @@ def _pause(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def until_of(visit: Visit) -> datetime | None:
-    """Read when a pause is to end by itself; None where nothing was typed. Raises InvalidInputError."""
+    """Read the end of a pause from the form; None when it is empty. Raises InvalidInputError."""
     text = visit.form.get("until", "").strip()
     return visit.instant("until", text) if text else None
 
 
 def count_of(visit: Visit) -> int:
-    """Read how many occurrences are to be skipped; raises InvalidInputError."""
+    """Read the number of occurrences to skip; raises InvalidInputError."""
     text = visit.form.get("count", "1").strip()
     if not (text.isascii() and text.isdigit()):
         raise InvalidInputError("count", f"{text[:32]!r} is not a whole number; write one from 0 to 100")
@@ -100,7 +100,7 @@ def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
-    """Count the occurrences, or start a backfill: its first chunk is done at once, the rest after the response."""
+    """Count the occurrences, or start a backfill: its first chunk runs at once, the rest after the response."""
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
@@ -159,29 +159,29 @@ ACTIONS: dict[str, Action] = {
 
 
 _OF_TIMES = frozenset({"backfill", "skip_next"})
-"""What only a schedule with times of its own takes."""
+"""The operations that need a schedule with its own times."""
 
 
 def offered(visit: Visit, schedule: Schedule) -> list[Action]:
-    """Return what the viewer may do to a schedule as it is."""
+    """Return the operations that the viewer may do to a schedule in its status."""
     may = [one for one in ACTIONS.values() if schedule.status in one.statuses and visit.principal.role >= one.role]
     return may if schedule.upstream_id is None else [one for one in may if one.name not in _OF_TIMES]
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return what the viewer may do to several schedules at once: all but a backfill, which is of one."""
+    """Return the operations that the viewer may do to several schedules at once: all but a backfill."""
     return [one for one in ACTIONS.values() if one.name != "backfill" and visit.principal.role >= one.role]
 
 
 def confirm(visit: Visit) -> Response:
-    """Ask whether to do it, with what can be chosen about it."""
+    """Ask whether to do an operation, with its choices."""
     action = named(visit.query("action"))
     require_role(visit.principal, action.role)
     return _question(visit, action, visit.schedule())
 
 
 def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = "", status: int = 200) -> Response:
-    """Ask, with what was typed already and what is said about it."""
+    """Ask again, with the form as it was filled in and a message."""
     path = f"/schedules/{handle.schedule_id}"
     return ask(
         visit, action, action.question.replace("{id}", handle.schedule_id), f"{path}/do", back=visit.url(path),
@@ -192,7 +192,7 @@ def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = 
 def ask(
     visit: Visit, action: Action, question: str, path: str, *, back: str, status: int = 200, **values: object
 ) -> Response:
-    """Ask a question, with what can be chosen about the action; the answer is sent to `path`."""
+    """Ask a question, with the choices of the action; the answer is sent to `path`."""
     given = {"schedule": None, "said": "", "about": "", "counted_at": None, "kept": {}, "chosen": (), **values}
     return visit.page(
         "confirm.html", status, action=action, question=question, path=path, back=back, overlaps=list(OverlapPolicy),
@@ -216,14 +216,14 @@ def act_on_schedule(visit: Visit) -> Response:
 
 
 def confirm_retry_failed(visit: Visit) -> Response:
-    """Ask whether to retry every run that failed since an instant, by default in the last day, with their number."""
+    """Ask whether to retry every run that failed since an instant, by default a day ago; show how many."""
     since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
     rows = visit.scheduler.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
     return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
 
 
 def retry_failed(visit: Visit) -> Response:
-    """Retry every run that failed since an instant, of one schedule or of all, those of each one after another."""
+    """Retry every run that failed since an instant, of one schedule or of all; a schedule's runs follow one another."""
     context, schedule_id = visit.context, visit.form.get("schedule") or None
     rows = visit.scheduler.retry_failed(
         _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
@@ -235,9 +235,9 @@ def retry_failed(visit: Visit) -> Response:
 
 
 def _asked(visit: Visit) -> str:
-    """Return the instant that was typed, or the one that was shown where that is still in the field.
+    """Return the instant that was typed, or the exact one that was shown if the field is unchanged.
 
-    A field holds no offset, and an hour that clocks repeat is in it twice.
+    A field holds no offset, so that a repeated hour is ambiguous in it.
     """
     typed, shown = visit.query("since"), visit.query("shown")
     is_left = bool(shown) and field_text(visit.instant("shown", shown), visit.zone) == typed
@@ -245,7 +245,7 @@ def _asked(visit: Visit) -> str:
 
 
 def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1)) -> datetime:
-    """Read an instant; `patience` is how long somebody may look at a form that shows one of the bound itself."""
+    """Read an instant; `patience` extends the bound by the time that a viewer may look at the form."""
     since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
     if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
         raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
@@ -253,13 +253,13 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
 
 
 def confirm_release(visit: Visit) -> Response:
-    """Ask whether to release everything, with what would fire and which runs wait."""
+    """Ask whether to release everything; list the due schedules and the waiting runs."""
     _require_all(visit)
     return visit.page("release.html", found=visit.scheduler.preview_release())
 
 
 def release(visit: Visit) -> Response:
-    """Release everything; what is due fires, or is recorded as missed, and what waits may be cancelled first."""
+    """Release everything; on request, first record due occurrences as missed and cancel waiting runs."""
     _require_all(visit)
     is_missed, cancels = "missed" in visit.form, "cancel_pending" in visit.form
     try:
@@ -287,7 +287,7 @@ def freeze(visit: Visit) -> Response:
 
 
 def set_limit(visit: Visit) -> Response:
-    """Change how many runs of a group may run at once, and how many may start in a time; an empty one is any."""
+    """Change how many runs of a group may run at once, and how many may start in a time; empty means no limit."""
     name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
     try:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9
@@ -302,12 +302,12 @@ def set_limit(visit: Visit) -> Response:
 
 
 def confirm_thaw(visit: Visit) -> Response:
-    """Ask whether to thaw the namespace, with what would fire and which runs wait."""
+    """Ask whether to thaw the namespace; list the due schedules and the waiting runs."""
     return visit.page("thaw.html", found=visit.scheduler.preview_thaw(namespace=visit.namespace))
 
 
 def thaw(visit: Visit) -> Response:
-    """Thaw the namespace; what is due fires as was chosen, and what waits may be cancelled first."""
+    """Thaw the namespace; due occurrences fire as chosen, and waiting runs may be cancelled first."""
     cancels, context, given = "cancel_pending" in visit.form, visit.context, visit.form.get("missed") or None
     missed: Any = given
     try:
@@ -321,7 +321,7 @@ def thaw(visit: Visit) -> Response:
 
 
 def confirm_delete_namespace(visit: Visit) -> Response:
-    """Ask whether to delete everything of the namespace, with what there is of it."""
+    """Ask whether to delete everything in the namespace; show how much there is."""
     return visit.page("delete_namespace.html", found=visit.scheduler.preview_delete_namespace(visit.namespace))
 
 
@@ -368,7 +368,7 @@ def act_on_run(visit: Visit) -> Response:
 
 
 def named(name: str) -> Action:
-    """Find an action by the name that forms call it by; raises InvalidInputError."""
+    """Find an action by its name in forms; raises InvalidInputError."""
     if name not in ACTIONS:
         raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(ACTIONS)}")
     return ACTIONS[name]

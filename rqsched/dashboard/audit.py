@@ -1,4 +1,4 @@
-"""What people, and programs in their name, asked of schedules and runs: across schedules, newest first, in words."""
+"""The audit page: operations that people, and programs in their name, requested on all schedules, newest first."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from rqsched.store.metadata import Altered
 PAGE = 50
 """Lines on one page."""
 EVENTS = 500
-"""Events of which they are made: what one operation did to many runs is one line."""
+"""Events that one page reads: the many events of one operation become one line."""
 
 AT_LARGE = 20
-"""Holds, freezes and changes of limits and calendars that stand above them."""
+"""Holds, freezes and changes of limits and calendars that are shown above the lines."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 STOPS = 10
-"""Actions on many schedules that somebody stopped, which stand there, too."""
+"""Stopped actions on many schedules that are shown above the lines."""
 
 
 class Asked(NamedTuple):
-    """What one person asked of one schedule, once or several times in a row, for one reason."""
+    """One person's request for one schedule, once or several times in a row, for one reason."""
 
     newest: FoundEvent
     """The newest of these events."""
@@ -45,10 +45,10 @@ class Asked(NamedTuple):
 
 
 def show(visit: Visit) -> Response:
-    """Show a page of what was asked."""
+    """Show a page of requests."""
     filters, after = _filters_of(visit), visit.query("after")
     before = read_position("after", after) if after else None
-    for events in (2 * PAGE, EVENTS):  # mostly an event is a line of its own
+    for events in (2 * PAGE, EVENTS):  # usually each event is one line
         found = visit.read(partial(event_queries.search_asked, filters=filters, before=before, limit=events))
         lines, following, is_cut = _lines(found.items), found.following, found.is_cut
         if len(lines) > PAGE or following is None or is_cut:

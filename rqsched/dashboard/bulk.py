@@ -1,4 +1,4 @@
-"""Actions on several schedules: on those that were chosen on a page, or on all that match the list's filters."""
+"""Actions on several schedules: on the chosen ones of a page, or on all that match the list's filters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rqsched.store.schedule_queries import Filters
 MOST_CHOSEN = 500
 """The most schedules that are chosen one by one."""
 _NAMED = 10
-"""The most of them that the question names."""
+"""The most schedules that the question names."""
 
 
 def ask(visit: Visit) -> Response:
-    """Ask about the chosen schedules, or count all that match; do it to the chosen ones once that is confirmed."""
+    """Ask about the chosen schedules, or count all that match; act on the chosen ones once that is confirmed."""
     action = actions.named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     if action not in offered_for_several(visit):
@@ -54,7 +54,7 @@ def _schedules(count: int) -> str:
 
 
 def _bulk(visit: Visit, action: Action) -> Bulk:
-    """Return what is asked for, with what was chosen about it; raises InvalidInputError."""
+    """Return the requested bulk action with its choices; raises InvalidInputError."""
     catch_up, overlap = visit.form.get("catch_up"), visit.form.get("overlap")
     bulk = Bulk(
         action.name,
@@ -94,9 +94,9 @@ def _count(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
 
 
 def _filters(visit: Visit, action: Action, asked: dict[str, str]) -> Filters:
-    """Return which schedules an action concerns; without a status those to which it can be done.
+    """Return the filters of an action; without a status, the statuses that it applies to.
 
-    Paused schedules run only if they were asked for, as in `Scheduler.bulk`.
+    Paused schedules are triggered only on request, as in `Scheduler.bulk`.
     """
     filters = filters_of(visit, asked)
     meant = (OPERATIONS[action.name],) if action.name in OPERATIONS else tuple(sorted(action.statuses))
@@ -118,7 +118,7 @@ def _in_words(visit: Visit, found: BulkAction) -> str:
 
 
 def show(visit: Visit) -> Response:
-    """Ask whether to do what was counted, or show how far it is."""
+    """Ask for a confirmation with the count, or show the progress."""
     found, kept = _find(visit), kept_of(visit)
     action, back = ACTIONS[found.operation], visit.url("/schedules", **kept)
     about = _in_words(visit, found)
@@ -138,7 +138,7 @@ def show(visit: Visit) -> Response:
 
 
 def act(visit: Visit) -> Response:
-    """Begin, continue or stop it, and show how far it is."""
+    """Begin, continue or stop a bulk action, and show its progress."""
     runtime, found = visit.scheduler.runtime, _find(visit)
     action = ACTIONS[found.operation]
     require_role(visit.principal, action.role)

@@ -1,4 +1,4 @@
-"""The pages of calendars: which there are and who names them, one as a year, and a form that changes it."""
+"""The pages of calendars: the list with the schedules that name them, one calendar as a year, and its form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Day(NamedTuple):
     """One day of a year."""
 
     date: date
-    """Which."""
+    """The date."""
     is_out: bool
     """Whether it is excluded whole."""
     is_part: bool
@@ -43,7 +43,7 @@ def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
 
 
 def show(visit: Visit) -> Response:
-    """Show one calendar: a year of it, who names it, who changed it, and the form that does."""
+    """Show one calendar: a year, the schedules that name it, its changes, and its form."""
     return _one(visit, _found(visit))
 
 
@@ -61,7 +61,7 @@ def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> 
 
 
 def change(visit: Visit) -> Response:
-    """Create a calendar, or replace what it holds; what was typed is shown again where it is refused."""
+    """Create or replace a calendar; if it is refused, show the form as it was filled in."""
     name, found = visit.form.get("name", "").strip(), None
     try:
         if "revision" in visit.form:
@@ -149,6 +149,6 @@ def _reaches(visit: Visit) -> date | None:
 
 
 def _revision(visit: Visit) -> int:
-    """Return which revision the form was of; 0 for a new one."""
+    """Return the revision that the form was made from; 0 for a new calendar."""
     text = visit.form.get("revision", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

@@ -1,4 +1,4 @@
-"""What the charts draw, as plain numbers which the templates put into SVG. Nothing here reads a database."""
+"""The charts as plain numbers, which the templates put into SVG. Nothing here reads a database."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ class Bar:
     """One bar of a chart."""
 
     x: float
-    """Where it begins."""
+    """Its left edge."""
     width: float
-    """How wide it is."""
+    """Its width."""
     height: float
-    """How high it is, from 0 to 1."""
+    """Its height, from 0 to 1."""
     tone: str
     """Its tone."""
     label: str
-    """What it says on hover."""
+    """Its text on hover."""
     run_uid: str = ""
     """The run it stands for."""
 
 
 class Stack(NamedTuple):
-    """Runs that cannot be told apart, as one mark: the shares of their outcomes lie on one another."""
+    """Runs too close to tell apart, as one mark: the shares of their outcomes are stacked."""
 
     x: float
-    """Where it begins."""
+    """Its left edge."""
     width: float
-    """How wide it is."""
+    """Its width."""
     parts: list[tuple[str, float, float]]
-    """Of each tone, from above, where its share begins and how high it is, from 0 to 1."""
+    """A part for each tone, from the top: the tone, its upper edge and its height, from 0 to 1."""
     label: str
-    """What it says on hover."""
+    """Its text on hover."""
     run_uid: str | None
-    """The run it stands for, or one that ended worst among them; None where that is not known."""
+    """The run it stands for, or the run with the worst end among them; None if unknown."""
     at: datetime
     """When it begins."""
     since: float | None = None
-    """From where the longest of the runs lasted, where that is before its begin."""
+    """The start of the longest run, if it lies left of the stack."""
 
 
 _LEAST_SHARE = 0.15
-"""So much of the height has what there is at all: one failure among a thousand runs must be seen."""
+"""The least share of the height for a tone that occurs: one failure among a thousand runs must be seen."""
 _LEAST_WIDTH = 3.0
 
 
@@ -97,9 +97,9 @@ class Grid:
         self._axis, self._start, self._step, self._zone = axis, start, step, zone
 
     def stacks(self, lots: Sequence[Lot], width: int) -> list[Stack]:
-        """Return a stack for each of the columns, `width` of them together, in which something ran.
+        """Return a stack for every `width` columns in which something ran.
 
-        Neighbours of one tone alone are one stack: what ends alike for a day is one mark.
+        Neighbours that all have the same single tone are one stack.
         """
         columns = defaultdict[int, list[Lot]](list)
         for lot in lots:
@@ -112,7 +112,7 @@ class Grid:
         ]
 
     def _stack(self, first: int, end: int, found: Iterable[Lot]) -> Stack:
-        lots = list(dict.fromkeys(found))  # a run that lasted through several columns is in each
+        lots = list(dict.fromkeys(found))  # a long run is in several columns
         begin, finish = (datetime.fromtimestamp(self._start + place * self._step, UTC) for place in (first, end))
         x, since = self._axis.x(begin), self._axis.x(datetime.fromtimestamp(min(lot.since for lot in lots), UTC))
         width, label = max(self._axis.x(finish) - x, _LEAST_WIDTH), self._label(lots, begin, finish)
@@ -128,9 +128,9 @@ class Grid:
 
 
 def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str) -> Markup:
-    """Return stacks as links of an SVG, `height` high from `y` on; a page has hundreds, so no template does it.
+    """Return stacks as links of an SVG, `height` high from `y` on; a page has hundreds, too many for a template.
 
-    `runs` is the address of runs, and `day` that of the day around an instant, which is put at its end.
+    `runs` is the address of runs. `day` is the address of a day, to which an instant is appended.
     """
     path, mark, query = runs.partition("?")
     before, after, around = escape(path), escape(mark + query), escape(day)
@@ -154,7 +154,7 @@ def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str)
 
 
 def width_for(lots: Iterable[Sequence[Lot]], most: int) -> int:
-    """Return how many columns are one, so that the stacks of all schedules together are at most so many."""
+    """Return how many columns make a stack, so that all schedules together have at most `most` stacks."""
     rows = [_tones_of_columns(of_one) for of_one in lots]
     width = 1
     while sum(len(_groups(tones)) for tones in rows) > most and any(len(tones) > 1 for tones in rows):
@@ -189,7 +189,7 @@ def _halved(tones: Mapping[int, int]) -> dict[int, int]:
 
 
 def _groups(tones: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the first and the last of the columns that are drawn as one: neighbours of one and the same tone."""
+    """Return the first and last column of each stack: neighbours with the same single tone share one."""
     groups: list[tuple[int, int]] = []
     before = 0
     for place in sorted(tones):
@@ -207,7 +207,7 @@ def _worst(lots: Iterable[Lot]) -> Lot:
 
 
 def _shares(of_status: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """Return of each tone, the worst first, where its share begins and how high it is."""
+    """Return for each tone, the worst first, the upper edge and the height of its share."""
     counts = Counter[str]()
     for status, number in of_status.items():
         counts[tone_of(status)] += number
@@ -229,15 +229,15 @@ class Durations:
     longest: float
     """Seconds that the full height stands for."""
     interval: float | None
-    """The interval between fires as a share of the full height; None where it is higher or unknown."""
+    """The interval between fires as a share of the full height; None if it is higher or unknown."""
     first: str
-    """The oldest of them."""
+    """The oldest run."""
     last: str
-    """The newest."""
+    """The newest run."""
 
 
 def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Durations | None:
-    """Return the bars of how long runs took; None without a run that ended."""
+    """Return the bars of the runs' durations; None without a run that ended."""
     ended = [
         (run, max((run.ended_at - run.started_at).total_seconds(), 0.0))
         for run in outlines
@@ -275,7 +275,7 @@ class Day:
 
     @property
     def level(self) -> int:
-        """How strongly it is coloured, 0 to 4."""
+        """The strength of its colour, 0 to 4."""
         total = self.succeeded + self.failed + self.others
         return 0 if not total else 1 if total < 3 else 2 if total < 10 else 3 if total < 50 else 4
 
@@ -286,7 +286,7 @@ class Day:
 
 
 def year(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Day]:
-    """Return the days of the last 53 weeks with how the runs that ended then did so."""
+    """Return the days of the last 53 weeks with the outcomes of the runs that ended on them."""
     counts: defaultdict[date, Counter[str]] = defaultdict(Counter)
     for key, number in found.items():
         counts[instant_of_hour(key.hour).astimezone(zone).date()][key.outcome] += number
@@ -314,7 +314,7 @@ class Cell(NamedTuple):
     parts: list[tuple[str, float, float]]
     """The shares of its outcomes, as those of a `Stack`."""
     label: str
-    """What it says on hover."""
+    """Its text on hover."""
 
 
 def grid(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Cell]:
@@ -333,22 +333,22 @@ def grid(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Cell
 
 
 class Spread(NamedTuple):
-    """How long runs took over time: for each day, or hour, up to what half of them did, and 95 of 100."""
+    """The durations of runs over time: the median and the 95th percentile for each day or hour."""
 
     bars: list[tuple[float, float, float, float, str]]
-    """Of each: where it begins, how wide it is, both heights as shares of the greatest, and what it says on hover."""
+    """For each bar: left edge, width, both heights as shares of the greatest, and the text on hover."""
     greatest: float
     """Seconds that the full height stands for."""
     first: str
-    """Where the axis begins."""
+    """The label at the axis's left end."""
     last: str
-    """Where it ends."""
+    """The label at its right end."""
     told: str
     """All of it in one line."""
 
 
 def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, zone: ZoneInfo) -> Spread | None:
-    """Return the spread of live runs in `count` times `width` hours from `first` on; None where none took time."""
+    """Return the spread of live runs in `count` times `width` hours from `first` on; None without a duration."""
     durations: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for key, one in found.items():
         if not key.is_backfilled:
@@ -386,7 +386,7 @@ _LONG = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 
 
 
 def _round_above(seconds: float) -> float:
-    """Return the next round length, which half of is short to say, too."""
+    """Return the next round length whose half is round, too."""
     if seconds > _LONG[-1]:
         return ceil(seconds / _DAY) * float(_DAY)
     short = (digit * 10.0**power for power in range(-3, 2) for digit in _ROUND)
@@ -398,9 +398,9 @@ class Tick:
     """A mark on the axis of a timeline."""
 
     x: float
-    """Where it stands."""
+    """Its place on the axis."""
     label: str
-    """What is written at it."""
+    """Its text."""
     is_day: bool
     """Whether a day begins there."""
     is_spare: bool = False
@@ -409,14 +409,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """Where clocks change, on the axis of a timeline."""
+    """A change of clocks, on the axis of a timeline."""
 
     x: float
-    """Where it is."""
+    """Its place on the axis."""
     how: str
-    """How they change: `back 1 h`."""
+    """The change: `back 1 h`."""
     zones: list[str]
-    """The zones that do so, as people call them."""
+    """The names of the zones that change."""
 
 
 class Axis:
@@ -428,11 +428,11 @@ class Axis:
 
     @property
     def span(self) -> timedelta:
-        """How long it is."""
+        """The length of the axis."""
         return self.end - self.start
 
     def x(self, at: datetime) -> float:
-        """Return where an instant is, within the chart."""
+        """Return the place of an instant, within the chart."""
         share = (at - self.start).total_seconds() / self._span
         return round(min(max(share, 0.0), 1.0) * WIDTH, 2)
 
@@ -456,7 +456,7 @@ class Axis:
             wall += timedelta(seconds=step)
 
     def offset_changes(self, zone: ZoneInfo) -> Iterator[tuple[float, str]]:
-        """Yield where the clocks of a zone change within the chart, and how."""
+        """Yield the place and the direction of each change of a zone's clocks within the chart."""
         at = self.start.replace(minute=0, second=0, microsecond=0)
         before = _offset(at, zone)
         while at <= self.end:

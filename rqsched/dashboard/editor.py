@@ -1,7 +1,7 @@
 """Creating and editing a schedule: one form, checked as one types, with the next fires before anything is saved.
 
-The fields of the form are made from the table of options. A field that is left as it was shown changes nothing. Of a
-URL, which may hold a secret, only the host is shown.
+The fields of the form are made from the table of options. A field that is left as it was shown changes nothing. Only
+the host of a URL is shown, because the rest may hold a secret.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = {
     "cron": "Cron expression", "every": "Interval", "once": "Once", "after-success": "After each success of",
     "after-failure": "After each failure of", "after-end": "After each end of", "keep": "As it is",
 }  # fmt: skip
-"""The kinds of timing, and what the form calls them."""
+"""The kinds of timing, and their names in the form."""
 _CLOCKS = ("dst_gap", "dst_fold")
 _FIRES = 5
 _LAID_OUT = {
@@ -54,18 +54,18 @@ _TOLD = {*_WORKFLOWS, *EXPECTATIONS, "notifications"}
 _TOLD_FIELDS = (*_WORKFLOWS, *EXPECTATIONS, *_URLS, "sentry")
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 _FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
-"""How the values of a kind are written, where it is not plain."""
+"""Hints on how the values of some kinds are written."""
 
 
 class Field(NamedTuple):
     """One field of the form."""
 
     name: str
-    """Of the option, with `.` and a field of it where it is a policy of retries."""
+    """The name of the option; for a retry policy, `.` and the name of its field follow."""
     label: str
-    """What it is called."""
+    """Its label in the form."""
     hint: str
-    """What it does."""
+    """Its effect."""
     choices: tuple[str, ...] = ()
     """The values to choose from; empty: it is typed."""
 
@@ -84,7 +84,7 @@ def edit(visit: Visit) -> Response:
 
 
 def create(visit: Visit) -> Response:
-    """Create what the form says; shows it again, with the problem, when something is refused."""
+    """Create the form's schedule; if it is refused, show the form again with the problem."""
     form = visit.form
     try:
         workflow = _registered(visit, form.get("workflow", ""))
@@ -122,7 +122,7 @@ def _said(handle: ScheduleHandle, outcome: str) -> str:
 
 
 def preview(visit: Visit) -> Response:
-    """Return what a timing means and when it would fire; the form asks while one types."""
+    """Return a timing in words and its next fires, for the form while it is filled in."""
     given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "on_excluded", *_CLOCKS)}
     try:
         exclude, clocks = require_exclusions(lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
@@ -178,7 +178,7 @@ def _form(
 
 
 def _groups(*, is_new: bool) -> dict[str, list[Field]]:
-    """Return the fields that are listed, by their group; options that never change only for a new schedule."""
+    """Return the listed fields by their group; fixed options only for a new schedule."""
     found: dict[str, list[Field]] = {group: [] for group in (POLICY, TARGETS, WHAT, METADATA)}
     for name, option in OPTIONS.items():
         if name in {"timezone"} | _LAID_OUT | _TOLD or (option.is_fixed and not is_new):
@@ -195,7 +195,7 @@ def _groups(*, is_new: bool) -> dict[str, list[Field]]:
 
 
 def _shown(schedule: Schedule | None) -> dict[str, str]:
-    """Return the text of every field of an option, as a schedule has it; without one as a new schedule would."""
+    """Return the text of every option's field, for a schedule or, without one, for a new schedule."""
     found: dict[str, str] = {}
     for name, option in OPTIONS.items():
         if name == "timezone" or name in _TOLD:
@@ -232,7 +232,7 @@ def _text(kind: Kind, value: Any) -> str:
 def _timing(spec: Spec) -> dict[str, str]:
     """Return the fields of a spec that the form can show; anything else stays as it is."""
     keep = {"kind": "keep", "timing": replace(spec, exclude=()).describe(), "timezone": spec.timezone}
-    if len(spec.members) != 1 or spec.start_at or spec.end_at or spec.newer:  # what it excludes has a field of its own
+    if len(spec.members) != 1 or spec.start_at or spec.end_at or spec.newer:  # its exclusions have a separate field
         return keep
     member = spec.members[0]
     if isinstance(member, Cron) and member.timezone is None:
@@ -265,7 +265,7 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
 
 
 def _options(visit: Visit, schedule: Schedule | None) -> Any:
-    """Return the options whose fields differ from what is stored; raises InvalidInputError, which names the field."""
+    """Return the options whose fields differ from the stored ones; raises InvalidInputError, which names the field."""
     form, found = visit.form, dict[str, Any]()
     for field, stored in _shown(schedule).items():
         text = form.get(field, stored).replace("\r\n", "\n").strip()
@@ -334,7 +334,7 @@ def _json(field: str, text: str, kind: type, form: str) -> Any:
 
 
 def _shown_told(schedule: Schedule | None) -> dict[str, str]:
-    """Return the text of the fields that say whom to tell."""
+    """Return the text of the fields of notifications."""
     told = Notifications() if schedule is None else schedule.definition.parsed_notifications
     urls = {name: hidden(url) if (url := getattr(told, name)) else "" for name in _URLS}
     others = {name: getattr(told, name) or "" for name in (*_WORKFLOWS, "sentry")}
@@ -344,7 +344,7 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
 def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
     """Return the options that these fields change.
 
-    A URL that is left as it is shown stays what it is, and so do the events of the webhook.
+    A URL field that is left as shown changes neither the URL nor the webhook's events.
     """
     before = _shown_told(schedule)
     given = {name: visit.form[name].strip() for name in _TOLD_FIELDS if name in visit.form}
@@ -368,7 +368,7 @@ def _require_registered(visit: Visit, field: str, name: str) -> None:
 
 
 def _workflows(visit: Visit) -> list[str]:
-    """Return the names that are proposed: all for who sees every namespace, else those that this one uses."""
+    """Return the proposed names: all workflows for a viewer of every namespace, else those that this namespace uses."""
     known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.imports.all())}
     if visit.principal.namespaces is None:
         return sorted(known)

@@ -1,4 +1,4 @@
-"""The search in the header of each page: schedules by a part of their id, what can be done to them, and pages.
+"""The search in the header of each page: schedules by a part of their id, operations on them, and pages.
 
 `pause night` finds the pause of each schedule whose id has `night` in it. The script shows what this page finds as a
 list below the field.
@@ -21,16 +21,16 @@ from rqsched.store.schedule_queries import Filters
 _MOST = 8
 """Schedules that are shown."""
 _WITH_ACTIONS = 3
-"""Those whose actions are shown, too, where none was named."""
+"""Schedules whose actions are shown, too, when the text names no action."""
 
 
 class _Wanted(NamedTuple):
-    """What was typed."""
+    """The typed text, read."""
 
     text: str
     """A part of an id."""
     actions: list[Action]
-    """Those that the first word begins to name; none where no action was named."""
+    """The actions that the first word may name; empty if it names none."""
 
 
 def show(visit: Visit) -> Response:
@@ -58,9 +58,9 @@ def _wanted(typed: str) -> _Wanted:
 
 
 def _find(connection: Connection, namespace: str, text: str) -> tuple[list[Schedule], bool]:
-    """Read the schedules whose ids have a text: first those that begin with it, however many are before these.
+    """Read the schedules whose ids contain a text, those that begin with it first.
 
-    The flag says whether a list of all that have it may be longer.
+    The flag says whether there may be more.
     """
     if not text:
         return [], False
@@ -82,7 +82,7 @@ def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> l
 
 
 def _pages(visit: Visit, typed: str) -> dict[str, str]:
-    """Return the pages whose names have what was typed, and the forms that belong to no schedule."""
+    """Return the pages, and the forms that belong to no schedule, whose names contain the typed text."""
     forms = {
         "Calendars": ("/calendars", "read"),
         "New schedule": ("/schedules/new", "admin"),

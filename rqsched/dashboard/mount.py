@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Environ: TypeAlias = dict[str, Any]
 Operator = Callable[[Environ], Principal | None]
-"""The host's authentication: returns who looks, from the WSGI environ of a request; None for nobody."""
+"""The host's authentication: returns the viewer from the WSGI environ of a request; None for an anonymous one."""
 _PRINCIPAL = "rqsched.principal"
 
 
@@ -48,8 +48,9 @@ def wsgi(
     >>> app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/rqsched": wsgi(operator=operator)})  # doctest: +SKIP
 
     `operator` is the host's own authentication: it gets the environ of each request and returns a Principal, or None.
-    Nobody is then sent to `login_url`, with the page in `next`; without one the answer is 401. RQSCHED_TOKENS do not
-    count beside it. Without `operator`, tokens decide, and without those only this machine may look.
+    If it returns None, the browser is redirected to `login_url`, with the page in `next`; without a `login_url` the
+    answer is 401. RQSCHED_TOKENS are then ignored. Without `operator`, tokens decide; without tokens, only this machine
+    may look.
 
     Safe where a server forks after this call. Raises ConfigError when a2wsgi is not installed.
     """
@@ -85,7 +86,7 @@ class _Mounted:
             if self._application is None:
                 self._application = _asgi_middleware()(self._pages())
             application = self._application
-        # Read to its end: a2wsgi never ends the request of a client that went away while it was sent.
+        # Read to its end: a2wsgi never ends the request of a client that disconnected during the response.
         return [b"".join(application(environ, start_response))]
 
     def _send_away(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""The first page: what is wrong now and what to do about it, how the last day went, what fails most, what is next."""
+"""The first page: current problems with their remedies, the last day, the most frequent failures and the next fires."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASONS = 3
 
 
 class _List(NamedTuple):
-    """A page, and what it is asked for."""
+    """A page with its query."""
 
     path: str
     query: Mapping[str, str] = MappingProxyType({})
@@ -43,23 +43,23 @@ class Problem:
     tone: str
     """`bad` for a problem, `warn` for a warning (`Level`)."""
     title: str
-    """What is wrong, in one line."""
+    """The problem, in one line."""
     detail: str
-    """What it means."""
+    """Its meaning."""
     remedy: str
-    """What to do."""
+    """Its remedy."""
     schedules: tuple[Schedule, ...] = ()
-    """Which schedules, the first few."""
+    """The first few schedules concerned."""
     action: str | None = None
     """The operation that a button offers for each of them; None without one."""
     shows_error: bool = False
     """Whether the last error of each of them says more."""
     list_of: _List | None = None
-    """Where all of it is listed; None without such a page."""
+    """The page that lists all of it; None without such a page."""
 
 
 class _Words(NamedTuple):
-    """How a finding is said: in braces, what `_spoken` knows of it."""
+    """The words of a finding; braces hold the names of values from `_spoken`."""
 
     title: str
     detail: str = "{detail}."
@@ -161,7 +161,7 @@ _MILDER: Mapping[str, _Words] = {
         "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
     ),
 }
-"""How a warning is said where it is about something else than the problem of the same check."""
+"""The words of a warning that differs in kind from the problem of the same check."""
 
 
 def show(visit: Visit) -> Response:
@@ -190,7 +190,7 @@ def show(visit: Visit) -> Response:
 
 
 def ask_why(visit: Visit) -> Response:
-    """Lead to the answer on the page of the schedule that was named, or to the schedules whose id has that text."""
+    """Redirect to the answer on the page of the named schedule, or to the schedules whose ids contain the text."""
     text = visit.query("schedule")
     try:
         id_ = visit.scheduler.newest(text, namespace=visit.namespace).schedule_id
@@ -200,7 +200,7 @@ def ask_why(visit: Visit) -> Response:
 
 
 def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
-    """Say that a check could not be made; who sees some namespaces only is told no address and no user."""
+    """Say that a check could not be made; hide addresses and users from a viewer of some namespaces only."""
     _log.warning("the check %s is not made: %s", finding.check, finding.detail, extra={"action": "dashboard_unasked"})
     if not isinstance(error, RedisError):
         return Problem("bad", f"What doctor calls {finding.check!r} cannot be looked at", "", finding.advice or "")
@@ -221,7 +221,7 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
 
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
-    """Return what fills the words; a viewer of some namespaces only gets the number of the workers, not their names."""
+    """Return the values for the words; a viewer of some namespaces only gets the number of workers, not their names."""
     count = f"{finding.count or 0}{'+' if finding.count == MOST_COUNTED else ''}"
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])

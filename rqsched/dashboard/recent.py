@@ -1,7 +1,7 @@
-"""How the newest runs went: by slots of time with how long they waited, and what fails most.
+"""The newest runs: their outcomes and waits by slots of time, and the most frequent failures.
 
-No more than `MOST` runs and `MOST_FAILED` failures are read, whatever is stored. Where the last day has more runs, the
-slots are those of the longest span whose runs are all read: a bar never stands for a part of what ran.
+At most `MOST` runs and `MOST_FAILED` failures are read. If the last day has more runs, the slots cover the longest span
+whose runs are all read, so that a bar never stands for a part of its runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rqsched.store.database import Connection
 from rqsched.store.run_queries import FailedRun
 
 DAY = timedelta(days=1)
-"""The span that is wanted."""
+"""The longest span."""
 SPANS = tuple(timedelta(minutes=minutes) for minutes in (1440, 720, 360, 180, 60, 30, 12, 6, 2))
 """The spans that may be shown, the longest first; each is a whole number of seconds for every slot."""
 SLOTS = 24
@@ -36,10 +36,10 @@ GROUPS = 8
 """The groups of failures that are shown."""
 _HEIGHT = 100.0
 _LEAST = 2.0
-"""The height of what is there and would not be seen."""
+"""The least height of a block, which would else be invisible."""
 _NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b|\d+", re.IGNORECASE)
 _SEARCHED = 60
-"""Characters of an error that are looked for by a link."""
+"""Characters of an error that a link searches for."""
 
 
 class Block(NamedTuple):
@@ -58,9 +58,9 @@ class Slot:
     """The runs that were created within one bar of the chart."""
 
     start: datetime
-    """Where it begins."""
+    """Its start."""
     until: datetime
-    """Where it ends."""
+    """Its end."""
     x: float
     """Its left edge."""
     counts: Counter[str]
@@ -75,17 +75,17 @@ class Slot:
     """Its bar of how late runs started."""
 
     def label(self, zone: ZoneInfo) -> str:
-        """Return what it says on hover: how many runs had which outcome."""
+        """Return its text on hover: the number of runs of each outcome."""
         told = [f"{self.counts[kind]} {_SAID[kind]}" for kind in _KINDS if self.counts[kind]]
         return f"{self.start.astimezone(zone):%H:%M} to {self.until.astimezone(zone):%H:%M}: {', '.join(told)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """How the runs of a span up to now went."""
+    """The runs of a span up to now."""
 
     span: timedelta
-    """How long it is: a day, or less where a day has more runs than are read."""
+    """Its length: a day, or less if a day has more runs than are read."""
     is_whole: bool
     """Whether all its runs were read: even the shortest span may have more."""
     slots: Sequence[Slot]
@@ -93,7 +93,7 @@ class Recent:
     counts: Counter[str]
     """The runs of all of them, as in a slot."""
     backfilled: int
-    """How many more runs backfills made: charts are of live runs."""
+    """How many further runs backfills made: the charts show live runs only."""
     most: int
     """The runs that the full height of outcomes stands for."""
     longest: float | None
@@ -111,7 +111,7 @@ class Recent:
 
 
 _KINDS = ("succeeded", "open", "stopped", "expired", "failed")
-"""From the top of a bar to its foot: what failed is seen without a search."""
+"""The order from the top of a bar to its foot, at which failures are found at once."""
 _SAID = {
     "succeeded": "succeeded",
     "failed": "failed or lost",
@@ -123,7 +123,7 @@ _TONES = {"succeeded": "ok", "failed": "bad", "expired": tone_of(EXPIRED), "stop
 
 
 def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent:
-    """Read how the runs of a namespace in the last day went."""
+    """Read the runs of a namespace in the last day."""
     begin = _start(DAY, now)
     is_among, since = run_queries.newest(connection, begin, MOST)
     whole = [span for span in SPANS if since == begin or since < _start(span, now)]
@@ -160,7 +160,7 @@ def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent
 
 
 def _start(span: timedelta, now: datetime) -> datetime:
-    """Return where a span begins whose last slot holds now; slots begin at whole multiples of their width."""
+    """Return the start of a span whose last slot contains now; slots begin at whole multiples of their width."""
     width = span / SLOTS
     return now - (now - datetime.fromtimestamp(0, UTC)) % width + width - span
 
@@ -172,16 +172,16 @@ def _kind(status: str) -> str:
 
 
 def lateness(late: Sequence[int]) -> tuple[float | None, float | None]:
-    """Return the median and the 95th percentile of how many microseconds after they were due runs started, in seconds.
+    """Return the median and the 95th percentile, in seconds, of the lateness of runs in microseconds.
 
-    None of none.
+    Both are None without a run.
     """
     cuts = quantiles(late, n=20) if len(late) > 1 else [*late] * 19
     return (max(cuts[9] / 1_000_000, 0.0), max(cuts[18] / 1_000_000, 0.0)) if cuts else (None, None)
 
 
 def _stacked(counts: Counter[str], most: int) -> list[Block]:
-    """Return a bar of outcomes; what is there is seen, however few it is."""
+    """Return a bar of outcomes, in which even a single run is visible."""
     heights = {kind: max(counts[kind] / most * _HEIGHT, _LEAST) for kind in _KINDS if counts[kind]}
     blocks, y = list[Block](), _HEIGHT
     for kind in reversed(heights):
@@ -205,21 +205,21 @@ class Failure(NamedTuple):
     schedule_id: str
     """The schedule."""
     error: str
-    """The line of the newest one's error that says what went wrong."""
+    """The meaningful line of the newest run's error."""
     runs: int
-    """How many of those that were read."""
+    """How many of the failures that were read."""
     newest: FailedRun
-    """The newest of them."""
+    """The newest run."""
     searched: str
-    """A text that all their errors have; empty where nothing but a number is."""
+    """A text that all their errors contain; empty if they share only numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What failed most since an instant."""
+    """The most frequent failures since an instant."""
 
     since: datetime
-    """Since when: a day ago."""
+    """The instant, a day ago."""
     count: int
     """How many runs failed or were lost, up to MOST_FAILED."""
     groups: Sequence[Failure]
@@ -227,10 +227,10 @@ class Failures:
 
 
 def read_failures(connection: Connection, namespace: str, now: datetime) -> Failures:
-    """Read what failed most in a namespace in the last day; errors that differ in numbers alone are the same."""
+    """Read a namespace's most frequent failures of the last day; errors that differ only in numbers are the same."""
     since = now - DAY
     found = run_queries.failed_since(connection, namespace, since, MOST_FAILED)
-    meant = {text: _numberless(text) for text in {run.error for run in found}}  # most texts are there many times
+    meant = {text: _numberless(text) for text in {run.error for run in found}}  # most texts occur many times
     groups: dict[tuple[str, str], list[str]] = {}
     for run in found:
         groups.setdefault((run.schedule_uid, meant[run.error]), []).append(run.uid)
@@ -247,7 +247,7 @@ def _failure(newest: FailedRun, count: int) -> Failure:
 
 
 def _numberless(text: str) -> str:
-    """Return the beginning or end of an error so that those which differ in numbers, ids and addresses are equal."""
+    """Return the beginning or end of an error without numbers, ids and addresses, so that similar errors are equal."""
     told = text.strip()
     meant = told if told.startswith("Traceback ") else told.partition("\n")[0]
     return _NUMBER.sub("#", meant)

@@ -1,4 +1,4 @@
-"""Templates and how values look in them: instants, lengths, statuses, gaps. Everything is escaped by the engine."""
+"""Templates and the form of values in them: instants, lengths, statuses, gaps. The engine escapes everything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLICY = (
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 """The headers of every page. Without a referrer a browser's form has the origin `null`."""
 _COMPRESSION = 5
-"""A page of 90 kB becomes 8 kB in a millisecond; a higher level takes longer and saves a hundredth of it."""
+"""A page of 90 kB becomes 8 kB in a millisecond; a higher level takes longer and saves only a hundredth more."""
 _YEAR = 31_536_000
 PAGES = {
     "Overview": "/",
@@ -57,7 +57,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def html(request: Request, text: str, status: int) -> Response:
-    """Return a page as a response, compressed where the browser takes that; a stream of events never is."""
+    """Return a page as a response, compressed if the browser accepts it."""
     body, headers = text.encode(), {**HEADERS, "Vary": "Accept-Encoding"}
     if _takes_gzip(request):
         body, headers = gzip.compress(body, _COMPRESSION), {**headers, "Content-Encoding": "gzip"}
@@ -68,7 +68,7 @@ _TYPES = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image
 
 
 def static(request: Request, name: str) -> Response:
-    """Return style sheet, script or icon, compressed as pages are; a name that has the version in it is kept."""
+    """Return style sheet, script or icon, compressed as pages are; browsers keep one with a version in its name."""
     if name not in _TYPES:
         return Response("not found", 404)
     keep = f"public, max-age={_YEAR}, immutable" if "v" in request.query_params else "no-cache"
@@ -94,7 +94,7 @@ def _takes_gzip(request: Request) -> bool:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """Return how far an instant is from now: `3 min ago`, `in 2 d`."""
+    """Return the distance of an instant from now: `3 min ago`, `in 2 d`."""
     if at is None:
         return "never"
     seconds = (at - now).total_seconds()
@@ -140,19 +140,19 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
 
 
 def field_text(at: datetime, zone: ZoneInfo) -> str:
-    """Return an instant as a field of a form holds it: to the minute, by the clock of a zone."""
+    """Return an instant as the text of a form field: to the minute, by the clock of a zone."""
     return f"{at.astimezone(zone):%Y-%m-%dT%H:%M}"
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines of a field of a form that say something."""
+    """Return the lines of a form field that are not blank."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
-    """Return when something fires by the clock of its zone, and by the viewer's where that is another.
+    """Return an instant by the clock of its zone, and by the viewer's if that differs.
 
-    A line breaks between the two only.
+    A line breaks only between the two.
     """
     shown, here = at.astimezone(zone), at.astimezone(viewer)
     text = f"{shown:{_day(shown, now)} %H:%M} {shown.tzname()}"
@@ -162,7 +162,7 @@ def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
 
 
 def _day(shown: datetime, now: datetime) -> str:
-    """Return the form of a day: a weekday only where no other day until then has its name."""
+    """Return the form of a day: a weekday only if it is unique among the days until then."""
     today = now.astimezone(shown.tzinfo).date()
     if 0 <= (shown.date() - today).days < 7:
         return "%a"
@@ -170,7 +170,7 @@ def _day(shown: datetime, now: datetime) -> str:
 
 
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
-    """Return how the newest runs ended as a strip of links, oldest first; a page has hundreds, so no template does it.
+    """Return the outcomes of the newest runs as a strip of links, oldest first; a page has too many for a template.
 
     `base` is the address of runs, with or without a query.
     """
@@ -192,13 +192,13 @@ class Omission:
     """One skip, or misses in a row."""
 
     is_missed: bool
-    """Whether nothing fired in time; False for a skip."""
+    """True for misses, False for a skip."""
     count: str
-    """How many occurrences, `+` after it where more were not counted."""
+    """How many occurrences, with a `+` if more were not counted."""
     first: datetime
     """The nominal time of the first."""
     last: datetime
-    """That of the last; the first again for one."""
+    """The nominal time of the last; equals `first` for one."""
     why: str
     """Why, in words."""
     blocking_run: str | None
@@ -207,7 +207,7 @@ class Omission:
     """When it was recorded."""
 
     def label(self, zone: ZoneInfo) -> str:
-        """Return it as one line, with its times in a zone."""
+        """Return the skip or misses as one line, with times in a zone."""
         first, last = (f"{at.astimezone(zone):%a %d %b %H:%M}" for at in (self.first, self.last))
         times = first if first == last else f"{first} to {last}"
         return f"missed {self.count}, {times}: {self.why}" if self.is_missed else f"skipped {times}: {self.why}"
@@ -229,7 +229,7 @@ def gap_of(event: AuditRecord) -> Omission | None:
 
 
 def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omission:
-    """Return misses with who held everything, or their namespace, then, and until when, as `why` says it."""
+    """Return misses with the hold or freeze at their time, in the words of `why`."""
     for hold in holds if gap.is_missed else ():
         if (
             hold.since is None
@@ -253,20 +253,20 @@ def ticked(text: str) -> Markup:
 
 
 def pretty(value: Any) -> str:
-    """Return a JSON value laid out for reading; what would not be seen, or would turn the text around, is escaped."""
+    """Return a JSON value indented for reading; characters that are invisible or change the text's direction are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
 def typed(text: Any) -> Markup:
-    """Return what somebody typed as text that stays what it is: no character of it changes how the rest is read."""
+    """Return user text isolated, so that none of its characters changes how the text around it is read."""
     seen = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(text))
     return Markup("<bdi>{}</bdi>").format(seen)
 
 
 @cache
 def asset(name: str) -> str:
-    """Return a static file's name with a mark of its content, so that a browser may keep it for ever."""
+    """Return a static file's name with a hash of its content, so that a browser may keep it for ever."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 

@@ -48,7 +48,7 @@ from rqsched.store.event_queries import SETTLING, FoundEvent
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
 _PATIENCE = 3.0
-"""Seconds for which a page waits while another one of the same viewer computes, as when a browser opens several."""
+"""Seconds that a page waits while another page of the same viewer computes, as when a browser opens several."""
 _NOBODY = Principal("nobody", Role.READ, frozenset())
 T = TypeVar("T")
 Handler = Callable[[Visit], Response]
@@ -105,7 +105,7 @@ def routes() -> list[Route]:
 
 
 def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
-    """Return the route of a page; a heavy one, or a dry run, computes for seconds and is admitted for it."""
+    """Return the route of a page; a heavy one, or a dry run, computes for seconds and needs admission."""
 
     async def serve(request: Request) -> Response:
         try:
@@ -114,7 +114,7 @@ def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GE
             return _error(request, None, error)
         if not is_heavy and not any(name == "dry_run" for name, _ in fields):
             return await run_in_threadpool(_serve, request, fields, handler, role)
-        # The first thread finds out whose page it is; none waits for its turn.
+        # The first thread finds the viewer; no thread waits for the admission.
         visit = await run_in_threadpool(_serve, request, fields, _same, role)
         if isinstance(visit, Response):
             return visit
@@ -123,7 +123,7 @@ def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GE
                 return await run_in_threadpool(_show, request, visit, handler)
         except TooManyHeavyReadsError as error:
             response = _error(request, visit, error)
-            response.headers["Refresh"] = response.headers["Retry-After"]  # a browser loads it again by itself
+            response.headers["Refresh"] = response.headers["Retry-After"]  # the browser reloads the page by itself
             return response
 
     return Route(path, serve, methods=[method], include_in_schema=False)
@@ -158,7 +158,7 @@ def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], 
 
 
 async def _stream(request: Request) -> Response:
-    """Return the stream of what changes in the viewer's namespace since the page was read."""
+    """Return the stream of the events of the viewer's namespace since the page was read."""
     try:
         visit = await run_in_threadpool(_visit, request, [])
         cursor = NamespaceCursor(visit.namespace, _since(visit))
@@ -171,7 +171,7 @@ async def _stream(request: Request) -> Response:
 
 
 def _since(visit: Visit) -> datetime:
-    """Return since when events are wanted; a page from long ago needs no older ones, because it is loaded again."""
+    """Return the instant from which events are sent; it is bounded, because an old page is loaded again."""
     text = visit.query("since")
     try:
         at = datetime.fromisoformat(text) if text else visit.now
@@ -182,7 +182,7 @@ def _since(visit: Visit) -> datetime:
 
 
 def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
-    """Return which schedule changed and how: what changed is read with the page."""
+    """Return the schedule and the type of an event: the page reads the details."""
     return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
 
 

@@ -17,9 +17,9 @@ from rqsched.store.run_pages import RunFilters
 PAGE = 50
 """Runs on one page."""
 FAILED = "failures"
-"""The filter for runs that failed and those that were lost."""
+"""The filter for failed and lost runs."""
 STATUSES = (FAILED, *RUN_FILTERS)
-"""What the filter by status offers."""
+"""The choices of the filter by status."""
 WITHIN: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
@@ -64,7 +64,7 @@ def _filters_of(visit: Visit) -> RunFilters:
 
 
 def times_of(visit: Visit) -> tuple[datetime | None, datetime | None]:
-    """Return since when and until when was chosen, None for any time; raises InvalidInputError."""
+    """Return the start and end of the chosen time, None for any; raises InvalidInputError."""
     within = visit.query("within")
     if within and within not in WITHIN:
         raise InvalidInputError("within", f"{within!r} is not offered; choose one of {', '.join(WITHIN)}")

@@ -1,4 +1,4 @@
-"""One schedule: all that is known, what it did, why it did not, what can be done; and one of its runs."""
+"""The page of one schedule: its definition, history, reasons and operations; and the page of one of its runs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ RUNS = 20
 EVENTS = 20
 """Audit events on the page."""
 NEWEST = "newest"
-"""In place of an instant: the newest occurrence up to now."""
+"""A word for the newest occurrence up to now, in place of an instant."""
 _CHARTED = 60
 _YEAR = timedelta(days=53 * 7)
 _SPREAD_DAYS, _LEAST_DAYS, _SPREAD_HOURS, _ENOUGH_DAYS = 60, 14, 48, 3
-"""How long runs took is shown of so many days, or of fewer of a younger schedule; of hours before it ran on three."""
+"""Durations are shown for up to 60 days, at least 14; by hours, for 48, until the schedule has run on three days."""
 _BACKFILL_COLUMNS = 120
 _UPCOMING = 5
 _SEARCHED = 2_000
@@ -51,17 +51,17 @@ _REASONS = 6
 _BACKFILLS = 3
 _MOST_COUNTED = 20_000
 _ENOUGH = 10
-"""So many ended runs tell a rate."""
+"""The least ended runs from which a rate is computed."""
 _RUNNING, _WAITING = ("running", "retrying"), ("pending", "buffered")
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 _MOST_DOWNSTREAM = 20
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
-"""What the page tells elsewhere, unless somebody asks."""
+"""Answers that the page shows elsewhere, so that they are given only on request."""
 
 
 class StateBox(NamedTuple):
-    """A state and where its box lies."""
+    """A state and the place of its box."""
 
     name: str
     """Its name."""
@@ -70,18 +70,18 @@ class StateBox(NamedTuple):
     y: int
     """Its upper edge."""
     steps: tuple[tuple[str, str], ...]
-    """What leads away from it, and where to."""
+    """Its outgoing transitions: label and next state."""
 
 
 class Arrow(NamedTuple):
-    """What leads from one state to another."""
+    """A transition from one state to another."""
 
     line: str
     """The path of its line, to its head."""
     label: str
-    """What it says; empty where another one says it."""
+    """Its text; empty if another arrow has it."""
     x: int
-    """Where its label begins."""
+    """The left edge of its label."""
     y: int
     """The base line of its label."""
 
@@ -97,7 +97,7 @@ STATES = (
     StateBox("dead", 222, 80, (("restart", "active"), _DELETE)),
     StateBox("deleted", 112, 150, ()),
 )
-"""Every state; those of the frame on the left fire, or will."""
+"""Every state; the states in the left frame fire now or later."""
 ARROWS = (
     Arrow("M28 38V77", "pause", 33, 62),
     Arrow("M68 80V41", "resume", 73, 62),
@@ -107,7 +107,7 @@ ARROWS = (
     Arrow("M120 99H219", "failed for good", 134, 112),
     Arrow("M2 126H298M150 126V147", "delete", 156, 141),
 )
-"""What leads from a state, or from all of a frame, to another."""
+"""The transitions from a state, or from all states of a frame, to another."""
 
 
 def show(visit: Visit) -> Response:
@@ -127,7 +127,7 @@ def show(visit: Visit) -> Response:
         run_status=visit.query("run_status"), states=STATES, arrows=ARROWS, box=BOX,
         steps=next(state.steps for state in STATES if state.name == schedule.status.value),
         ui_zone=own_zone, actions=offered(visit, schedule), runs=found.runs,
-        machine=() if workflow is None else workflow.steps,  # of a state machine whose class this process knows
+        machine=() if workflow is None else workflow.steps,  # set for a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
         asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
@@ -142,24 +142,24 @@ def show(visit: Visit) -> Response:
 
 
 class BackfillRuns(NamedTuple):
-    """A backfill, and how far its runs are."""
+    """A backfill with the progress of its runs."""
 
     row: Backfill
-    """What was asked for, and which occurrences were looked at."""
+    """The request, and the progress over its occurrences."""
     ended: int
-    """Runs that ended, however."""
+    """Runs that ended, with any outcome."""
     failed: int
-    """Those of them that failed or were lost."""
+    """Ended runs that failed or were lost."""
     running: int
     """Runs that execute, or wait for their next attempt."""
     waiting: int
     """Runs that have not started."""
     left: timedelta | None
-    """How long the rest takes at the rate so far; None while too few have ended, and when none is left."""
+    """The estimated time for the rest; None while too few runs have ended, and when none is left."""
     stacks: list[charts.Stack]
     """Its runs at their occurrences, from its first to its last."""
     told: str
-    """How many of them there are of each status, in words."""
+    """The number of its runs in each status, in words."""
 
 
 def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: Mapping[str, int]) -> BackfillRuns:
@@ -179,7 +179,7 @@ def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: 
 
 
 class _Found(NamedTuple):
-    """What the page reads of a schedule."""
+    """The page's data about a schedule."""
 
     runs: Page[Run]
     events: list[AuditRecord]
@@ -194,7 +194,7 @@ class _Found(NamedTuple):
     counts: Counter[HourKey]
     """The live runs of a year by the hours of their ends."""
     spread: charts.Spread | None
-    """How long they took over time; None where none did."""
+    """The durations of runs over time; None without any."""
     downstream: list[str]
     """The ids of the first schedules that come after it."""
 
@@ -227,7 +227,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
 
 
 def _spread(connection: Connection, uid: str, visit: Visit) -> charts.Spread | None:
-    """Read how long runs took, by days; by hours of a schedule that ran on a few days only."""
+    """Read the durations of runs by days, or by hours if the schedule ran on a few days only."""
     last = hour_of(visit.now)
     first = day_of(last) - (_SPREAD_DAYS - 1) * A_DAY
     found = run_hours.read(connection, uid, first, last, in_days=True)

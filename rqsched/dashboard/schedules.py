@@ -27,15 +27,15 @@ PAGE = 50
 STRIP = 12
 """Runs in the strip of last outcomes."""
 ORDERS = {"id": "id", "next": "next", "newest": "-created"}
-"""The orders that are offered, and what SORTS calls them."""
+"""The offered orders, and their names in SORTS."""
 _AMONG = 100
-"""Events among which the one is looked for that paused or ended a schedule."""
+"""Newest events that are searched for the one that paused or ended a schedule."""
 STATUSES = tuple(status.value for status in ScheduleStatus)
-"""What the filter offers."""
+"""The choices of the filter by status."""
 OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
 """How the newest run may have ended."""
 PROBLEMS = ("late", "failing", "overdue")
-"""What may be wrong with a schedule that is neither paused nor ended: see `health`."""
+"""The problems of a schedule that is neither paused nor ended: see `health`."""
 FILTERS = ("q", "status", "outcome", "problem", "workflow", "label")
 """The fields by which a list is filtered."""
 
@@ -71,7 +71,7 @@ def read_page(visit: Visit, connection: Connection, order: str, limit: int) -> F
 
 
 def around(visit: Visit, page: Found) -> dict[str, Any]:
-    """Return what is said of a page of schedules: where the next one begins, and what it looked for."""
+    """Return the values around a page of schedules: the start of the next page, and the filters."""
     following = None
     if page.following is not None:
         at, uid = page.following
@@ -87,9 +87,9 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
 
 
 def kept_of(visit: Visit) -> dict[str, str]:
-    """Return what an action on several schedules leaves of the list as it is: a form carries it, or a page's address.
+    """Return the filters, order and position of the list, which an action on several schedules keeps.
 
-    Each is a text; what is not given is left out.
+    They come from the form, or from the page's address; absent ones are left out.
     """
     names = (*FILTERS, "sort", "after")
     return {name: value for name in names if (value := visit.form.get(name, "").strip() or visit.query(name))}
@@ -107,7 +107,7 @@ def filters_of(visit: Visit, fields: Mapping[str, str]) -> Filters:
         raise InvalidInputError("label", f"{label!r} is refused; write name:value")
     if problem and problem not in PROBLEMS:
         raise InvalidInputError("problem", f"{problem!r} is not one of {', '.join(PROBLEMS)}")
-    late_until = health.late_until(visit.scheduler.runtime) + timedelta(microseconds=1)  # which is late, too
+    late_until = health.late_until(visit.scheduler.runtime) + timedelta(microseconds=1)  # an exclusive bound
     return Filters(
         namespace=visit.namespace,
         statuses=(status,) if status else (ScheduleStatus.ACTIVE.value,) if problem == "late" else (),
@@ -122,7 +122,7 @@ def filters_of(visit: Visit, fields: Mapping[str, str]) -> Filters:
 
 
 def _position(order: str, text: str) -> Position | None:
-    """Read where a page begins; raises InvalidInputError."""
+    """Read the position of a page; raises InvalidInputError."""
     if not text:
         return None
     uid, separator, value = text.partition("~")

@@ -1,9 +1,9 @@
-"""Who looks at a page: the application's own authentication, a session cookie made from a token, or this machine.
+"""Authentication of viewers: by the application, by a session cookie made from a token, or by coming from this machine.
 
-A session names the token it was made from. Its signature needs that token's digest and a random value that only SQL
-holds: whoever reads the settings alone can sign nothing. Any web process accepts a session, and it ends when the token
-is removed or its time is over. A session that is logged out has a row until then, which every web process obeys. Forms
-carry the value of a second cookie (double submit), which a page of another site can neither read nor set.
+A session names the token it was made from. Its signature needs that token's digest and a random secret that only SQL
+holds: the settings alone do not suffice to sign. Any web process accepts a session until it expires or its token is
+removed. A session that is logged out has a row until it expires, which every web process obeys. Forms carry the value
+of a second cookie (double submit), which a page of another site can neither read nor set.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from rqsched.store.database import DatabaseError
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""
 LIFETIME = timedelta(hours=12)
-"""How long a session may last: a cookie that names a later end is refused."""
+"""The longest life of a session: a cookie with a later end is refused."""
 _SKEW = timedelta(minutes=1)
-"""A cookie ends so much earlier, and is accepted by a web process whose clock is that far behind."""
+"""The cookie's life is shorter by this, so that a web process whose clock is this far behind accepts it."""
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
@@ -49,18 +49,18 @@ _ONLY_HERE = (
 
 
 class _Session(NamedTuple):
-    """What a cookie says, once its signature is found to be right."""
+    """The content of a cookie whose signature was verified."""
 
     principal: Principal
-    """Who logged in."""
+    """The principal that logged in."""
     key: str
-    """Names the session without saying how its cookie is signed."""
+    """Identifies the session without revealing the signature of its cookie."""
     expires_at: int
     """When it ends by itself, in seconds of the epoch."""
 
 
 def principal_of(request: Request, now: datetime) -> Principal:
-    """Return on whose behalf a page is shown; raises UnauthorizedError or ForbiddenError."""
+    """Return the viewer of a page; raises UnauthorizedError or ForbiddenError."""
     wiring = wiring_of(request)
     found = _session(request, wiring.authenticator.tokens, wiring.ended_sessions.secret, now)
     if found is not None and not wiring.ended_sessions.has(found.key):
@@ -69,7 +69,7 @@ def principal_of(request: Request, now: datetime) -> Principal:
 
 
 def lasting(request: Request, now: datetime) -> Callable[[], bool]:
-    """Return a function that tells whether the session of a request goes on; one without a session always does."""
+    """Return a function that tells whether a request's session is still valid; always True without a session."""
     wiring = wiring_of(request)
     ended = wiring.ended_sessions
     found = _session(request, wiring.authenticator.tokens, ended.secret, now)
@@ -81,7 +81,7 @@ def lasting(request: Request, now: datetime) -> Callable[[], bool]:
 def sessions(scheduler: Scheduler, authenticator: Authenticator, ended: EndedSessions) -> Knows:
     """Return a function that tells, in the event loop, whether a request carries a valid session.
 
-    It answers by what was read of SQL last, and reads in a thread only where no signing value is known.
+    It answers by the last read of SQL, and reads in a thread only when no signing secret is known.
     """
 
     async def knows(connection: HTTPConnection) -> bool:
@@ -115,7 +115,7 @@ def _session(
 
 
 def _expiry(body: bytes, name: str, now: datetime) -> int | None:
-    """Return when a signed body ends; None when it has ended, ends too late or names another principal."""
+    """Return the expiry of a signed body; None if it has expired, expires too late or names another principal."""
     try:
         named, expires_at, *_ = json.loads(body)
     except (ValueError, TypeError, RecursionError):
@@ -126,7 +126,7 @@ def _expiry(body: bytes, name: str, now: datetime) -> int | None:
 
 
 def _key(secret: bytes, digest: bytes) -> bytes:
-    """Return the key that signs the sessions of a token: it takes what SQL holds, and what the settings hold."""
+    """Return the key that signs a token's sessions, derived from SQL's secret and the settings' digest."""
     return hmac.new(secret, _PURPOSE + digest, hashlib.sha256).digest()
 
 
@@ -143,8 +143,8 @@ def csrf_of(request: Request) -> str:
 def masked(csrf: str) -> str:
     """Return a CSRF value as a form carries it, different in each response.
 
-    Pages are compressed. How long one is would tell a value that stood in every page to who can make it show a guess
-    beside it, and see its length (BREACH).
+    Pages are compressed. If a secret stood unmasked in every page, an attacker who can inject guesses and see the
+    length of responses could find it (BREACH).
     """
     mask = secrets.token_bytes(16)
     return mask.hex() + _xor(mask, bytes.fromhex(csrf)).hex()
@@ -164,7 +164,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 def require_csrf(request: Request, given: str) -> None:
     """Refuse a form that was not sent by a page of ours; raises ForbiddenError.
 
-    A neighbouring subdomain may set our cookies, so what the browser says about the sending page counts, too.
+    A neighbouring subdomain may set our cookies, so the browser's headers about the sending page are checked, too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
         raise ForbiddenError("a page of another site may not make changes; use those of this server.")
@@ -197,7 +197,7 @@ def show_login(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def log_in(request: Request, form: Mapping[str, str]) -> Response:
-    """Begin a session, and redirect to the page that was asked for."""
+    """Begin a session, and redirect to the requested page."""
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     principal = wiring.authenticator.find(form.get("token", ""), request)
@@ -207,14 +207,14 @@ def log_in(request: Request, form: Mapping[str, str]) -> Response:
     digest = next(digest for digest, known in wiring.authenticator.tokens.entries() if known is principal)
     key = _key(wiring.ended_sessions.make_secret(), digest)
     expires_at = int((wiring.scheduler.runtime.now() + LIFETIME - _SKEW).timestamp())
-    body = json.dumps([principal.name, expires_at, secrets.token_hex(8)]).encode()  # no two sessions are the same one
+    body = json.dumps([principal.name, expires_at, secrets.token_hex(8)]).encode()  # sessions are unique
     value = f"{base64.urlsafe_b64encode(body).decode()}.{_signature(key, body)}"
     remember(response, request, SESSION, value, seconds=int(LIFETIME.total_seconds()))
     return response
 
 
 def log_out(request: Request, form: Mapping[str, str]) -> Response:
-    """End the session, in every web process; this browser forgets it also while the database does not answer."""
+    """End the session in every web process; remove the cookie even if the database does not answer."""
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     response: Response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)

@@ -1,8 +1,8 @@
-"""The page of workers and queues: who is alive and what it does, how deep queues are, how the last hour went.
+"""The page of workers and queues: live workers and their jobs, the depth of queues, and the last hour.
 
-Queues and workers belong to no namespace. Who sees only some namespaces sees the queues that runs of the namespace he
-looks at wait on or ran on, how many of these runs wait, and the workers that listen there; of what they execute only
-runs of that namespace. How deep a queue is with everybody's jobs is for those who see all.
+Queues and workers belong to no namespace. A viewer of some namespaces only sees the queues that runs of the shown
+namespace wait on or ran on, how many of these runs wait, and the workers that listen there. Of the workers' jobs, such
+a viewer sees only runs of that namespace. The full depth of a queue is shown to viewers of all namespaces.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REPAIRS = {
     "long": "runs found to take longer than expected", "resumed": "pauses ended that were to end by then",
     "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",
 }  # fmt: skip
-"""What a reconcile pass does, in words."""
+"""The repairs of a reconcile pass, in words."""
 _HOUR = timedelta(hours=1)
 _MOST_RUNS = 300
 """The newest runs that rates and latencies are taken from."""
@@ -57,16 +57,16 @@ _MOST_WORKERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast runs went."""
+    """The rates and latencies of runs."""
 
     runs: int
-    """How many there were."""
+    """How many runs there were."""
     failed: int
     """How many of them failed or were lost."""
     arriving: float
-    """How many were made in an hour, with the targets that were put on the queue."""
+    """Runs created per hour, with the targets that were put on the queue."""
     per_hour: float
-    """How many ended in an hour, with the targets that did."""
+    """Runs ended per hour, with the targets that ended."""
     p50: float | None
     """Seconds from due to started, at the median; None without a run that started."""
     p95: float | None
@@ -75,23 +75,23 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class LastHour:
-    """How runs of a namespace went since an instant within the last hour."""
+    """The pace of a namespace's runs since an instant within the last hour."""
 
     since: datetime
-    """Since when: an hour ago, or later where there were more runs than are read."""
+    """The instant: an hour ago, or later if there were more runs than are read."""
     is_capped: bool
-    """Whether there were more."""
+    """Whether there were more runs."""
     total: Pace
-    """All of them."""
+    """The pace of all runs."""
     queues: Mapping[str, Pace]
-    """Those of each queue."""
+    """The pace of each queue."""
 
 
 class Doing(NamedTuple):
     """A run or a target of one that a worker executes."""
 
     text: str
-    """What it is, in words."""
+    """Its description."""
     run_uid: str
     """The run."""
     since: datetime | None
@@ -107,21 +107,21 @@ class LiveWorker:
     state: str
     """`busy`, `idle`, `suspended` or `started`."""
     queues: list[str]
-    """What it listens on, the most urgent first."""
+    """The queues it listens on, the most urgent first."""
     heartbeat_at: datetime | None
     """Its last sign of life."""
     version: str
     """The version of RQ."""
     rqsched_version: str
-    """The version of rqsched; empty of a worker of RQ itself, and of an older release's."""
+    """The version of rqsched; empty for RQ's own worker, and for one of an older release."""
     host: str
-    """The machine it runs on; empty where the viewer may not know."""
+    """The machine it runs on; empty if the viewer may not know."""
     pid: int | None
-    """Its process there; None where the viewer may not know."""
+    """Its process there; None if the viewer may not know."""
     job_id: str | None
-    """What it executes now, if the viewer may know."""
+    """The job it executes now, if the viewer may know."""
     doing: Doing | None
-    """That as a run or a target, if it is of the namespace."""
+    """The job as a run or a target, if it is of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +131,38 @@ class LiveQueue:
     name: str
     """Its name."""
     waiting: int
-    """Jobs that wait; for who sees some namespaces only the runs of this one."""
+    """Jobs that wait; a viewer of some namespaces only gets the runs of this one."""
     workers: int
     """Workers that listen on it."""
     head_since: datetime | None
-    """Since when the job that is taken next has waited; for who sees some namespaces the oldest run of this one."""
+    """Since when the next job has waited; a viewer of some namespaces only gets the oldest run of this one."""
     is_slow: bool
-    """Whether that is longer than it may."""
+    """Whether it has waited too long."""
     pace: Pace | None
-    """How its runs went in the last hour; None without any."""
+    """The pace of its runs in the last hour; None without any."""
 
 
 @dataclass
 class _Alive:
-    """What Redis tells."""
+    """The state in Redis."""
 
     workers: list[LiveWorker] = field(default_factory=list)
     queues: list[LiveQueue] = field(default_factory=list)
     dispatchers: list[LiveDispatcher] = field(default_factory=list)
     passes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
-    """Why some of it is missing or old; empty where it is not."""
+    """Why some of it is missing or old; else empty."""
 
     @property
     def repairs(self) -> list[tuple[str, int]]:
-        """What was repaired since Redis remembers, and how often; nothing else."""
+        """The repairs that Redis has counted, without zeros."""
         done = [(words, int(self.passes.get(name, 0))) for name, words in _REPAIRS.items()]
         pruned = sum(count for name, count in self.passes.items() if name.startswith(telemetry.PRUNED))
         return [(words, count) for words, count in (*done, ("rows pruned", int(pruned))) if count]
 
 
 def _last_change(group: LimitDescription) -> Altered | None:
-    """Return the newest change of a group's bounds; None where they are the first."""
+    """Return the newest change of a group's bounds; None if they never changed."""
     if not group.changes:
         return None
     told = group.changes[0]
@@ -175,7 +175,7 @@ def show(visit: Visit) -> Response:
     hour, alive = _read_last_hour(visit), _Alive()
     try:
         alive = _alive(visit, hour)
-        visit.scheduler.runtime.transport.try_write()  # else nobody can show that he is alive
+        visit.scheduler.runtime.transport.try_write()  # if it fails, no process can report that it is alive
     except RedisError as error:
         _log.warning("workers are not known: %s", refusal.told(error), extra={"action": "dashboard_redis"})
         alive.problem = f"{refusal.briefly(error)}, so what is shown of workers and queues is missing or old."
@@ -196,7 +196,7 @@ def _alive(visit: Visit, hour: LastHour) -> _Alive:
 
 
 def _read_last_hour(visit: Visit) -> LastHour:
-    """Read how the namespace's runs went."""
+    """Read the pace of the namespace's runs."""
     start = visit.now - _HOUR
     found, since = visit.read(partial(_newest_outcomes, namespace=visit.namespace, start=start))
     handled, since_target = visit.read(lambda c: fan_out_targets.newest_flow(c, visit.namespace, start, _MOST_RUNS))
@@ -221,12 +221,12 @@ def _newest_outcomes(connection: Connection, namespace: str, start: datetime) ->
 
 @dataclass
 class _Flow:
-    """How many targets an hour."""
+    """Targets per hour."""
 
     arriving: float = 0.0
-    """Were put on a queue."""
+    """Targets that were put on a queue."""
     ended: float = 0.0
-    """Ended."""
+    """Targets that ended."""
 
 
 def _pace(found: Sequence[Outcome], span: timedelta, targets: _Flow) -> Pace:
@@ -286,7 +286,7 @@ def _show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[
 
 
 def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | None]) -> dict[str, Doing]:
-    """Read what jobs are, those of runs and targets of a namespace, by their ids."""
+    """Read the runs and targets of a namespace behind jobs, by the jobs' ids."""
     parsed = {id_: parse_run_job_id(id_) or parse_target_job_id(id_) for id_ in jobs if id_}
     run_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, RunJobId)}
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}

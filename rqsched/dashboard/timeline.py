@@ -1,6 +1,6 @@
-"""The timeline: what ran in the past hours and what fires in the next, a page of schedules on one picture.
+"""The timeline: the runs of the past hours and the fires of the next, for a page of schedules.
 
-Above them is the load ahead: the fires of all schedules that match, whatever page they are on.
+Above it is the load ahead: the fires of all matching schedules, on every page.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from rqsched.store.schedule_queries import Found
 from rqsched.store.timeline import Columns, Lot
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
-"""The spans one can choose."""
+"""The spans to choose from, in hours."""
 _FROM_RUNS = 48
-"""Up to this span runs are read, above it their hours."""
+"""The longest span whose runs are read one by one; for longer ones their hourly counts are read."""
 _HALVED = 336
-"""Up to this span half of it lies before the instant one looks at; of a longer one nearly all."""
+"""The longest span that is centred on its instant; of a longer one nearly all lies before it."""
 _UNITS = ((_FROM_RUNS, 1, 240), (720, 3_600, 120), (HOURS[-1], 86_400, 120))
-"""Up to which span, in hours, columns are a multiple of how many seconds, and how many there are at most: what is read
-from hours has fewer, and of more than a month days are read."""
+"""For spans up to so many hours: the seconds of which a column is a multiple, and the most columns. Hourly counts have
+fewer columns, and beyond a month days are read."""
 ROWS = 40
 """Schedules on one page."""
 _MOST_MARKS = 900
-"""Marks of all schedules together; where there would be more, columns are wider."""
+"""The most marks of all schedules together; if there would be more, columns are wider."""
 _MOST_TICKS = 24
 """Fires of one schedule that are drawn one by one; more are drawn as a band."""
 _MOST_SKIPS = 200
 _MINUTE = timedelta(minutes=1)
 _AMONG = 100
-"""Events of a schedule that does not fire among which the one is looked for that says since when."""
+"""Newest events of a schedule that does not fire, searched for the one that stopped it."""
 _MOST_BARS = 240
 """Bars of the load ahead."""
 _MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
-"""Schedules and minutes that a page counts for it: less than the command `load` does, which nobody waits for."""
+"""Schedules and minutes that a page counts for the load: fewer than the command `load`, because a viewer waits."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
-"""What one can look at: around it there are instants that every zone has."""
+"""The years of instants to look at, within which every zone is defined."""
 
 
 @dataclass
@@ -64,40 +64,40 @@ class Row:
     """One schedule on the picture."""
 
     schedule: Schedule
-    """Whose line it is."""
+    """The schedule of this line."""
     ran: list[charts.Stack] = field(default_factory=list)
     """Its live runs, and those of triggers."""
     backfilled: list[charts.Stack] = field(default_factory=list)
     """The runs of backfills, each at its occurrence."""
     told: str = "nothing ran"
-    """What ran, in words."""
+    """The runs, in words."""
     rest: float | None = None
-    """From where on it does not fire because of its status; None while it fires."""
+    """The place from which its status stops it from firing; None while it fires."""
     rests_until: float = 1000
-    """Up to where that is so."""
+    """The place up to which it does not fire."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
-    """Where it fires next."""
+    """The places and instants of its next fires."""
     band: tuple[float, float] | None = None
-    """From where to where it fires too often to draw; None when it does not."""
+    """The places between which it fires too often to draw each fire; None without such a band."""
     skips: list[tuple[float, str]] = field(default_factory=list)
-    """Where it did not fire, and why."""
+    """The places where it did not fire, and why."""
 
 
 class Ahead(NamedTuple):
     """The load ahead, as a chart."""
 
     bars: list[charts.Bar]
-    """The fires of so many minutes each."""
+    """A bar for the fires of every `minutes` minutes."""
     fires: int
-    """All of them."""
+    """The number of all fires."""
     most: int
-    """Those of the highest bar."""
+    """The number of fires of the highest bar."""
     minutes: int
     """How many minutes a bar holds."""
     peaks: list[Peak]
     """The highest minutes."""
     assumed: list[str]
-    """What is particular about the figures."""
+    """The assumptions behind the figures."""
 
 
 def show(visit: Visit) -> Response:
@@ -128,7 +128,7 @@ def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list
 
 
 def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
-    """Mark from where on schedules do not fire: since their last status, or all along where that is not known."""
+    """Mark where schedules do not fire: from their last change of status, or from the start if that is unknown."""
     resting = [uid for uid, row in rows.items() if not row.schedule.is_active]
     stops = event_queries.newest_stops(connection, resting, _AMONG)
     for uid in resting:
@@ -139,7 +139,7 @@ def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row
 
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:
-    """Draw what ran, was skipped and missed; returns whether all of it is known by now."""
+    """Draw runs, skips and misses; returns whether the picture is complete."""
     columns = _columns(axis)
     newest = {uid: row.schedule.run_number for uid, row in rows.items()}
     by_hours = axis.span > timedelta(hours=_FROM_RUNS)
@@ -164,7 +164,7 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _columns(axis: charts.Axis) -> Columns:
-    """Return columns that lie at multiples of their width, so that they stay where they are as time goes on."""
+    """Return columns at multiples of their width, so that they stay in place as time passes."""
     unit, most = next(one[1:] for one in _UNITS if axis.span <= timedelta(hours=one[0]))
     step = ceil(axis.span.total_seconds() / most / unit) * unit
     start = floor(axis.start.timestamp() / step) * step
@@ -181,7 +181,7 @@ def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
 
 
 def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
-    """Count what fires from now on, or from where the picture begins, up to its end; None where nothing does."""
+    """Count the fires from now, or from a later start of the picture, up to its end; None without any."""
     start = max(visit.now, axis.start).replace(second=0, microsecond=0)
     minutes = min(ceil((axis.end - start) / _MINUTE), 60 * MOST_HOURS)
     if minutes <= 0:
@@ -205,7 +205,7 @@ def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
 
 
 def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[charts.OffsetChange]:
-    """Return where clocks change; zones that do at one instant and alike are one mark."""
+    """Return the changes of clocks; equal changes of several zones at one instant are one mark."""
     zones = {row.schedule.spec.timezone for row in rows} | {visit.zone.key}
     found = defaultdict[tuple[float, str], list[str]](list)
     for name in sorted(zones):

@@ -1,4 +1,4 @@
-"""One request of a browser: who sent it, for which namespace, and how it is answered with a page."""
+"""One request of a browser: its principal, its namespace, and the page that answers it."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Visit:
     request: Request
     """The request."""
     scheduler: Scheduler
-    """What the pages show."""
+    """The scheduler whose schedules are shown."""
     principal: Principal
-    """Who sent it."""
+    """The viewer."""
     namespace: str
     """The namespace that is shown; the principal may see it."""
     request_id: str
     """Recorded in audit events and logs."""
     now: datetime
-    """When the request came, by the scheduler's clock: before anything was read for it."""
+    """When the request came, by the scheduler's clock, before any read."""
     form: Mapping[str, str] = field(default_factory=dict)
     """The fields of a submitted form; empty for a page."""
     chosen: tuple[str, ...] = ()
@@ -72,11 +72,11 @@ class Visit:
         return self.scheduler.runtime.database.read(query)
 
     def schedule(self) -> ScheduleHandle:
-        """Find the schedule that the path names, deleted ones too; raises ScheduleNotFoundError."""
+        """Find the schedule in the path, also a deleted one; raises ScheduleNotFoundError."""
         return self.scheduler.newest(self.request.path_params["schedule_id"], namespace=self.namespace)
 
     def run(self) -> tuple[Schedule, Run]:
-        """Find the run that the path names, with its schedule; raises RunNotFoundError."""
+        """Find the run in the path, with its schedule; raises RunNotFoundError."""
         uid = str(self.request.path_params["uid"]).upper()
         find = partial(run_queries.find_run_with_schedule, namespace=self.namespace, uid=uid)
         found = self.read(find) if is_uid(uid) else None
@@ -94,7 +94,7 @@ class Visit:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the viewer sees every namespace, and so what belongs to none: queues, workers, repairs."""
+        """Whether the viewer sees every namespace, and therefore queues, workers and repairs, which belong to none."""
         return self.principal.namespaces is None
 
     def query(self, name: str, default: str = "") -> str:
@@ -102,7 +102,7 @@ class Visit:
         return self.request.query_params.get(name, default).strip()
 
     def instant(self, name: str, text: str) -> datetime:
-        """Read what was typed as a time, in the viewer's zone unless it names one; raises InvalidInputError."""
+        """Read a typed time, in the viewer's zone unless it has an offset; raises InvalidInputError."""
         try:
             at = datetime.fromisoformat(text.strip())
             return (at if at.tzinfo else at.replace(tzinfo=self.zone)).astimezone(UTC)
@@ -149,14 +149,14 @@ class Visit:
 
     @cached_property
     def freeze(self) -> Hold | None:
-        """The freeze of the namespace, for the same; None where it is not frozen."""
+        """The freeze of the namespace, for the banner, too; None if it is not frozen."""
         gate = self.scheduler.runtime.hold
         gate.look()
         return gate.find_frozen().get(self.namespace)
 
     @property
     def stream(self) -> str:
-        """The address of the stream that tells of changes; empty where there is none."""
+        """The address of the stream of changes; empty without one."""
         return self.url("/stream") if wiring_of(self.request).feed.limits.streams else ""
 
     @cached_property
