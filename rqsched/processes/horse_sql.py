@@ -1,9 +1,8 @@
-"""A worker writes to SQL for its work horse, so that a horse whose run is short opens no connection of its own.
+"""A worker writes to SQL for its work horse, so that the horse of a short run opens no connection.
 
 The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. It does everything else
 itself: heartbeats, failures, what the workflow asks of SQL, and what its worker does not do in time. A worker that does
-not answer may have written or not: the horse recognises that by the token of the attempt, as after any lost answer of
-SQL.
+not answer may have written or not: the horse finds out by the token of the attempt, as after any lost answer of SQL.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rqsched.store.database import Patience
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
-"""How long a horse waits for its worker before it does itself what it asked for."""
+"""How long a horse waits for its worker before it does the write itself."""
 LONGEST = 1 << 16
 """Bytes of the longest message: messages under way fit into the buffers, so neither side ever waits to send."""
 _BUFFER = 4 * LONGEST
@@ -40,7 +39,7 @@ _ONCE = Patience(total=timedelta(milliseconds=1))
 
 
 class WorkerSide:
-    """What a worker holds for the horse that it is about to fork for a run."""
+    """The worker's end of the sockets to the horse that it is about to fork for a run."""
 
     answer_seconds = ANSWER_SECONDS
     """How long the horse waits for an answer."""
@@ -143,7 +142,7 @@ class WorkerSide:
 
 
 class HorseSide:
-    """What a horse has of its worker: it asks for the claim of its run, and for the record of its success."""
+    """The horse's end: it asks its worker to claim its run, and to record its success."""
 
     def __init__(self, runtime: Runtime, to_worker: socket.socket, seconds: float = ANSWER_SECONDS) -> None:
         self._runtime, self._socket, self._pid = runtime, to_worker, os.getpid()

@@ -22,18 +22,18 @@ from rqsched.processes.vital_signs import run_visibly
 _log = logging.getLogger(__name__)
 
 KEEPER = "rqsched-keeper"
-"""What `ps` shows."""
+"""The name that `ps` shows."""
 
 
 class Post(NamedTuple):
-    """What a keeper and its dispatcher hand on to their successors."""
+    """The values that a keeper and its dispatcher hand on to their successors."""
 
     life: int
     """The descriptor that is at its end when the worker is gone."""
     worker: int
     """The pid of the worker."""
     log_level: str | int
-    """For what is logged to standard error."""
+    """The level of logs to standard error."""
     run_dir: str | None
     """The folder of the sockets that answer pings; None for the default."""
 
@@ -51,7 +51,7 @@ def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
 
 
 def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
-    """Run as the keeper in a Python of its own, whose last argument is the descriptor of its place."""
+    """Run as the keeper in a new Python; the last argument of its command is the descriptor of its place."""
     show_name(KEEPER)
     keep(Post(*post), int(sys.argv[-1]))
 

@@ -22,9 +22,9 @@ class LogLevel(StrEnum):
     INFO = "info"
     """Each run that starts or ends, and what a process does."""
     WARNING = "warning"
-    """What went wrong and is repaired or tried again."""
+    """Errors that are repaired or tried again."""
     ERROR = "error"
-    """What somebody should look at."""
+    """Errors that a person should look at."""
 
 
 class LogFormat(StrEnum):
@@ -39,7 +39,7 @@ class LogFormat(StrEnum):
 class JsonLines(logging.Formatter):
     """Writes a record as one line: an object with `at`, `level`, `logger`, `message` and every field of `extra`.
 
-    What is logged within a span of OpenTelemetry has `trace_id` and `span_id`, too.
+    A record logged within a span of OpenTelemetry has `trace_id` and `span_id`, too.
     """
 
     def format(self, record: logging.LogRecord) -> str:

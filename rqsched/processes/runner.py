@@ -185,7 +185,7 @@ class Runner(PatientWorker):
         """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
-        """Note what is executed, execute it, and remove what it left."""
+        """Note the job in the slot, execute it, and clean up after it."""
         is_run = is_ours(job)
         if not is_run and self.starter is not None and self.starter.has_died:
             self._leave_to_successor(job, queue)

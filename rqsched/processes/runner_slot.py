@@ -1,9 +1,9 @@
-"""The slot of one runner, in memory that forks share, and what the supervisor does for the runner in it.
+"""The slot of one runner, in memory that forks share, and the supervisor's watch over the runner in it.
 
-A slot says what the runner executes, what is asked of it, and why it was killed. It outlives the runner, so that the
-next one knows which attempt died with it. The supervisor kills a runner that takes too long or whose job a person
-stops; it waits for neither Redis nor SQL. A runner goes from one job to the next by itself, so before it is killed for
-a job it is stopped (SIGSTOP) and its slot is read again: the next job never dies for the one before.
+A slot has the runner's job, the commands for it, and why it was killed. It outlives the runner, so that the next one
+knows which attempt died with it. The supervisor kills a runner that takes too long or whose job a person stops; it
+waits for neither Redis nor SQL. A runner goes from one job to the next by itself, so before it is killed for a job it
+is stopped (SIGSTOP) and its slot is read again: the next job never dies for the one before.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Note:
 
 
 class RunnerJob(NamedTuple):
-    """What a runner executes."""
+    """The job that a runner executes."""
 
     id: str
     """The id of RQ's job."""
@@ -84,7 +84,7 @@ class RunnerJob(NamedTuple):
     execution_id: str | None = None
     """RQ's id of this execution."""
     token: str | None = None
-    """What the attempt is claimed under; None before the claim."""
+    """The token of the claim; None before the claim."""
     horse_pid: int | None = None
     """The pid of its work horse."""
     end: tuple[str, str | None, str | None, bool, list[list[str]]] | None = None
@@ -142,7 +142,7 @@ class Slot:
 
     @property
     def job(self) -> RunnerJob | None:
-        """What the runner executes, or executed when it died; written by it."""
+        """The job that the runner executes, or executed when it died; the runner writes it."""
         found = self._job.read()
         return None if found is None else RunnerJob(**found)
 
@@ -171,7 +171,7 @@ class Slot:
 
     @property
     def trouble(self) -> Trouble | None:
-        """What the runner misses; written by it."""
+        """The fault that the runner reports of itself; the runner writes it."""
         found = self._trouble.read()
         return None if found is None else Trouble(**found)
 

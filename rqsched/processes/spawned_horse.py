@@ -1,9 +1,9 @@
 """The Redis connection of a work horse that RQ's SpawnWorker starts anew.
 
-RQ writes the options of its connection into the source of the horse. Those of a pool behind Sentinels name no address,
-and RQ 2.6 loses that a connection speaks TLS or is a UNIX socket. So RQ gets a client whose options are an expression
-there, which opens a pool of the same URL. For a plain address they are its own, without the one whose text is not valid
-source (RQ 3 leaves that out itself).
+RQ writes the options of its connection into the source of the horse. A pool behind Sentinels has no address among its
+options, and RQ 2.6 loses TLS and UNIX sockets. So RQ gets a client whose options are an expression there, which opens a
+pool of the same URL. A plain address keeps its options, except the one whose text is not valid source (RQ 3 leaves that
+out itself).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rqsched.transport.client import connect
 from rqsched.transport.redis_url import url_of, without_library
 
 _URL = "RQ_HORSE_REDIS_URL"
-"""Where the horse finds the URL: its source is shown by `ps`, and a URL may hold a password."""
+"""The environment variable with the URL: `ps` shows the source of the horse, and a URL may hold a password."""
 
 
 def client_for_horse(redis: Redis) -> Redis:

@@ -55,7 +55,7 @@ RENEW = 4
 
 
 _WAITS_FOR_WRITES, _IS_HELD = 1, 2
-"""What a turn may note, as bits."""
+"""The flags that a turn may note, as bits."""
 
 
 class Progress:
@@ -90,7 +90,7 @@ class Progress:
 
 
 class Watch:
-    """What a supervisor does for a child beyond restarting it; this one only sends signals."""
+    """The supervisor's care for a child beyond restarting it; this one only sends signals."""
 
     def look(self, pid: int) -> None:
         """Look after the child; called each turn while it runs."""
@@ -119,7 +119,7 @@ _NO_WATCH = Watch()
 
 @dataclass(frozen=True, slots=True)
 class ChildRole:
-    """What one child does."""
+    """The role of one child."""
 
     name: str
     """Shown in logs and by `ps`."""
@@ -128,7 +128,7 @@ class ChildRole:
     silence: float
     """After so many seconds without a turn the child is killed and replaced."""
     watch: Watch = _NO_WATCH
-    """What else the supervisor does for it."""
+    """The supervisor's further care for it."""
     finishes: bool = False
     """Whether the supervisor ends when this child and all others of the kind have ended with `DONE`."""
     is_last: bool = False
@@ -142,7 +142,7 @@ class Child:
     role: str
     """The name of its role."""
     pid: int
-    """Of the process that runs, or ran last when a new one is yet to start."""
+    """The pid of the process that runs, or of the last one when a new one is yet to start."""
     restarts: int
     """How often it was started again."""
     has_begun: bool
@@ -155,7 +155,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class _Orders:
-    """What is the same for every child of a supervisor."""
+    """The settings that every child of a supervisor shares."""
 
     output: IO[bytes] | None
     environment: Mapping[str, str]
@@ -253,8 +253,8 @@ def _nothing() -> None:
 def restart_delay(last: float, *, status: int | None, lived: float) -> float:
     """Return the seconds until a child that ended is started again, given the last delay.
 
-    The delay grows only for a child that ends by itself soon after its start: it would fail again. One that a signal
-    killed (a negative `status`), however often, is needed again at once.
+    The delay grows only for a child that ends by itself soon after its start: it would fail again. A child that a
+    signal killed (a negative `status`) is started again at once, however often.
     """
     is_killed = status is not None and status < 0
     if is_killed or lived >= _HEALTHY_AFTER:

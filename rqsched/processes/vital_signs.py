@@ -1,4 +1,4 @@
-"""What a supervisor shows of itself to the machine it runs on: it notifies systemd, and answers `rqsched ping`.
+"""The vital signs of a supervisor for its machine: it notifies systemd, and answers `rqsched ping`.
 
 Pings are answered from the supervisor's loop, over a socket in a folder that only its user can open. No server is
 asked: a worker that waits for Redis or SQL is alive, and nobody should restart it for that.
@@ -187,7 +187,7 @@ def _is_left(path: Path) -> bool:
 
 
 class Answer(NamedTuple):
-    """What one supervisor answered."""
+    """The answer of one supervisor."""
 
     name: str
     """Its kind and pid."""

@@ -51,10 +51,10 @@ def horse_died(
     token: str | None = None,
     is_stopped: bool = False,
 ) -> None:
-    """Settle at once a run or target whose process was seen to die; one that has ended already is left alone.
+    """Settle at once a run or target whose process was seen to die; leave it alone if it has ended already.
 
-    With a `token`, only the attempt that was claimed under it. One that a person stopped by RQ's command is terminated.
-    With SQL away it is left to reconcile: an error here would end RQ's worker.
+    With a `token`, only the attempt that was claimed under it. If a person stopped the job by RQ's command, the run is
+    terminated. With SQL away the run is left to reconcile: an error here would end RQ's worker.
     """
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:

@@ -1,8 +1,8 @@
-"""`rqsched worker`: a supervisor whose children are a dispatcher and what executes runs.
+"""`rqsched worker`: a supervisor whose children are a dispatcher and the processes that execute runs.
 
-That is an RQ worker that forks for every run, or several, or as many runners as `--concurrency` says. A child that died
-or stands still is restarted; the children end when the supervisor ends, however it ends. SIGTERM lets the dispatcher
-finish its batch and the others their job.
+These are one or several RQ workers that fork for every run, or as many runners as `--concurrency` says. A child that
+died or stands still is restarted; the children end when the supervisor ends, however it ends. SIGTERM lets the
+dispatcher finish its batch and the others their job.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _is_running(pid: int) -> bool:
 
 
 def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
-    """Reconcile once and fire what is due, in a process of its own; returns when that has ended, well or not.
+    """Reconcile once and fire what is due, in a new process; returns when that has ended, well or not.
 
     Nothing is started where nothing can be due: no schedule exists, or the last pass was made within its interval and
     no link is due since. This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
@@ -496,7 +496,7 @@ def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_sche
 
 
 def exit_status(worker: PatientWorker, options: WorkerOptions) -> int:
-    """Return the status with which a process whose loop has ended tells the supervisor what comes next."""
+    """Return the exit status of a process whose loop has ended; it tells the supervisor what comes next."""
     if options.most_jobs is not None and worker.jobs_done >= options.most_jobs:
         return DONE if options.burst and options.max_jobs is not None else RENEW
     if getattr(worker, "is_worn", False):

@@ -1,7 +1,7 @@
-"""Calendars: what many schedules exclude, under one name and in one place.
+"""Calendars: exclusions that many schedules share, under one name and in one place.
 
-A spec holds the names alone. What is in a calendar is given to it (`Spec.with_calendars`), as one value for each
-revision: nothing is read here.
+A spec holds the names alone. `Spec.with_calendars` gives it their contents, one value for each revision: nothing is
+read here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Calendar:
     """A calendar as it is at one of its revisions. Immutable, safe to share between threads."""
 
     name: str
-    """Its name, by which schedules exclude what it holds."""
+    """Its name, by which schedules exclude its contents."""
     exclude: tuple[str, ...]
     """Its dates, ranges of dates and weekly windows as canonical texts, in the time zone of each schedule."""
     namespace: str | None = None
@@ -37,15 +37,15 @@ class Calendar:
     reaches: date | None = None
     """The last day about which it says anything, for one that was imported; None for one without an end."""
     source: str | None = None
-    """What it was imported from; None for one that was written by hand."""
+    """The source it was imported from; None for a calendar that was written by hand."""
     description: str | None = None
-    """What it is for."""
+    """Its purpose."""
     created_at: datetime | None = None
     """When it was created."""
     changed_at: datetime | None = None
     """When it was changed last."""
     changed_by: str | None = None
-    """Who changed it last; None when that was not said."""
+    """The actor of its last change; None when that was not said."""
 
     def __hash__(self) -> int:
         """Hash what tells it from every other one: it may have thousands of dates, and is asked for at each fire."""

@@ -35,7 +35,7 @@ ALIASES: Mapping[str, str] = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-"""What each named expression stands for. `@every` is an interval and lives in `spec.py`."""
+"""The named expressions and their five fields. `@every` is an interval and lives in `spec.py`."""
 
 _LONGEST_TEXT = 255
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
@@ -45,7 +45,7 @@ _DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
 _END = datetime.max - timedelta(days=1)  # noqa: DTZ901
 _MOST_MONTHS = 50 * 12
 MONTH_STEPS = 20
-"""What a month costs in steps for each walk of croniter."""
+"""The steps that a month costs for each walk of croniter."""
 
 
 class _Field(NamedTuple):
@@ -78,7 +78,7 @@ _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """Which days an expression names: the union of a few walks, each made by croniter."""
+    """The days that an expression names: the union of a few walks, each made by croniter."""
 
     walks: tuple[str, ...]
     """croniter expressions, each at midnight."""
@@ -159,7 +159,7 @@ class Gap(NamedTuple):
 
 
 class ClockChoice(NamedTuple):
-    """What an expression that does not name all 24 hours does about a change of clocks."""
+    """The clock-change rules of an expression that does not name all 24 hours."""
 
     is_shift: bool = False
     """Whether a reading that is left out fires at the instant given by the offset before the change; else it does not
@@ -169,7 +169,7 @@ class ClockChoice(NamedTuple):
 
 
 SKIP_AND_FIRST = ClockChoice()
-"""What is done where nothing else is said."""
+"""The default rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class CronExpression:
     seconds_of_hour: tuple[int, ...]
     """Minutes and seconds as seconds within the hour, sorted."""
     days: DayRule
-    """Which days."""
+    """The days it names."""
 
     @property
     def is_every_hour(self) -> bool:
@@ -294,7 +294,7 @@ class CronExpression:
         """Yield the readings of [start, end) in UTC that stand for those that the change before a span left out."""
         del choice
         first, stop = _left_out(span, start, end)
-        # Those of the expression itself, whatever a subclass makes of them.
+        # Use the readings of the expression itself: a subclass may change them.
         if is_back:
             left_out = CronExpression._readings_back(self, first, stop - _SECOND)
         else:
@@ -370,7 +370,7 @@ class CronExpression:
 
 
 def _left_out(span: Span, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-    """Return from which reading to which one a change left out those that its instants in [start, end) stand for."""
+    """Return the range of left-out readings that the instants in [start, end) stand for."""
     before = span.offset - span.gap
     return max(start, span.start) + before, min(end, span.end, span.shifted_until) + before
 

@@ -1,4 +1,4 @@
-"""Cut: what an exclusion leaves of the instants of a source, or what it takes.
+"""Cut: the instants of a source outside an exclusion, or those inside it.
 
 Where only the time of day and the weekday decide, one week is computed and the rest is arithmetic: for a cron the times
 of seven days, for an interval that divides a week one week for each offset of the zone. For everything else the
@@ -36,10 +36,10 @@ class _Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedExpression(CronExpression):
-    """An expression beside what is excluded: a time on an excluded day is its, too, where the clock leaves it out.
+    """An expression with its exclusion: it also names a time on an excluded day that the clock leaves out.
 
-    Whole excluded days come before changes of the clocks: such an occurrence is excluded, or moved, whatever `dst_gap`
-    says. It has the instant that the offset before the change gives.
+    The exclusion of a whole day goes before the clock-change rules: such an occurrence is excluded, or moved, whatever
+    `dst_gap` says. Its instant is the one that the offset before the change gives.
     """
 
     exclusion: Exclusion

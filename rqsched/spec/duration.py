@@ -17,7 +17,7 @@ SHORTEST = timedelta(seconds=1)
 """The shortest interval a schedule may have."""
 
 SpanLike: TypeAlias = timedelta | str | float
-"""What stands for a length: a timedelta, text such as `30m`, or a number of seconds."""
+"""The forms of a length: a timedelta, text such as `30m`, or a number of seconds."""
 
 _LONGEST_TEXT = 64
 _ISO = re.compile(

@@ -24,15 +24,15 @@ MAX_EXCLUSIONS = 500
 MAX_NAMED = 20
 """The most calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
-"""Further than these ten years no question looks for an instant beyond what is excluded."""
+"""No question looks further than these ten years for an instant that is not excluded."""
 STRETCH_STEPS = 4
-"""What it costs in steps to find the excluded stretch of an instant."""
+"""The steps that it costs to find the excluded stretch of an instant."""
 
 _Date: TypeAlias = date | str
 ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
-"""What to exclude, one or several: a date, a pair of the first and the last of several, or text: a date,
-`2026-12-24/2027-01-01` with both included, a weekly window such as `Sat, Sun`, `22:00-06:00` and
-`Mon-Fri 00:00-06:00`, or the name of a calendar."""
+"""The forms of an exclusion, one or several: a date, a pair of the first and the last date, or text. The text is a
+date, `2026-12-24/2027-01-01` with both included, a weekly window such as `Sat, Sun`, `22:00-06:00` and `Mon-Fri
+00:00-06:00`, or the name of a calendar."""
 
 _NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _WEEKDAYS = {word: number for number, name in enumerate(_NAMES) for word in (name, name[:3])}
@@ -52,7 +52,7 @@ T = TypeVar("T", datetime, timedelta)
 
 
 class Dates(NamedTuple):
-    """Whole days in a row."""
+    """A range of whole days."""
 
     first: date
     """The first of them."""

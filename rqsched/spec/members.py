@@ -49,7 +49,8 @@ class Cron(Timeline):
     anchor: datetime | None = None
     """The instant from which the steps of `@every` count; None until it is registered, and for other expressions."""
     seconds: InitVar[Literal["first", "last"] | None] = None
-    """Which of six fields is the seconds: `first` or `last`; None reads the first, and warns where that matters."""
+    """The place of the seconds among six fields: `first` or `last`; None reads the first, and warns where that
+    matters."""
     numbers: str | None = field(default=None, repr=False)
     """The expression with the numbers that its `H` stands for; None without one, and until a schedule has it."""
 
@@ -202,7 +203,7 @@ class Once(Timeline):
 
 
 ENDS = ("success", "failure", "end")
-"""Which ends of a run may start another schedule's."""
+"""The kinds of ends that may start another schedule's run."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class After(Timeline):
     schedule_id: str
     """The id of the schedule whose runs it comes after."""
     on: str = "success"
-    """Which of their ends count: `success`, `failure` or `end`."""
+    """The ends that count: `success`, `failure` or `end`."""
     is_anchored = True
 
     def __post_init__(self) -> None:
@@ -240,7 +241,7 @@ class After(Timeline):
 Member: TypeAlias = Cron | Every | Once | After
 """One part of a Spec."""
 MemberLike: TypeAlias = Member | str | timedelta | datetime
-"""What stands for a member: a member, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
+"""The forms of a member: a member, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
 
 
 def _read_seconds_last(fields: list[str]) -> CronExpression | None:

@@ -21,9 +21,9 @@ from rqsched.spec.cron import EVERY_DAY, ClockChoice, CronExpression
 from rqsched.spec.exclusion import LONGEST_LOOK, Dates, Exclusion, Stretch, parse_exclusion
 
 ON_EXCLUDED = ("skip", "next", "previous")
-"""What may become of an occurrence that is excluded: none, or it moves to the next or the previous other day."""
+"""The rules for an excluded occurrence: it is skipped, or it moves to the next or the previous day not excluded."""
 FURTHEST = timedelta(days=31)
-"""So many days an occurrence is moved at most; one that would be moved further is skipped."""
+"""The furthest move; an occurrence that would move further is skipped."""
 REACH = FURTHEST + timedelta(days=2)
 """No two instants of such a move are further apart, whatever the clocks do."""
 
@@ -71,9 +71,10 @@ class Moved:
     is_back: bool
     """Whether they move to the previous other day; else to the next."""
     is_shift: bool
-    """Whether a time that the clock of that day leaves out is shifted; else what would move there is skipped."""
+    """Whether a time that the clock of that day leaves out is shifted; else an occurrence that would move there is
+    skipped."""
     fraction: timedelta = timedelta(0)
-    """What the time of day has below a second."""
+    """The fraction of a second of the time of day."""
     settled: frozenset[datetime] = frozenset()
     """Instants of the source that it passes over, as they have had their outcome elsewhere."""
 

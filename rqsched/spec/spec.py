@@ -68,17 +68,18 @@ class Spec(Timeline):
     """No occurrence is at or after this instant; None is no limit."""
     exclude: tuple[str, ...]
     """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence; and names of
-    calendars of these. A spec that names one has occurrences once it has that (`with_calendars`)."""
+    calendars of these. A spec that names a calendar has occurrences once it has the contents (`with_calendars`)."""
     dst_gap: str | None
-    """What becomes of a local time that the clock leaves out: it is shifted by the change (`shift`), or does not fire
-    (`skip`). None is `shift`; in a row that was stored without it, it is `skip`."""
+    """The rule for a local time that the clock leaves out: shift it by the change (`shift`), or do not fire (`skip`).
+    None is `shift`; in a row that was stored without a rule, it is `skip`."""
     dst_fold: str | None
     """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
     on_excluded: str
-    """What becomes of an occurrence on an excluded day: it does not happen (`skip`), or it happens on the `next` or the
+    """The rule for an occurrence on an excluded day: it does not happen (`skip`), or it happens on the `next` or the
     `previous` day that is not excluded, at the same local time."""
     newer: str
-    """What of a stored spec this release does not know; such a spec is shown, and neither evaluated nor written."""
+    """The part of a stored spec that this release does not know; such a spec is shown, and neither evaluated nor
+    written."""
     settled = frozenset[datetime]()
     """Nominal instants that no occurrence stands for any more, as they have had their outcome elsewhere."""
     is_stored: bool = field(repr=False, compare=False)
@@ -86,7 +87,7 @@ class Spec(Timeline):
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
     """The calendars that it names, as it was given them; none before that."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
-    """Whether its timezone was named. One that was not is UTC, until a schedule is created: then the project's."""
+    """Whether its timezone was named. An unnamed one is UTC, and becomes the project's when a schedule is created."""
 
     def __init__(
         self,
@@ -280,9 +281,9 @@ class Spec(Timeline):
         return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
 
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
-        """Return the spec that excludes what those of the calendars hold that it names; it is equal to this one.
+        """Return the spec with the contents of the calendars that it names excluded; it is equal to this one.
 
-        One that it names and that is not among them is still missed when it is evaluated.
+        A calendar that it names and that is not given is still missing when the spec is evaluated.
         """
         if not self.calendars or self.newer:
             return self
@@ -379,7 +380,7 @@ class Spec(Timeline):
 
     @cached_property
     def has_places(self) -> bool:
-        """Whether a cron has an `H`, whose numbers each schedule has of its own."""
+        """Whether a cron has an `H`: each schedule has its own numbers for it."""
         return any(isinstance(member, Cron) and member.has_place for member in self.members)
 
     def placed_for(self, namespace: str, schedule_id: str) -> Spec:
@@ -416,7 +417,7 @@ class Spec(Timeline):
 
     @cached_property
     def after(self) -> After | None:
-        """Which runs of which other schedule it comes after; None for one with times of its own."""
+        """The schedule and the ends that it comes after; None for a spec with its own times."""
         first = self.members[0] if self.members else None
         return first if isinstance(first, After) else None
 
@@ -488,8 +489,8 @@ class Spec(Timeline):
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
         Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, `after`, the
-        `anchor` of an interval, null until the registration, and `calendars`: the names among what it excludes, under a
-        key by which an older process leaves it alone. Raises NewerReleaseError for one that is not all known.
+        `anchor` of an interval, null until the registration, and `calendars`, the names that it excludes: an older
+        process leaves a spec with this key alone. Raises NewerReleaseError when a part of the spec is not known.
         """
         self.require_known()
         if self.after is not None:
@@ -543,7 +544,7 @@ class Spec(Timeline):
     @classmethod
     def _of_newer_release(cls, form: Mapping[str, Any], newer: str) -> Spec:
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
-        if "after" in form:  # of times of its own it has none, whatever else is said of it
+        if "after" in form:  # it has no times of its own, whatever else the form says
             return cls((), newer=newer)
         known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
         try:

@@ -119,11 +119,11 @@ class ZonedCron:
     """A cron expression in the local time of one zone."""
 
     expression: CronExpression
-    """Which local times it names."""
+    """The local times that it names."""
     zone: ZoneInfo
     """The zone of the local times."""
     choice: ClockChoice = SKIP_AND_FIRST
-    """What it does about a change of clocks."""
+    """Its clock-change rules."""
 
     def ascending(self, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order, up to `until`."""
@@ -139,7 +139,7 @@ class ZonedCron:
 
 
 class Cut(Protocol):
-    """What an exclusion leaves of a source, or takes."""
+    """The instants of a source outside an exclusion, or inside it."""
 
     def ascending(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Yield the instants in (after, until], in order."""
@@ -187,7 +187,7 @@ class Timeline(ABC):
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
-        """Return the sources of the instants; `anchor` is used for parts that have none of their own."""
+        """Return the sources of the instants; `anchor` is for parts that have no anchor."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.

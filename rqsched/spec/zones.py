@@ -29,7 +29,7 @@ _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations
 
 
 GAPS, FOLDS = ("shift", "skip"), ("first", "both")
-"""What may be done about local times that a change of clocks leaves out, and about those that it shows twice."""
+"""The rules for local times that a clock change leaves out, and for local times that it shows twice."""
 
 
 def require_choice(name: str, value: object) -> str | None:

@@ -1,6 +1,6 @@
-"""What RQ's own tools show of the job of a run or a target: names, never arguments.
+"""The label of the job of a run or a target in RQ's own tools: names, never arguments.
 
-Nothing here decides anything: a job without any of it is executed all the same, because its id says everything.
+Nothing here decides anything: a job without a label is executed as well, because its id says everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rqsched.core.ids import iso_utc
 
 WORKFLOW = "rqsched.jobs.workflow"
-"""What the functions of run and target jobs begin with; `rqsched.jobs` answers to every name below it."""
+"""The prefix of the functions of run and target jobs; `rqsched.jobs` answers to every name below it."""
 DATABASE = "database"
 """The name in a job's meta under which the id of the database stands that it belongs to."""
 SERVER = "server"
@@ -23,7 +23,7 @@ _UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
 
 
 class JobLabel(NamedTuple):
-    """What is told of one job: whose it is, what it executes, and for when."""
+    """The label of one job: its schedule, its workflow and its nominal time."""
 
     workflow: str
     """The workflow that it executes."""
@@ -38,15 +38,15 @@ class JobLabel(NamedTuple):
     attempt: int | None = None
     """The attempt of the run."""
     traceparent: str | None = None
-    """The span of what asked for the run, under the name by which instrumentations of RQ look for it."""
+    """The span that asked for the run, under the name that instrumentations of RQ look for."""
 
     @property
     def description(self) -> str:
-        """What lists and logs show in one line."""
+        """The line that lists and logs show."""
         return self.workflow if self.schedule is None else f"{self.schedule}: {self.workflow}"
 
     def meta(self, database: str | None, server: str | None = None) -> dict[str, Any]:
-        """Return what programs read (`job.meta`); what is not known is left out."""
+        """Return the values that programs read (`job.meta`), without unknown ones."""
         known = {
             "schedule": self.schedule,
             "namespace": self.namespace,

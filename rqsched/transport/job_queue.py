@@ -37,11 +37,11 @@ class JobSpec(NamedTuple):
     is_front: bool = False
     """Whether it is pushed in front of the jobs that wait."""
     label: JobLabel | None = None
-    """What RQ's tools show of it; None for its function and its database alone."""
+    """Its label in RQ's tools; None for its function and its database alone."""
 
 
 class JobKind(NamedTuple):
-    """What the jobs of one queue have in common."""
+    """The properties that the jobs of one queue share."""
 
     func: str
     """Dotted path of the function RQ calls, without arguments: the job's id says everything. A label has its own."""
@@ -56,11 +56,11 @@ class JobKind(NamedTuple):
 class JobQueue:
     """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
 
-    A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Neither is
-    one that stands there later than it is due and later than `latest` from now, for nothing that is due is put off so
-    long: SQL has gone back, and the id means another time now. One that RQ started is live for `started_grace`. `owner`
-    returns the id of the database that the jobs belong to, for their meta; None while it is not known. `server_key` is
-    the key that holds the identity of that database's server, in the Redis that has it.
+    A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Nor is a job
+    whose score there is later than its due time and later than `latest` from now: no due job is put off so long, so SQL
+    has gone back and the id means another time now. A job that RQ started is live for `started_grace`. `owner` returns
+    the id of the database that the jobs belong to, for their meta; None while it is not known. `server_key` is the key
+    that holds the identity of that database's server, in the Redis that has it.
     """
 
     def __init__(

@@ -1,16 +1,16 @@
-"""The Lua scripts: what must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
+"""The Lua scripts: the operations that must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
 
 ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues;
 beside the control queue the identity of the database's server; and where dispatchers take from it, the wake list. ARGV
-begin with the prefix of job hashes, now and the oldest live start (RQ's time texts, which sort), whether to search the
-list when the order of its entries cannot be trusted, and two scores (Unix seconds): of the oldest entry of the
-scheduled set that still counts as live, and the latest to which a job that is due may have been put off.
+begin with six values: the prefix of job hashes; now; the oldest live start (RQ's time texts, which sort); whether to
+search the list, as the order of its entries cannot be trusted; the score (Unix seconds) of the oldest entry of the
+scheduled set that still counts as live; the latest score to which a due job may have been put off.
 """
 
 from __future__ import annotations
 
 FOREIGN = "RQSCHED_FOREIGN"
-"""The first word of the error with which LEASE and ARM refuse a process whose server is not the recorded one."""
+"""The first word of the error by which LEASE and ARM refuse a process whose server is not the recorded one."""
 
 _LIVENESS = """
 local scheduled, list, queues, server, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

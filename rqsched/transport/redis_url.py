@@ -1,7 +1,7 @@
 """URLs of Redis: one server over TCP, TLS or a UNIX socket, or whichever server Sentinels name as the master.
 
 `redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB` asks the Sentinels for SERVICE at each new connection;
-`rediss+sentinel://` speaks TLS to them and to the servers. Behind `?` stand redis-py's options of a connection;
+`rediss+sentinel://` speaks TLS to them and to the servers. The query has redis-py's options of a connection;
 `sentinel_username` and `sentinel_password` are the Sentinels' own.
 """
 
@@ -39,18 +39,18 @@ _LIBRARY_OPTIONS = (_LIBRARY, "lib_name", "lib_version")
 
 
 class SentinelAddress(NamedTuple):
-    """The Sentinels of a URL, and how they and the servers they name are spoken to."""
+    """The Sentinels of a URL, and the options of connections to them and to their servers."""
 
     sentinels: tuple[tuple[str, int], ...]
     """Hosts and ports."""
     service: str
-    """What the Sentinels call the master."""
+    """The name of the master at the Sentinels."""
     is_tls: bool
     """Whether both speak TLS."""
     options: Mapping[str, Any]
     """redis-py's options of a connection to a server."""
     sentinel_options: Mapping[str, Any]
-    """Those of a connection to a Sentinel."""
+    """redis-py's options of a connection to a Sentinel."""
 
 
 def parse_sentinel(url: str) -> SentinelAddress | None:
@@ -90,7 +90,7 @@ def open_client(
     timeouts: Mapping[str, float],
     **options: Any,
 ) -> Redis:
-    """Open a client of what a URL names, whose pool takes the `options`; nothing is connected yet.
+    """Open a client for a URL, whose pool takes the `options`; nothing is connected yet.
 
     Raises ConfigError for a URL that can never work: an unknown option, a file of TLS that is not there.
     """
@@ -119,7 +119,8 @@ def name_library(pool: ConnectionPool) -> None:
 
 @cache
 def _library() -> Any:
-    """What redis-py tells a server about itself; None before its version 7.2, which looks that up when imported."""
+    """The text by which redis-py names itself to a server; None before its version 7.2, which looks that up when
+    imported."""
     is_option = _LIBRARY in signature(AbstractConnection.__init__).parameters
     return redis.DriverInfo() if is_option else None
 

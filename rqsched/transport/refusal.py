@@ -1,4 +1,4 @@
-"""Refusals: Redis answers, and does not do what it was asked. What it says, whether that passes, and what to do.
+"""Refusals: Redis answers with an error. Here is its meaning, whether it passes, and what to do.
 
 redis-py takes the first word from some errors and leaves it in others, and a script or a pipeline puts text around it.
 Only this file knows that.
@@ -62,7 +62,7 @@ _ADVICE: Mapping[str, str] = {
 }
 _OTHER = "Look up what Redis says in its documentation; its log may say more."
 _OF_PIPELINE = " of pipeline caused error: "
-"""What redis-py puts before an error, behind the command, where that is one of several."""
+"""The text that redis-py puts between a command of a pipeline and its error."""
 _WORD = re.compile(r"(?:(?:ERR )?Error running script .*: -|^)([A-Z][A-Z0-9_]{2,})(?= )")
 """The first word; in an error of a script of Redis 6 it follows the place in the script."""
 _OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")

@@ -55,13 +55,13 @@ class LiveDispatcher:
     started_at: str
     """ISO 8601 UTC."""
     version: str = ""
-    """The version of rqsched; empty of an older release's."""
+    """The version of rqsched; empty for an older release."""
     silent_for: timedelta = timedelta(0)
-    """Since when it has sent no heartbeat."""
+    """How long it has sent no heartbeat."""
     environment: str | None = None
-    """RQSCHED_ENV of its process, empty where it is not set; None of an older release's."""
+    """RQSCHED_ENV of its process, empty where it is not set; None for an older release."""
     waits_for: str = ""
-    """What SQL answered when it could not write; empty while it fires."""
+    """The answer of SQL when it could not write; empty while it fires."""
 
 
 class DispatcherHeartbeat:
@@ -78,7 +78,7 @@ class DispatcherHeartbeat:
         self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
         self._waits_key = redis_keys.dispatcher_waits(queue, name)
         self.waits_for = self._told = ""
-        """What SQL answered when it could not write; empty while it fires. It is shown by the next `send`."""
+        """The answer of SQL when it could not write; empty while it fires. The next `send` shows it."""
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
 
@@ -142,7 +142,7 @@ def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
 
 
 class LiveRqWorker(NamedTuple):
-    """What RQ shows of one of its workers, and we of ours."""
+    """The state that an RQ worker shows of itself, with the additions of rqsched's own workers."""
 
     queues: list[str]
     """The queues it listens on, in its order."""
@@ -238,7 +238,7 @@ class Memory(NamedTuple):
     limit: int
     """Bytes it may hold (`maxmemory`); 0 for no limit."""
     policy: str
-    """What it does then (`maxmemory-policy`); noeviction refuses writes."""
+    """Its behaviour at that limit (`maxmemory-policy`); noeviction refuses writes."""
 
 
 def read_memory(redis: Redis) -> Memory:

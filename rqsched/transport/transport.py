@@ -98,7 +98,7 @@ class Arm(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What Redis has of whom a control queue belongs to."""
+    """The owner of a control queue as Redis has it."""
 
     database_id: str | None
     """The id of the database; None after a flush."""
@@ -271,7 +271,7 @@ class Transport:
         return f" ({'; '.join(odd)})" if odd else ""
 
     def _claim_queue(self, refusal: ResponseError) -> None:
-        """Have it decided whether this process's server may go on, where that is what was refused; else raise that."""
+        """Claim the control queue for this process's server if that was refused; else raise the refusal."""
         if self.claim is None or not str(refusal).startswith(FOREIGN):
             raise refusal
         self.claim()
@@ -468,7 +468,7 @@ class Transport:
     def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
         """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
 
-        What does not answer is logged: nothing of SQL names these any more, so whoever gets one drops it.
+        A connection that does not answer is logged: SQL names these jobs no more, so a worker that gets one drops it.
         """
         try:
             self.drop(links)
@@ -492,8 +492,8 @@ class Transport:
     def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
         """Read when the earliest link is due, and whether the `dispatcher` of this name looks first then.
 
-        Who looks first stays so while it asks; when it is silent for `FIRST_LOOK_LIFE`, the next that asks does. One
-        that a wake told of an earlier link does at once, for the others do not know of it.
+        The first dispatcher stays first while it asks; when it is silent for `FIRST_LOOK_LIFE`, the next one that asks
+        takes over. A dispatcher that a wake told of an earlier link looks at once, for the others do not know of it.
         """
         keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
         is_first, *due = self._patiently(self._next_look_script, keys=keys, args=args)
