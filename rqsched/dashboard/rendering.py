@@ -253,7 +253,7 @@ def ticked(text: str) -> Markup:
 
 
 def pretty(value: Any) -> str:
-    """Return a JSON value indented for reading; characters that are invisible or change the text's direction are escaped."""
+    """Return a JSON value indented for reading; escape characters that are invisible or change the text's direction."""
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
