@@ -30,11 +30,11 @@ class Entry(NamedTuple):
     """One command as `rqsched --help` shows it."""
 
     name: str
-    """What one types after `rqsched`."""
+    """The command's name."""
     module: str
-    """The module of this package that has it."""
+    """The module of this package that defines it."""
     panel: str
-    """The heading it is listed under."""
+    """The heading that lists it."""
     line: str
     """The first sentence of its docstring."""
 
@@ -164,15 +164,15 @@ class Deferred(TyperCommand):
         app, name = import_module(f"{__package__}.{self._entry.module}").app, self._entry.name
         groups = [one.typer_instance for one in app.registered_groups if one.name == name]
         own = [one for one in app.registered_commands if one.name == name]
-        if own:  # the others of its module are not built
+        if own:  # the other commands of its module are not built
             app = typer.Typer(add_completion=False)
             app.registered_commands = own
         return typer.main.get_command(groups[0] if groups else app)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Let the command itself parse; from here on the context knows that one."""
+        """Let the loaded command parse; the context refers to it from here on."""
         loaded = self.loaded
-        if not gc.isenabled():  # `main` began: what is loaded now stays, and is never looked through
+        if not gc.isenabled():  # set by `main`: the modules loaded now stay for good
             gc.freeze()
             gc.enable()
         return loaded.make_context(*args, **extra)

@@ -1,6 +1,6 @@
-"""Arguments and options that several commands have, how their texts are read, and their completion in a shell.
+"""Arguments and options that several commands share: their types, the reading of their texts, and shell completion.
 
-An error of a text names the option and says what to write.
+An error in a text names the option and says what to write.
 
 They are apart from the commands, so that a command of few options is not slowed by many. Without a database, or with
 one that does not answer soon, completion offers nothing: it prints no error, starts no server and creates no file.
@@ -30,7 +30,7 @@ from rqsched.store import registered_workflows, schedule_queries
 from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
 
 _MOST = 100
-"""The most ids that are offered."""
+"""The most ids that completion offers."""
 _SECONDS = 2
 """How long a connection may take: the user waits for the completion."""
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
@@ -117,7 +117,7 @@ class Matching:
     ] = None
 
     def filters(self, status: Sequence[ScheduleStatus] | None, workflow: str | None) -> dict[str, Any]:
-        """Return the filters of the scheduler; raises InvalidInputError for a blank one."""
+        """Return the filters of the scheduler; raises InvalidInputError for a blank text."""
         return {
             "status": [one.value for one in status or ()],
             "outcome": [one.value for one in self.outcome or ()],
@@ -161,7 +161,7 @@ class Listed(Matching):
     next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None
 
     def all_filters(self) -> dict[str, Any]:
-        """Return the filters of the scheduler; raises InvalidInputError for a blank one, and for a naive instant."""
+        """Return the filters of the scheduler; raises InvalidInputError for a blank text, and for a naive instant."""
         times = {name: getattr(self, name) for name in ("created_since", "created_until", "next_since", "next_until")}
         return {
             **self.filters(self.status, self.workflow),
@@ -181,7 +181,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def given_text(option: str, text: str | None) -> str | None:
-    """Return the text of an option; raises InvalidInputError for a blank one, which an unset variable leaves."""
+    """Return the text of an option; raises InvalidInputError for a blank one, as an unset shell variable makes it."""
     if text is not None and not text.strip():
         raise InvalidInputError(option, "is blank; give a value, or leave the option out")
     return text
@@ -190,7 +190,7 @@ def given_text(option: str, text: str | None) -> str | None:
 def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
     """Read an ISO 8601 instant; raises InvalidInputError, also for a date or number in a file.
 
-    One without an offset is a local time of `zone`; where there is none it is refused.
+    An instant without an offset is a local time of `zone`; without a `zone` it is refused.
     """
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text
@@ -206,7 +206,7 @@ def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
 
 
 def day(option: str, value: object) -> date:
-    """Read a day, also one that a file has as a date; raises InvalidInputError."""
+    """Read a day from a text, or from a date in a file; raises InvalidInputError."""
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     try:
@@ -216,7 +216,7 @@ def day(option: str, value: object) -> date:
 
 
 def instant_ahead(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length: so long from now."""
+    """Read an instant, or a length, which counts from now."""
     try:
         return now + span(option, text)
     except OverflowError:
@@ -226,7 +226,7 @@ def instant_ahead(option: str, text: str, now: datetime) -> datetime:
 
 
 def instant_or_age(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length: so long ago."""
+    """Read an instant, or a length, which counts back from now."""
     try:
         return now - span(option, text)
     except OverflowError:
@@ -270,7 +270,7 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def json_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read `name=value` texts whose values are JSON where they can be read so, else text: `tier=3`, `city=Rome`."""
+    """Read `name=value` texts whose values are JSON if they parse, else text: `tier=3`, `city=Rome`."""
     return {name: _json_or_text(value) for name, value in pairs(option, texts).items()}
 
 

@@ -1,7 +1,7 @@
 """Commands over many schedules, runs or occurrences: bulk, retry, backfill.
 
-Each shows a row for every one, the counts of their outcomes, and ends with exit code 4 when one was skipped; a backfill
-has no skipped ones.
+Each command shows a row per schedule, run or occurrence and the counts of outcomes. It ends with exit code 4 when one
+was skipped; a backfill skips none.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SCHEDULES = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason
 _RUNS = {"Schedule": "schedule_id", "Instance": "instance_id", "Outcome": "outcome", "Reason": "reason"}
 _OCCURRENCES = ("Occurrence", "Outcome", "Instance", "Reason")
 _SHOWN = 20
-"""The most rows that the table of a backfill has; the other forms have all."""
+"""The most rows in the table of a backfill; the other forms have all."""
 
 
 class Operation(StrEnum):
-    """What is done to each schedule."""
+    """The operation on each schedule."""
 
     PAUSE = "pause"
     """Stop firing."""
@@ -124,8 +124,8 @@ def retry(
 ) -> None:
     """Run again what failed, was lost, cancelled or terminated.
 
-    Each gets one more attempt as the same run. It starts as the overlap policy of its schedule allows; several of one
-    schedule run one after another.
+    Each run gets one more attempt, which starts as the overlap policy of its schedule allows. Several runs of one
+    schedule follow one another.
     """
     if failed == bool(runs):
         raise InvalidInputError("RUN", "name runs, or pass --failed --since 1h for all that failed since then")
@@ -175,9 +175,9 @@ def _show_outcomes(
     noun: str,
     dry_run: bool,
 ) -> None:
-    """Show rows in the writer's form; a skipped one ends the command with exit code 4.
+    """Show rows in the writer's form; a skipped row ends the command with exit code 4.
 
-    `done` says what was done ("Retried"), `noun` what the rows are ("runs"), `columns` a table's titles and fields.
+    `done` is the operation ("Retried"), `noun` the kind of rows ("runs"), `columns` a table's titles and fields.
     """
     fields = [row.to_dict() for row in rows]
     counts = Counter(row.outcome for row in rows)
@@ -231,7 +231,7 @@ def backfill(
 
 
 def _fired(handle: ScheduleHandle, wanted: BackfillRange) -> Iterator[BackfillRow]:
-    """Yield what the backfill does, chunk by chunk, while a bar follows it."""
+    """Yield the backfill's rows, chunk by chunk, while a bar shows the progress."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
         for done in handle.iter_backfill(wanted):

@@ -34,7 +34,7 @@ Reaches = Annotated[
     str | None, typer.Option("--reaches", metavar="DATE", help="The last day about which it says anything.")
 ]
 _SHOWN = 12
-"""More of what a calendar holds than so many is counted in a sentence."""
+"""The most exclusions of a calendar that are listed; further ones are counted in a sentence."""
 
 
 @app.callback()
@@ -93,7 +93,7 @@ def set_calendar(
     revision: Revision = None,
 ) -> None:
     """Create a calendar, or replace what it holds; schedules that name it are planned again."""
-    if not exclude:  # forgotten, it would take away what many schedules rely on
+    if not exclude:  # an empty list by mistake would remove exclusions that many schedules rely on
         raise InvalidInputError(
             "--exclude", "is missing; say all that the calendar is to hold, or --exclude '' for nothing"
         )
@@ -174,7 +174,7 @@ def import_calendar(
 
 
 def _read(path: Path) -> bytes:
-    """Read a file, no more of it than is taken."""
+    """Read a file, up to the accepted size."""
     if str(path) == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:

@@ -1,4 +1,4 @@
-"""What every command has: its common options and connections, groups of options, and errors as exit codes."""
+"""The frame of every command: common options and connections, groups of options, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rqsched.store.database import DatabaseError
 from rqsched.transport.refusal import advice_for
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
-"""The exit codes of a command that raises no error, but did not do all it was asked; docs/cli.md explains them."""
+"""The exit codes of a command that raises no error but did only a part of its work; docs/cli.md explains them."""
 DIFFERENT = 6
 """The exit code of a comparison that found a difference."""
 _PANEL = "Common"
@@ -64,10 +64,10 @@ class Session:
         typer.Option("--reason", help="Why; recorded with the audit event of the change.", rich_help_panel=_PANEL),
     ] = None
     verbose: Verbose = 0
-    """How often -v was given: each time more is logged."""
+    """How often -v was given: each one logs more."""
 
     def __enter__(self) -> Session:
-        """Keep standard output for results: what a user's module prints goes to standard error."""
+        """Keep standard output for results: a user's module prints to standard error."""
         self.writer = Writer(self.output)
         self._stack = ExitStack()
         self._stack.enter_context(redirect_stdout(sys.stderr))
@@ -87,7 +87,7 @@ class Session:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the environment, its schema checked, RQSCHED_IMPORTS imported; raises what is wrong."""
+        """The scheduler of the environment: its schema checked and RQSCHED_IMPORTS imported; raises their errors."""
         scheduler = Scheduler.from_env()
         scheduler.runtime.imports.require()
         if not scheduler.has_checked_schema:
@@ -96,12 +96,12 @@ class Session:
 
     @property
     def named(self) -> str:
-        """The namespace given, or the settings'."""
+        """The given namespace, or the one of the settings."""
         return self.settings.namespace if self.namespace is None else self.namespace
 
     @property
     def context(self) -> CommandContext:
-        """Who calls and why, for the audit event."""
+        """The caller and the reason, for the audit event."""
         try:
             principal = getpass.getuser()
         except (KeyError, OSError):  # a container's user may have no name
@@ -145,7 +145,7 @@ class Session:
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return in brackets what the outcome does not say: the status, what it skips, when it fires or its pause ends."""
+    """Return in brackets the status, the skips, the next fire or the end of the pause, unless the outcome says it."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     if handle.resume_at is not None:
         fires = f"until {shown(handle.resume_at)}"
@@ -210,7 +210,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
 @lru_cache(maxsize=64)
 def _options_of(group: type) -> tuple[inspect.Parameter, ...]:
-    """Return the options that the fields of a group stand for; most commands have the same few groups."""
+    """Return the options of a group's fields, cached because most commands share the same few groups."""
     hints = get_type_hints(group, include_extras=True)
     return tuple(
         inspect.Parameter(
@@ -244,7 +244,7 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str, is_agreed: bool) -> None:
-    """Ask before something is removed for good; without a terminal --yes is required."""
+    """Ask before an irreversible deletion; without a terminal --yes is required."""
     if is_agreed:
         return
     if not sys.stdin.isatty():

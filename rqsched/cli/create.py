@@ -22,7 +22,7 @@ from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 
 @dataclass(frozen=True)
 class TimingFlags:
-    """The options that say when it happens."""
+    """The options of the timing."""
 
     cron: Annotated[Texts, typer.Option("--cron", help="Cron expression; may be repeated.", rich_help_panel=WHEN)] = (
         None
@@ -89,7 +89,7 @@ class TimingFlags:
         return Spec(members, self.timezone or None, *self._window())
 
     def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
-        """Return the spec after a change, which keeps what is not given. None when nothing is given."""
+        """Return the spec with the given options changed; None when none is given."""
         said = (self.timezone, self.start_at, self.end_at)
         members = self._members()
         if not (members or any(said) or {"start-at", "end-at"} & set(unset)):
@@ -139,7 +139,7 @@ _FORMS = {
     Kind.LABELS: " name=value; may be repeated.",
     Kind.ATTRIBUTES: " name=value, JSON or text; repeatable.",
 }
-"""How the values of a kind are written, where it is not plain."""
+"""Hints on how the values of some kinds are written."""
 
 
 def flags_of(name: str) -> tuple[str, ...]:

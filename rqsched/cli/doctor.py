@@ -1,4 +1,4 @@
-"""The command `doctor`: everything that `chain.health` finds, and whether the settings let it look."""
+"""The command `doctor`: all findings of `chain.health`, and whether the settings let it check."""
 
 from __future__ import annotations
 

@@ -26,17 +26,17 @@ _MOST_NAMED = 10
 
 class _Exported(NamedTuple):
     entries: list[dict[str, Any]]
-    """Of the schedules that the file holds."""
+    """The entries of the schedules in the file."""
     untold: dict[str, Iterable[str]]
-    """By id, what a file cannot hold of schedules that it does not have."""
+    """For each schedule that is left out, by id, the parts that a file cannot hold."""
     tasks: list[str]
-    """Those that are tasks of Django, which is no declaration."""
+    """Ids of schedules that are tasks of Django, which are no declarations."""
     done: list[str]
-    """Those that are left out because they are done."""
+    """Ids of schedules that are left out because they are done."""
     urls: list[str]
-    """Those with URLs, which may be secrets."""
+    """Ids of schedules with URLs, which may be secrets."""
     calendars: dict[str, Calendar]
-    """Those of the namespace that the schedules of the file name."""
+    """The namespace's calendars that schedules in the file name."""
 
 
 @command(app)
@@ -88,7 +88,7 @@ def export(
 
 
 def _format(file: Path | None, given: Format | None, output: Output) -> Format:
-    """Return what is written; raises InvalidInputError where FILE, --format and --output contradict each other."""
+    """Return the format to write; raises InvalidInputError if FILE, --format and --output contradict each other."""
     if file is None:
         usual = Format.TOML if output is Output.TABLE else Format.JSON
         if usual is Format.JSON and given not in {None, usual}:

@@ -1,6 +1,6 @@
-"""The commands `hold` and `release`: nothing begins, in any namespace, until an operator says so.
+"""The commands `hold` and `release`, by which nothing begins in any namespace until an operator says so.
 
-And `freeze` and `thaw`, the same of one namespace.
+`freeze` and `thaw` do the same for one namespace.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Where = Annotated[
 
 
 class Missed(StrEnum):
-    """What a thaw fires of each schedule that is due."""
+    """The occurrences that a thaw fires for each due schedule."""
 
     ONE = "one"
     """The oldest occurrence."""
@@ -78,7 +78,7 @@ def hold(
         found = session.scheduler.preview_release(since=_instant(since), missed=missed)
         _show(session, found)
         return
-    with closing(Scheduler.from_env(settings=session.settings)) as scheduler:  # whose database may be away
+    with closing(Scheduler.from_env(settings=session.settings)) as scheduler:  # its database may be down
         held = scheduler.hold(session.reason, context=session.context)
     session.writer.record({"held": True, **held.to_dict()}, f"Everything is {held}, in {_places(held)}.")
 
@@ -161,7 +161,7 @@ def _said(missed: Missed | None) -> Any:
 
 
 def _namespace(session: Session, where: str | None) -> str:
-    """Return the namespace that is named, by either of the two ways."""
+    """Return the namespace that the argument or the option names."""
     if where is not None and session.namespace not in {None, where}:
         raise InvalidInputError(
             "namespace", f"is {where!r} and, by --namespace, {session.namespace!r}; give one of them"

@@ -1,4 +1,4 @@
-"""The command `import`: brings the schedules of another scheduler over, and says what each becomes and what is lost."""
+"""The command `import`: brings the schedules of another scheduler over, and reports what each becomes and loses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rqsched.spec.zones import require_timezone
 app = typer.Typer(add_completion=False)
 _VARIABLE = re.compile(r"env:([A-Z_][A-Z0-9_]*)")
 _SHOWN = 5
-"""How many ids are listed for a sentence that is true of many."""
+"""The most ids that a sentence about many schedules lists."""
 _DISABLE = "run this with --disable-source, and take out of your application what schedules them there"
 _HEAD = (
     "Where the import wrote these, too, they wait there until --disable-source, and a sync leaves them so.",
@@ -121,7 +121,7 @@ def import_(
 
 
 def _address(source: str) -> str:
-    """Return SOURCE; of `env:NAME` what that variable holds. A command's words are shown to all users of a machine."""
+    """Return SOURCE, or for `env:NAME` that variable's value: all users of a machine can see a command's arguments."""
     variable = _VARIABLE.fullmatch(source)
     if variable is None:
         return source
@@ -135,7 +135,7 @@ def _is_importable(one: Imported) -> bool:
 
 
 def _write(path: Path, kind: str, found: Sequence[Imported], settings: Settings) -> None:
-    """Write what was imported as the file of a sync, with what is lost above each entry."""
+    """Write the imported schedules as the file of a sync, with the losses above each entry."""
     written = [
         (labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_importable(one)
     ]
@@ -198,7 +198,7 @@ def _by_sentence(found: Sequence[Imported]) -> dict[str, list[str]]:
 
 
 def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> Iterator[str]:
-    """Say what fires where, and what is left to do."""
+    """Say which schedules fire where, and what is left to do."""
     at_source = f"at {source.kind}"
     where = {fires: [one for one in found if one.fires is fires] for fires in Fires}
     if both := where[Fires.BOTH]:
@@ -236,7 +236,7 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
 
 
 def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Imported]) -> Iterator[str]:
-    """Say why some fire nowhere, and what is left to do."""
+    """Say why some schedules fire nowhere, and what is left to do."""
     moved = [one for one in silent if moving.is_moving(one)]
     waiting = [one for one in silent if moving.is_waiting(one) and one not in moved]
     resting = [one for one in silent if one.is_paused and not moving.is_waiting(one)]
@@ -252,7 +252,7 @@ def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Impo
 
 
 def _place(settings: Settings) -> Iterator[str]:
-    """Say where ours are where no setting says it: an application with settings of its own does not look there."""
+    """Say where the imported schedules are if no setting does: applications with other settings do not see them."""
     if settings.database_url is None:
         yield (
             f"Ours belong to {settings.data_dir}, for RQSCHED_DATABASE_URL is unset. An application with a database of "

@@ -1,4 +1,4 @@
-"""Command load: what fires when."""
+"""The command `load`: the fires over time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def load(
 
 
 def _bars(found: Load) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each hour, or for several: when it begins, its fires, its highest minute, and a bar."""
+    """Yield a line for each hour, or for several: its begin, its fires, its highest minute, and a bar."""
     step = 60 * ceil(len(found.minutes) / 60 / _BARS)
     parts = [found.minutes[place : place + step] for place in range(0, len(found.minutes), step)]
     most = max(map(sum, parts))

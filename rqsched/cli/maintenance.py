@@ -31,7 +31,7 @@ db = typer.Typer(
     no_args_is_help=True,
     help="Upgrade the database's schema, or show it; say which copy of a database is right.",
 )
-"""Those of the schema need no Redis."""
+"""The commands of the schema need no Redis."""
 app.add_typer(db, name="db")
 
 EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
@@ -120,7 +120,7 @@ def recover(
 ) -> None:
     """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
-    scheduler.runtime.transport.redis.ping()  # a pass waits for an outage to end; this command reports it
+    scheduler.runtime.transport.redis.ping()  # a pass waits until an outage ends; this command reports the outage
     total = scheduler.runtime.database.read(reconcile_queries.count_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
@@ -160,7 +160,7 @@ def prune(
 
 
 def _scope(session: Session, *, every: bool) -> tuple[str | None, str]:
-    """Return the namespace to prune, None for all, and how people call it."""
+    """Return the namespace to prune, None for all, and its name for people."""
     namespace = None if every else session.named
     return namespace, "every namespace" if namespace is None else f"namespace {namespace!r}"
 
@@ -213,8 +213,8 @@ def status(session: Session) -> None:
 def adopt(session: Session, yes: Yes = False) -> None:
     """Let this database's server have the control queue at once, and refuse the processes of the one that had it.
 
-    For a restored copy, or a primary that was refused, once it is sure that it is the right one. What doctor says of a
-    database that went back ends, too.
+    For a restored copy, or a primary that was refused, once you are sure that it is the right one. It also ends
+    doctor's report of a database that went back.
     """
     confirm("Is this the right database? Processes of the other server are refused from now on.", yes)
     found = session.scheduler.runtime.ownership.adopt_server()
@@ -227,8 +227,9 @@ def adopt(session: Session, yes: Yes = False) -> None:
 def new_identity(session: Session, yes: Yes = False) -> None:
     """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
 
-    Or its own RQSCHED_CONTROL_QUEUE and run queues. Notifications that waited are deleted: the original sends them.
-    What waits and retries in the copy is executed there, too, once its workers start: hold it, and cancel that before.
+    Instead of that Redis, its own RQSCHED_CONTROL_QUEUE and run queues suffice. Waiting notifications are deleted: the
+    original sends them. Waiting and retrying runs execute in the copy, too, once its workers start: hold it, and cancel
+    them before.
     """
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:

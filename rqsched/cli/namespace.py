@@ -1,4 +1,4 @@
-"""The commands `namespace ...`: what is stored of a namespace, and the deletion of all of it."""
+"""The commands `namespace ...`, which count and delete everything in a namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def delete(
 
 
 def _ask(found: NamespaceData) -> None:
-    """Let somebody type the name of what is deleted; raises InvalidInputError."""
+    """Let the user type the name of the namespace; raises InvalidInputError."""
     if not sys.stdin.isatty():
         raise InvalidInputError("--yes", "is missing; without a terminal there is nobody to ask")
     typer.echo(f"This deletes {_told(found)} of namespace {found.namespace} for good.", err=True)

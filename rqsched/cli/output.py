@@ -1,8 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs. Only results go to standard output.
 
-In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Nothing that a user stored (a
-note, an error) can move the cursor or colour the screen: control characters are shown as a replacement character. The
-library that draws in a terminal is imported only there: a script that calls a command many times does not wait for it.
+In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Stored texts (a note, an error)
+cannot move the cursor or colour the screen: control characters are shown as a replacement character. The library that
+draws is imported only in a terminal, so that a script that calls a command many times does not wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDE = 100_000
 _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 """The variables by which rich takes another output for a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
-"""Control characters of terminals, which rich leaves out everywhere."""
+"""Control characters of terminals, which rich drops everywhere."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _TONES = {"created": "ok", "ok": "ok", "warning": "warn", "problem": "bad"}
@@ -70,7 +70,7 @@ def _plain(value: Any) -> Any:
 
 
 def _console(stream: IO[str]) -> Console | None:
-    """Return what draws on a stream; None for one that is not a terminal, whose text is written as it is."""
+    """Return the console that draws on a stream; None if the stream is no terminal."""
     is_terminal = stream.isatty()
     if not is_terminal and not any(name in os.environ for name in _MAKES_TERMINALS):
         return None
@@ -182,7 +182,7 @@ def notice(text: str) -> None:
 
 @contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error while the block runs, in a terminal only; yields what advances it."""
+    """Show a bar on standard error while the block runs, in a terminal only; yields the function that advances it."""
     console = _console(sys.stderr)
     if console is None or not console.is_terminal:
         yield lambda _: None

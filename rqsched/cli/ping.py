@@ -1,4 +1,4 @@
-"""`rqsched ping`: whether this machine's workers live. It loads nothing heavy: probes call it every few seconds."""
+"""The command `ping`: whether this machine's workers live. It loads nothing heavy: probes call it every few seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEGINS_NOTHING = {
     "waits_for_writes": "waits for a database that takes writes: `rqsched doctor` says why this one takes none",
     "is_held": "begins nothing: it was started with RQSCHED_HOLD or --hold",
 }
-"""Why a process that lives does nothing, by what a child of it shows."""
+"""Why a live process does nothing, by the state that its child shows."""
 
 
 @app.command()
@@ -34,9 +34,9 @@ def ping(
 ) -> None:
     """Ask the workers and dispatchers of this machine whether they live; for probes.
 
-    Those that this user runs are asked, an `rq worker` with a dispatcher too: in a container, the one in it. Exit code
-    1 when there is none, or one does not answer. No server is asked: a worker that waits for Redis or SQL lives, and
-    the line says so where its database is a standby, or where it is held by its own settings.
+    It asks the processes of this user, also an `rq worker` with a dispatcher; in a container, those inside. Exit code 1
+    when there is none, or one does not answer. It asks no server: a worker that waits for Redis or SQL lives. The line
+    says if its database is a standby, or if its own settings hold it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

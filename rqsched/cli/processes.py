@@ -26,7 +26,7 @@ Held = Annotated[
 
 @dataclass
 class Logs:
-    """What a process logs."""
+    """The logging of a process."""
 
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The lowest level that is logged.", rich_help_panel="Common")
@@ -129,7 +129,7 @@ def dispatcher(
 
 
 def _hold(is_held: bool) -> None:
-    """Let this process and its children read that they are held."""
+    """Hold this process and its children, by their environment."""
     if is_held:
         os.environ["RQSCHED_HOLD"] = "1"
 
@@ -184,7 +184,7 @@ def web(
 
 
 def _http_serve() -> Callable[..., int]:
-    """Import what the `http` extra brings; raises ConfigError that says how to install it."""
+    """Import the server; raises a ConfigError that says how to install the `http` extra."""
     try:
         from rqsched.http import serve  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Commands about runs, their targets, and what is recorded of a schedule.
+"""Commands about runs, their targets, and the records of a schedule.
 
 They are history, deliveries, runs, run, targets, cancel, terminate.
 """
@@ -48,11 +48,11 @@ TARGETS = ("#", "Target", "Status", "Attempt", "Ended", "Error")
 ATTEMPTS = ("Attempt", "Outcome", "Started", "Ended", "Error")
 _BLANK: tuple[Any, ...] = (None, "", [], {})
 _LOOK_SECONDS = 1.0
-"""How often a run that is followed is looked at."""
+"""Seconds between two reads of a followed run."""
 
 
 class _RunFilter(StrEnum):
-    """What `--status` takes: the statuses of runs; `blocked` of the pending ones, `expired` of the cancelled ones."""
+    """The values of `--status`: the statuses of runs, `blocked` among pending and `expired` among cancelled ones."""
 
     PENDING = RunStatus.PENDING
     BLOCKED = BLOCKED
@@ -105,7 +105,7 @@ def _refs(event: AuditRecord) -> str:
 
 
 def _reason(event: AuditRecord) -> str:
-    """Return why it happened: the rule's word, the caller's reason, the error's first line, how many were missed."""
+    """Return the cause of an event: a rule, the caller's reason, the error's first line, or the number missed."""
     asked = event.payload.get("command_context") or {}
     by = event.payload.get("asked_by")
     given = (
@@ -189,7 +189,7 @@ def runs(
     limit: Limit = 50,
     page_token: PageToken = None,
 ) -> None:
-    """Show the runs of a schedule, or of all of them, newest first. Those of deleted schedules are shown, too."""
+    """Show the runs of a schedule, or of all of them, newest first. Runs of deleted schedules are included."""
     statuses, now = tuple(one.value for one in status or ()), session.scheduler.runtime.now
     handle = None if schedule_id is None else session.newest(schedule_id)
     if handle is not None and workflow is since is until is error is None:
@@ -211,7 +211,7 @@ def runs(
 
 
 def _show_runs(writer: Writer, page: Page[tuple[str, RunHandle]], schedule_id: str | None) -> None:
-    """Write a page of runs; those of all schedules each with the id of its own."""
+    """Write a page of runs; in a list of all schedules, each with its schedule's id."""
     of = {} if schedule_id is None else {"schedule_id": schedule_id}
     rows = [describe_run(run.state) | ({} if of else {"schedule_id": name}) for name, run in page.items]
     if writer.for_programs(rows, {**of, "runs": rows, "next_page_token": page.next_cursor}):
@@ -296,7 +296,7 @@ def targets(
 
 
 def _in_words(progress: TargetProgress) -> str:
-    """Say how far the targets of a run are."""
+    """Return the progress of a run's targets in words."""
     counts = ", ".join(f"{count} {status}" for status, count in progress.counts.items())
     pace = "" if progress.per_second is None else f"; {progress.per_second:.1f} a second"
     end = "" if progress.ends_at is None else f", until about {iso_utc(progress.ends_at.replace(microsecond=0))}"
@@ -304,7 +304,7 @@ def _in_words(progress: TargetProgress) -> str:
 
 
 def _follow(run: RunHandle) -> None:
-    """Refresh a run until it has ended, while a bar shows how far its targets are."""
+    """Refresh a run until it has ended, while a bar shows the progress of its targets."""
     while run.refresh().state.status in OPEN and (progress := run.progress()) is None:
         time.sleep(_LOOK_SECONDS)
     if run.state.status not in OPEN or progress is None:
@@ -331,7 +331,7 @@ def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
 
 
 def _end(session: Session, run: RunHandle, wanted: str) -> None:
-    """Write what the run is now; one that had already ended otherwise is a conflict."""
+    """Write the run's new status; a run that had already ended in another status is a conflict."""
     is_done = run.status == wanted
     text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had already ended'}."
     session.writer.record(describe_run(run.state), text)

@@ -1,11 +1,11 @@
 """The file of schedules: `sync` reads it, `export` writes it, in TOML, YAML or JSON; docs/cli.md describes it.
 
-It has a list of entries. The keys of an entry are `schedule_id`, `workflow`, when (`cron`, `interval`, `once` or
-`spec`), and the options of `Scheduler.create`. An unknown key is refused in an entry, and warned about beside the list;
-both messages name the nearest key.
+It has a list of entries. The keys of an entry are `schedule_id`, `workflow`, the timing (`cron`, `interval`, `once` or
+`spec`), and the options of `Scheduler.create`. An unknown key in an entry is refused; beside the list it is warned
+about. Both messages name the nearest key.
 
-What is written is what people would write: lengths as `10m`, options at their default left out, sorted by id, so that
-a change is a few lines of a diff.
+`export` writes as people would: lengths as `10m`, options at their default left out, sorted by id, so that a change is
+a few lines of a diff.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
 _log = logging.getLogger(__name__)
 
 _CALLED_ELSEWHERE = {"every": "interval"}
-"""What Python and flags call a key."""
+"""The names of keys that differ in Python and flags."""
 _INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
 _WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "after", "on", "spec", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
@@ -50,20 +50,20 @@ _ENTRIES = "schedules"
 _CALENDARS, _OF_CALENDARS = "calendars", ("exclude", "description", "source", "reaches")
 """The table beside the list, and the keys of a calendar in it."""
 _BESIDE = ("$schema", "$comment")
-"""What JSON, which has no comments, may have beside the entries."""
+"""Keys beside the entries that JSON may have in place of comments."""
 _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
-"""The options that hold any JSON; TOML, which has no null, has those that hold one as text."""
+"""The options that hold any JSON; in TOML, which has no null, a value with a null is a text."""
 _USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
 MOST_REPEATED = 1_000_000
 """The most characters that the aliases of a file of YAML repeat."""
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20
-"""A line of YAML may be so long: a text that is wrapped elsewhere would change lines that say the same."""
+"""The width of a line of YAML: wrapping would change lines of a diff whose text is the same."""
 
 
 class Format(StrEnum):
-    """What a file is written in."""
+    """The format of a file."""
 
     TOML = "toml"
     """TOML 1.0."""
@@ -74,13 +74,13 @@ class Format(StrEnum):
 
     @classmethod
     def of(cls, path: Path) -> Format | None:
-        """Return what the name of a file says; None when it says nothing."""
+        """Return the format by a file's suffix; None for an unknown suffix."""
         suffix = path.suffix.lower().removeprefix(".")
         return cls.YAML if suffix == "yml" else cls(suffix) if suffix in list(cls) else None
 
 
 def require_format(file: Path) -> Format:
-    """Return what the name of a file says it is written in; raises InvalidInputError for one that says nothing."""
+    """Return the format by a file's suffix; raises InvalidInputError for an unknown suffix."""
     named = Format.of(file)
     if named is None:
         raise InvalidInputError("FILE", f"{file.name!r} does not end in .toml, .yaml, .yml or .json, as sync needs it")
@@ -88,12 +88,12 @@ def require_format(file: Path) -> Format:
 
 
 class FileContents(NamedTuple):
-    """What a file declares."""
+    """The declarations of a file."""
 
     declarations: list[Declaration]
     """Its schedules."""
     calendars: list[Calendar]
-    """Those that it has beside its list, by name."""
+    """Its calendars, which stand beside the list, by name."""
 
 
 def read(path: Path) -> FileContents:
@@ -138,7 +138,7 @@ def _calendar_of(name: str, table: object) -> Calendar:
 
 
 def calendar_of(calendar: Calendar) -> dict[str, Any]:
-    """Return what a file says of a calendar."""
+    """Return the keys of a calendar in a file."""
     found = {name: calendar.to_dict()[name] for name in _OF_CALENDARS}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -158,7 +158,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; raises ValueError where a key stands twice, for one of its values would be lost."""
+    """Return an object; raises ValueError for a repeated key, because one of its values would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -184,7 +184,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _require_distinct(yaml: Any, top: Any) -> None:
-    """Check what PyYAML does not: that no key stands twice in a mapping as it is written; raises ValueError."""
+    """Require that no key is repeated in a mapping as written, which PyYAML does not check; raises ValueError."""
     waiting, seen = [top], set[int]()
     while waiting:
         node = waiting.pop()
@@ -199,7 +199,7 @@ def _require_distinct(yaml: Any, top: Any) -> None:
 
 
 def _expanded(yaml: Any, node: Any, known: dict[int, int | None]) -> int:
-    """Return about how many characters a document has once its aliases are replaced; raises ValueError for a loop."""
+    """Return a document's approximate size in characters with its aliases replaced; raises ValueError for a loop."""
     if (size := known.get(id(node), 0)) is None:
         raise ValueError("an alias (*name) stands inside of what it repeats; write that out")
     if size:
@@ -216,7 +216,7 @@ def _expanded(yaml: Any, node: Any, known: dict[int, int | None]) -> int:
 
 
 def _parse_toml(text: str) -> Any:
-    if _LONG_KEY.search(text) is not None:  # what tomllib does for a key grows with the square of its parts
+    if _LONG_KEY.search(text) is not None:  # tomllib's time for a key grows with the square of its parts
         raise ValueError("a key has more than 64 parts (a.b.c); write fewer")
     return tomllib.loads(text)
 
@@ -248,7 +248,7 @@ def _numbered(index: int, entry: object) -> Declaration:
 
 
 def declaration_of(entry: Mapping[str, Any]) -> Declaration:
-    """Read an entry, in which null is as if the key were not there; raises InvalidInputError that names the key."""
+    """Read an entry, in which null equals an absent key; raises InvalidInputError that names the key."""
     fields = {name: value for name, value in entry.items() if value is not None}
     options = {name: value for name, value in fields.items() if name not in _OWN}
     for name in sorted(set(options) - set(OPTIONS)):
@@ -308,10 +308,10 @@ def _several(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
-    """Return the entry that declares a schedule as it is, `tidied`; `untold` says what an entry cannot hold.
+    """Return the entry that declares a schedule as it is, `tidied`; `untold` names the parts that an entry cannot hold.
 
-    The instant from which an interval counts is left out when it is that of its declaration, for so it is where the
-    entry is read.
+    The instant from which an interval counts is left out when it is the declaration's, because a reader of the entry
+    uses that.
     """
     definition = schedule.definition
     options = {name: value_of(name, definition) for name in OPTIONS if name != "timezone"}
@@ -322,10 +322,10 @@ def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
 
 
 def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
-    """Return what a schedule has and an entry cannot hold, by name.
+    """Return the parts of a schedule that an entry cannot hold, by name.
 
-    That is what only clients of another API declare, a field of its retries that has no value where the project's
-    default (RQSCHED_RETRY) has one, and a timing of a newer release.
+    These are values that only clients of another API declare, a retry field without a value where the project's default
+    (RQSCHED_RETRY) has one, and a timing of a newer release.
     """
     policies, usual = definition.parsed_policies, Policies().plain()
     blank = {
@@ -341,12 +341,12 @@ def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
 
 
 def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
-    """Return the keys that say when; the durable-workflow form for what the others cannot say."""
+    """Return the keys of the timing; `spec`, if the other keys cannot express it."""
     crons = [member for member in spec.members if isinstance(member, Cron)]
     intervals = [member for member in spec.members if isinstance(member, Every)]
     kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
     if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
-        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # what it excludes is an option
+        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # its exclusions are an option
     offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
     return {
         "cron": [cron.expression for cron in crons],
@@ -365,21 +365,21 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
 
 
 def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return an entry in the order and the words in which it is written, without what is as by default.
+    """Return an entry in the order and the words in which it is written, without values at their default.
 
-    What a project's settings have defaults of is left out only where they are rqsched's own. Lengths may be a timedelta
-    or seconds, instants a datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
+    An option with a default in the project's settings is left out only at rqsched's own default. Lengths may be a
+    timedelta or seconds, instants a datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
     """
     found = {name: _written(name, entry[name], settings) for name in _KEYS if name in entry}
     unknown = {name: entry[name] for name in entry if name not in _KEYS}
     kept = {name: value for name, value in found.items() if value is not None}
-    plain: dict[str, Any] = json.loads(json.dumps(kept | unknown))  # no tuples, no enums, nothing that is shared
+    plain: dict[str, Any] = json.loads(json.dumps(kept | unknown))  # no tuples, enums or shared objects
     declaration_of(plain)
     return plain
 
 
 def usual(name: str, field: str = "") -> Any:
-    """Return what an option, or a field of it, is where a tidied entry does not name it, as it would be written."""
+    """Return the written value of an option, or of its field, that a tidied entry omits."""
     if name in _USUAL_RETRIES and field:
         return _retry_fields(name, _USUAL_RETRIES[name]).get(field)
     if name == "timezone":
@@ -388,7 +388,7 @@ def usual(name: str, field: str = "") -> Any:
 
 
 def _written(name: str, value: Any, settings: Settings) -> Any:
-    """Return a value as it is written; None for what is left out."""
+    """Return a value as it is written; None to leave it out."""
     if name in {"cron", "interval", "once"}:
         several = [_text(name, one) for one in (value if isinstance(value, list) else [value]) if one is not None]
         return several[0] if len(several) == 1 else several or None
@@ -423,7 +423,7 @@ def _option(name: str, value: Any) -> Any:
 
 
 def _retry_fields(name: str, value: RetryPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a policy as they are written."""
+    """Return the fields of a retry policy as they are written."""
     given = asdict(value) if isinstance(value, RetryPolicy) else dict(value or {})
     for field, part in PARTS[name].items():
         if part.kind is Kind.LENGTH and given.get(field) is not None:
@@ -441,7 +441,7 @@ def text_of(
     remarks: Mapping[str, Sequence[str]] | None = None,
     calendars: Iterable[Calendar] = (),
 ) -> str:
-    """Write entries that are `tidied`, sorted by id, and calendars. `read` reads what is written.
+    """Return the text of a file, which `read` reads, from calendars and `tidied` entries, sorted by id.
 
     `head` are lines of comment at the top, `remarks` lines above the entry of an id. JSON has them in `$comment`.
     """
@@ -467,9 +467,9 @@ def text_of(
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file as a whole: half of one would be read as schedules that shall be gone.
+    """Replace a file atomically: half a file would be read as a wish to delete the schedules that it lacks.
 
-    Raises InvalidInputError where it cannot be written.
+    Raises InvalidInputError if it cannot be written.
     """
     target = file.resolve()
     new = target.with_name(f".{target.name}.new")
@@ -509,7 +509,7 @@ def _has_null(value: object) -> bool:
 
 
 def _in_yaml(value: object) -> str:
-    # PyYAML writes NEL and its like so that it reads them as blanks; in ASCII it escapes them.
+    # PyYAML writes NEL and the like in a way that it reads as blanks; in ASCII it escapes them.
     is_printable = json.dumps(value, ensure_ascii=False).isprintable()
     text: str = _yaml().safe_dump(value, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
     return text

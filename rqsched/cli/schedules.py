@@ -1,6 +1,6 @@
 """Commands about schedules that exist: list, describe, upcoming; pause, resume, restart, delete, trigger.
 
-Those that declare what a schedule is are in `create`: their many options cost a start.
+The commands that declare schedules are in `create`, because their many options slow the start.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Sort(StrEnum):
     CREATED_LAST = "-created"
     """The newest first."""
     NEXT = "next"
-    """Those that fire, the soonest first."""
+    """Schedules that fire, the soonest first."""
     NEXT_LAST = "-next"
-    """Those that fire, the latest first."""
+    """Schedules that fire, the latest first."""
     ID = "id"
     """By id."""
     ID_LAST = "-id"
@@ -168,10 +168,10 @@ def upcoming(
 ) -> None:
     """Show the next fires of one schedule, or of all.
 
-    It names the local times in between that the clocks leave out, too.
+    Local times in between that the clocks leave out are named, too.
     """
     now, writer = session.scheduler.runtime.now(), session.writer
-    if schedule_id is None:  # the first fire of each decides which can be among the next `count`
+    if schedule_id is None:  # by its first fire, a schedule can or cannot be among the next `count`
         schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
     else:
         schedules = [session.schedule(schedule_id).state]
@@ -198,14 +198,14 @@ def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
 
 
 def _left_out(schedules: Sequence[Schedule], now: datetime, end: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the local times up to `end` that a schedule names and that never come, with its id."""
+    """Yield the local times up to `end` that a schedule names but the clocks leave out, with its id."""
     for schedule in schedules:
         for gap in schedule.spec.gaps_between(now, end):
             yield schedule.schedule_id, gap.reading
 
 
 def until(now: datetime, at: datetime) -> str:
-    """Return how long it is from `now`: to the second within a day, to the hour beyond."""
+    """Return the time from `now` until an instant: to the second within a day, to the hour beyond."""
     if at <= now:
         return "due"
     left = timedelta(seconds=max(1, round((at - now).total_seconds())))
@@ -260,7 +260,7 @@ def skip(
 ) -> None:
     """Skip the next N occurrences that are not due yet.
 
-    Those and no others: asked again, it skips no more.
+    Idempotent: a repeat skips no further ones.
     """
     handle = session.schedule(schedule_id).skip_next(count, reason=session.reason, context=session.context)
     session.report(handle, "changed")

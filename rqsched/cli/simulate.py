@@ -1,4 +1,4 @@
-"""Command simulate: a year, or any span, of what is stored or of a file, before it happens."""
+"""The command `simulate`: a year, or any span, of the stored schedules or of a file, before it happens."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def simulate(
         if is_wrong:
             raise InvalidInputError(option, said)
     with ExitStack() as stack:
-        if file is not None and not measured:  # no server is asked
-            unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # none is started, either
+        if file is not None and not measured:  # needs no server
+            unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # starts none, either
             runtime = Runtime(session.settings.model_copy(update=unused))
             stack.callback(runtime.close)
             runtime.imports.owe(None)
@@ -143,12 +143,12 @@ def _wanted(
 
 
 _OPTIONS = {"start": "--from", "end": "--until", "durations": "--duration"}
-"""The options that Python calls otherwise."""
+"""The options whose names differ in Python."""
 
 
 @contextmanager
 def _named_as_typed() -> Iterator[None]:
-    """Let an error name the option that was typed, and not the argument of Python."""
+    """Let an error name the option instead of the Python argument."""
     try:
         yield
     except InvalidInputError as error:
@@ -211,7 +211,7 @@ class _Bar(Progress):
         self._stack = stack
 
     def begin(self, fires: int) -> None:
-        """Show how many there will be."""
+        """Show the bar for this many fires."""
         self._advance = self._stack.enter_context(progress_bar("Simulating fires", fires))
 
     def advance(self, fires: int) -> None:
@@ -249,7 +249,7 @@ def _show(writer: Writer, found: Simulation) -> None:
 
 
 def _show_basis(writer: Writer, found: Simulation) -> None:
-    """Write what a simulation leaves out and rests on."""
+    """Write the omissions and assumptions of a simulation."""
     if found.not_simulated:
         writer.say("")
         writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in found.not_simulated))
@@ -259,7 +259,7 @@ def _show_basis(writer: Writer, found: Simulation) -> None:
 
 
 def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each day, or for several: when it begins, its fires, its highest minute, and a bar."""
+    """Yield a line for each day, or for several: its begin, its fires, its highest minute, and a bar."""
     step = ceil(len(found.days) / _LINES)
     parts = [found.days[place : place + step] for place in range(0, len(found.days), step)]
     most = max(sum(day.fires for day in part) for part in parts)

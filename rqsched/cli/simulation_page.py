@@ -28,7 +28,7 @@ from rqsched.core.simulation_report import Simulation, SimulationOutcome
 _WIDTH, _HEIGHT = 1_000, 180
 _MOST_ROWS = 200
 _FEW = 5
-"""So many days at most are marked as the highest."""
+"""The most days that are marked as the highest."""
 _STYLE = """
 :root { color-scheme: light dark; --bg: #f5f6f9; --surface: #fff; --border: #d7dce5; --text: #1a2130; --muted:
   #566072;
@@ -66,7 +66,7 @@ svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke
 
 
 def page(found: Simulation, name: str) -> str:
-    """Return a simulation as the text of an HTML file; `name` says of what it is."""
+    """Return a simulation as the text of an HTML file; `name` is its subject."""
     most = max((day.peak_fires for day in found.days), default=0)
     title = f"{name}, {from_to(found)}"
     figures = {
@@ -144,7 +144,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def _chart(found: Simulation) -> str:
-    """Return the fires of each day as bars; the highest are marked, and so is where clocks change."""
+    """Return the fires of each day as bars; mark the highest days and the changes of clocks."""
     days = found.days
     most = max(day.fires for day in days) or 1
     are_marked = sum(day.fires == most for day in days) <= _FEW

@@ -69,13 +69,13 @@ def behind_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
 
 
 def schedule_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
-    """Return the schedules of which there is more to tell than that their runs succeeded, those that overlap first."""
+    """Return the schedules whose runs did more than succeed, overlapping ones first."""
     told = sorted(outcome.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
     return [(one.name, one.fires, one.overlapped, outcome_in_words(one)) for one in told]
 
 
 def night_rows(found: Simulation) -> list[tuple[object, ...]]:
-    """Return what changes of clocks do."""
+    """Return the effects of clock changes."""
     rows: list[tuple[object, ...]] = []
     for night in found.nights:
         by = length(timedelta(seconds=abs(night.seconds)))
@@ -87,7 +87,7 @@ def night_rows(found: Simulation) -> list[tuple[object, ...]]:
 
 
 def outcome_in_words(one: ScheduleOutcome) -> str:
-    """Return what became of fires, in a line."""
+    """Return the outcomes of fires, in a line."""
     parts = [f"{one.started} started"]
     parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
     parts += [f"{number} {status}" for status, number in one.ended.items()]
@@ -122,7 +122,7 @@ def length(span: timedelta) -> str:
 
 
 def _effect_in_words(one: ClockEffect, zone: str) -> str:
-    """Return what a change of clocks does to a timing, by the clock of its zone."""
+    """Return the effect of a clock change on a timing, by the clock of its zone."""
     if one.effect == "skipped":
         return f"{one.local[11:]} does not fire"
     if one.effect == "doubled":

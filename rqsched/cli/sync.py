@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 _MARKS = {"created": "+", "updated": "~", "removed": "-"}
 _DEFAULTS = "workflow_defaults"
-"""What a schedule has from its workflow as it was registered when the schedule was declared."""
+"""The key of the defaults that a schedule took from its workflow when it was declared."""
 _URLS = (("notifications", "webhook"), ("notifications", "heartbeat"))
 
 File = Annotated[
@@ -59,7 +59,7 @@ def sync(
     calendars, has_other = list[Calendar](), False
     if file is None:
         declared = session.scheduler.declarations.all()
-        if not declared:  # with --prune it would delete everything
+        if not declared:  # with --prune, an empty set would delete everything
             raise InvalidInputError(
                 "file", "is not given and the imported modules declare no schedule; name a file, or see RQSCHED_IMPORTS"
             )
@@ -85,9 +85,9 @@ def sync(
 
 
 def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bool) -> bool:
-    """Set the calendars of a file, before the schedules that name them; a calendar that it lacks is left as it is.
+    """Set the calendars of a file before the schedules that name them; calendars that the file lacks stay.
 
-    Returns whether one is, or would be, created or changed.
+    Returns whether a calendar is, or would be, created or changed.
     """
     of = session.scheduler.calendars
     known = {one.name: one for one in of.list(namespace=session.namespace)}
@@ -124,7 +124,7 @@ def _counts(synced: Synced) -> str:
 
 
 def _show_differences(session: Session, plan: PlannedSync) -> bool:
-    """Show what a sync would change; returns whether it would change anything."""
+    """Show the changes of a sync; returns whether there are any."""
     writer, settings = session.writer, session.settings
     found: list[dict[str, Any]] = [
         {
@@ -165,7 +165,7 @@ def _fields_changed(change: Change, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _fields(schedule: Schedule, settings: Settings) -> dict[tuple[str, ...], Any]:
-    """Return all that a sync may change, the values of an object each by itself."""
+    """Return every field that a sync may change; the values of an object are separate fields."""
     definition = schedule.definition
     entry = schedule_file.entry_of(schedule, settings) | schedule_file.untold(definition, settings)
     told = entry | {"status": schedule.status.value, _DEFAULTS: loads(definition.defaults)}
@@ -179,7 +179,7 @@ def _fields(schedule: Schedule, settings: Settings) -> dict[tuple[str, ...], Any
 
 
 def _safe(field: tuple[str, ...], value: Any) -> Any:
-    """Return a value as it is shown: of a URL, which may be a secret, only where it leads."""
+    """Return a value as it is shown: of a URL, which may hold a secret, only the host."""
     return hidden(value) if field in _URLS and value else value
 
 
