@@ -270,5 +270,5 @@ class AsyncScheduler(_Async[Scheduler]):
 
     @property
     def calendars(self) -> AsyncCalendars:
-        """What many schedules exclude, by name."""
+        """Named exclusions that many schedules use."""
         return AsyncCalendars(self._blocking.calendars)

@@ -311,7 +311,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
     @property
     def calendars(self) -> Calendars:
-        """What many schedules exclude, by name."""
+        """Named exclusions that many schedules use."""
         return Calendars(self.runtime, self._namespace)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:

@@ -53,7 +53,7 @@ ENTRIES = (
         "import",
         "import_",
         _SCHEDULES,
-        "Bring the schedules of another scheduler over; ours wait, paused, until its are disabled.",
+        "Bring over the schedules of another scheduler; they stay paused until you disable the originals.",
     ),
     Entry("update", "create", _SCHEDULES, "Change the given options and leave the rest."),
     Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
@@ -67,7 +67,7 @@ ENTRIES = (
     Entry("backfill", "bulk", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
     Entry("retry", "bulk", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
     Entry("bulk", "bulk", _OPERATIONS, "Pause, resume, trigger or skip the next of every schedule that matches."),
-    Entry("calendar", "calendar", _SCHEDULES, "What many schedules exclude, by name."),
+    Entry("calendar", "calendar", _SCHEDULES, "Named exclusions that many schedules use."),
     Entry("machine", "machine", _OPERATIONS, "Send events to state machines."),
     Entry(
         "cancel", "runs", _OPERATIONS, "End a run: a waiting one never starts, a running one sees it at a checkpoint."

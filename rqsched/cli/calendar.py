@@ -18,7 +18,7 @@ from rqsched.cli.output import shown
 from rqsched.errors import InvalidInputError
 from rqsched.spec.calendars import Calendar
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="What many schedules exclude, by name.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Named exclusions that many schedules use.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the calendar.")]
 Shared = Annotated[bool, typer.Option("--shared", help="The one that all namespaces share.")]
@@ -39,7 +39,7 @@ _SHOWN = 12
 
 @app.callback()
 def calendar() -> None:
-    """What many schedules exclude, by name."""
+    """Named exclusions that many schedules use."""
 
 
 @command(app, "list")
