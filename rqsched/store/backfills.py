@@ -34,7 +34,7 @@ class Backfill:
     bound: int
     """The most occurrences it may hold."""
     cursor: datetime
-    """Where the next chunk starts."""
+    """The begin of the next chunk."""
     status: str
     """`running`, `done` or `stopped`."""
     created_at: datetime
@@ -56,7 +56,7 @@ class Backfill:
     context: str | None = None
     """JSON of the CommandContext; None when none was given."""
     rerun: str | None = None
-    """Which occurrences that have a run are run again: `failed`; None for none."""
+    """The occurrences with a run that are run again: `failed`; None for none."""
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +122,7 @@ def interrupted(
 ) -> tuple[list[str], str | None]:
     """Read a page of running backfills without progress since `before`, and the cursor of the next page.
 
-    Those of `frozen` namespaces are left out.
+    Backfills of `frozen` namespaces are left out.
     """
     is_meant = backfills.c.updated_at <= before, *is_outside(frozen, backfills.c.schedule_uid)
     statement = sa.select(backfills.c.uid).where(backfills.c.status == "running", *is_meant)

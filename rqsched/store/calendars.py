@@ -1,7 +1,7 @@
-"""Calendars: their rows, and what of them is read together with the schedules that name them.
+"""Calendars: their rows, and the contents that are read together with the schedules that name them.
 
-What a calendar holds is kept in this process by the uid of the change that wrote it, which no two contents share, also
-not when a backup was restored. A schedule that names none is read as ever.
+This process caches the contents of a calendar by the uid of the change that wrote them. No two contents share that uid,
+not even after a backup was restored. A schedule that names no calendar costs no further read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SHARED = "*"
 MAX_CHANGES = 50
 """How many of its changes a calendar remembers."""
 NAMING = '"calendars":['
-"""What the text of a spec holds that names one: canonical JSON has the key as exactly this text."""
+"""The text by which a spec names calendars: canonical JSON writes the key exactly so."""
 _MOST_KNOWN = 512
 _known: dict[str, Calendar] = {}
-"""What calendars hold, by the uid of the change that wrote it."""
+"""The contents of calendars by the uid of the change that wrote them."""
 _COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
 _IS_PLANNED = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
 
@@ -174,9 +174,9 @@ def _undone(calendar: Calendar, told: Iterable[Mapping[str, Any]], at: datetime)
 
 
 def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:
-    """Write a calendar that is locked, or a new one; returns False where another one was first to create it.
+    """Write a locked or a new calendar; returns False if another transaction created it first.
 
-    `since` stays that of an earlier change with which not every schedule is planned yet; else it is now.
+    `since` stays the time of an earlier change if not every schedule is planned with that yet; else it is now.
     """
     now = wanted.changed_at
     values = {

@@ -1,9 +1,9 @@
-"""The caller's transaction: what an application wrote together with its own rows, and when it has committed.
+"""The caller's transaction: writes that an application makes with its own rows, and when they have committed.
 
-We write into it and never end it, never change a setting of its connection, and never repeat anything in it. What
-follows the commit is called once the transaction is over, however it ended: SQLAlchemy's own `commit` event comes
-before COMMIT is sent, so a Session is asked at `after_commit`, and a Connection when it begins its next transaction or
-returns to its pool, whichever is first.
+We write into it and never end it, never change a setting of its connection, and never repeat anything in it. The
+callbacks are called once the transaction is over, however it ended. SQLAlchemy's own `commit` event comes before COMMIT
+is sent, so they wait for `after_commit` of a Session, and on a Connection for its next transaction or its return to the
+pool, whichever is first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_TRANSACTION = "25P01"
 
 
 class Waiting(dict[object, Callable[[], None]]):
-    """What is called when a transaction of a Connection is over, each under a key."""
+    """The callbacks for the end of a Connection's transaction, each under a key."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class CallerTransaction(Protocol):
 SessionLike: TypeAlias = (
     "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallerTransaction"
 )
-"""What `session=` takes; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
+"""The values of `session=`; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
 ConnectionLike: TypeAlias = "Connection | AsyncConnection"
-"""What `connection=` takes beside the name of a Redis."""
+"""The values of `connection=` besides the name of a Redis."""
 
 
 class WritingOptions(CommonOptions, total=False):
@@ -252,13 +252,13 @@ def _at_begin(connection: Connection) -> None:
 
 
 def _at_rollback(connection: Connection) -> None:
-    """Forget what waited: it is undone. Of a lost connection nobody knows whether it had committed."""
+    """Forget the waiting callbacks: the writes are undone. A lost connection keeps them, as it may have committed."""
     if not connection.invalidated:
         connection.info.get(_KEY, {}).clear()
 
 
 def _at_checkin(_: object, entry: ConnectionPoolEntry) -> None:
-    """Call what waited: whatever was not committed has been rolled back by now."""
+    """Call the waiting callbacks: a transaction that did not commit has been rolled back by now."""
     waiting = entry.info.pop(_KEY, None)
     if waiting is not None:
         waiting.call()

@@ -1,9 +1,9 @@
-"""What decisions read under the lock, and the one writer of Changes.
+"""The reads of decisions under the lock, and the one writer of Changes.
 
 Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
 uid; transactions that keep it never deadlock.
 
-PostgreSQL is asked about a single schedule in one statement, because each statement is a wait. What is rare is left to
+PostgreSQL is asked about a single schedule in one statement, because each statement is a wait. Rare cases are left to
 the statements of a batch: the functions that write in one statement return whether they have written.
 """
 
@@ -188,9 +188,9 @@ def open_runs(
 ) -> dict[str, list[Run]]:
     """Read the runs a decision about these locked schedules must see.
 
-    That is the unfinished ones (backfilled ones only when asked for: no live decision depends on them), the first
-    waiting one of each kind and, of a schedule that lets none start, the first that an operator asked for. Which they
-    are changes only under the locks of the schedules, so that these rows need no lock unless the decision ends them:
+    These are the unfinished runs (backfilled ones only when asked for: no live decision depends on them), the first
+    waiting run of each kind and, where the schedule lets none start, the first that an operator asked for. The set of
+    these runs changes only under the locks of the schedules, so their rows need no lock unless the decision ends them:
     see `lock_open_runs`.
     """
     found: dict[str, list[Run]] = defaultdict(list)

@@ -1,8 +1,7 @@
 """Claims in SQL: a pending run becomes one process's or one external worker's, who keeps it alive by heartbeats.
 
 A claim is one conditional update, fenced by a token that the claimer has drawn. Every function works inside the
-caller's transaction. What the end of a claimed run reads and writes is in `changes` and `ends`, the claims of targets
-are in `fan_out_targets`.
+caller's transaction. The ends of claimed runs are in `changes` and `ends`, the claims of targets in `fan_out_targets`.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class StartedRun(NamedTuple):
     schedule: Schedule
     """Its schedule as it was read with it."""
     version: str | None = None
-    """Which version of the schedule's row that is (`end_alone`); None on SQLite."""
+    """The version of that row of the schedule (`end_alone`); None on SQLite."""
 
 
 def start_run(
@@ -73,14 +72,14 @@ def start_run(
     *,
     is_untold: bool = False,
 ) -> StartedRun | None:
-    """Claim a pending attempt for one process; returns what `start["token"]` holds now, None when it could not.
+    """Claim a pending attempt for one process; returns the run that `start["token"]` holds now, None when it could not.
 
-    It starts after the attempt before it, whatever the clocks say: `started_at` is the attempt's fence. Nor does it
-    before its grant, where the clock of who gave that is ahead: rates rely on it.
-    One conditional update without a lock of the schedule; beside it, one insert where the start counts in the rate of
-    its group. Repeated with the same token after a lost answer, it returns the same again. With `is_untold`
-    (PostgreSQL) a schedule with notifications of its own is left out, and so are a start that counts and a run that
-    another transaction holds: it is one statement, and does not wait.
+    `started_at` is later than that of the attempt before, whatever the clocks say: it is the attempt's fence. It is
+    never before `granted_at`, even where the clock of the granting process is ahead: rates rely on that. The claim is
+    one conditional update without a lock of the schedule, and one insert where the start counts in the rate of its
+    group. Repeated with the same token after a lost answer, it returns the same. With `is_untold` (PostgreSQL) it is
+    one statement that does not wait: it leaves out a schedule with notifications of its own, a start that counts, and a
+    run that another transaction holds.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
@@ -191,9 +190,9 @@ def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
 
 
 def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None:
-    """Execute what a claim, a heartbeat and an end read and lock, for a `uid` that nothing has: all of it is compiled.
+    """Execute the reads and locks of a claim, a heartbeat and an end for a `uid` of no run, so that they are compiled.
 
-    What an end writes is not among it, see `write`.
+    The writes of an end are not among them, see `write`.
     """
     lock_run(connection, uid)
     start_run(connection, uid, 1, 1, start)
@@ -215,10 +214,10 @@ def lock_waiting_external(
 ) -> list[tuple[str, str | None]]:
     """Lock waiting runs of these queues, skipping those that others hold.
 
-    Returns their uids, each with the group that is to be asked for a place first, None where it needs none.
+    Returns their uids, each with the group that must grant it a place first, None where it needs none.
 
     The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
-    queue waits on `default_queue`. One that may not start any more is left to a pass of reconcile.
+    queue waits on `default_queue`. A run that may not start any more is left to a pass of reconcile.
     """
     queue = sa.func.coalesce(runs.c.queue, default_queue)
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
@@ -264,7 +263,7 @@ def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Sche
 def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str) -> list[str]:
     """Lock those of these runs that are still a worker's own, so that the time of its heartbeat is read after the wait.
 
-    What was claimed without the name of a worker belongs to the first worker that names it.
+    A run that was claimed without the name of a worker belongs to the first worker that names it.
     """
     is_named = dialect_of(connection).one_of(runs.c.uid, uids)
     is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)

@@ -44,9 +44,9 @@ DatabaseError = SQLAlchemyError
 ConstraintError = IntegrityError
 """A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
 UNREACHABLE = (OperationalError, PoolTimeoutError)
-"""What is raised while the database does not answer."""
+"""The errors raised while the database does not answer."""
 FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
-"""What a read or a transaction raises for whatever the database, and not its caller, is to blame."""
+"""The errors of a read or a transaction that the database, not the caller, is to blame for."""
 _BUSY_TIMEOUT_MS = 15_000
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available."""
@@ -101,8 +101,8 @@ class Patience(NamedTuple):
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
-    """Also repeat what the server cancelled because it took too long, and what it refuses until somebody helps, as
-    without a privilege or a table: right for a few rows that must not be lost, wrong for a batch."""
+    """Also repeat statements that the server cancelled because they took too long, and statements that it refuses until
+    somebody helps, as without a privilege or a table: right for a few rows that must not be lost, wrong for a batch."""
     waits_for_writes: bool = True
     """Whether a server that takes no writes is waited for; otherwise one more connection is tried, and that is all."""
 
@@ -359,7 +359,7 @@ class Database:
         opened = partial(make_engine, url, pooler, examine=self._examine, newest=self._find_newest)
         self._engine = (open_engine or opened)()
         self.dialect: Dialect = dialect_of(self._engine)
-        """What differs between SQLite and PostgreSQL."""
+        """The differences between SQLite and PostgreSQL."""
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
         """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
         limits of our sessions."""
@@ -370,7 +370,8 @@ class Database:
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
         self.identity: ServerIdentity | None = None
-        """Of the server that the newest connection has reached; None before the first one, and on SQLite."""
+        """The identity of the server that the newest connection has reached; None before the first one, and on
+        SQLite."""
         self.on_identity: list[Callable[[ServerIdentity], object]] = []
         """Called with the identity of each new connection's server."""
         self.recorded: Callable[[], ServerIdentity | None] = lambda: None
@@ -476,10 +477,10 @@ class Database:
         return self._patiently(partial(self._once, work, is_alone=self.takes_single_statements), patience)
 
     def keep_connection(self) -> None:
-        """Let this thread's `transact_alone` use one connection, and take it out of the pool and back no more.
+        """Let this thread's `transact_alone` keep one connection instead of taking it from the pool each time.
 
-        For a claim or an end that is as much work as SQLAlchemy has with the statement. Where a process forks for each
-        run, it is half of the memory which its claim touches, and so copies. Whatever else the thread asks uses the
+        For a claim or an end, the pool costs as much work as the statement does in SQLAlchemy. Where a process forks
+        for each run, it is half of the memory that the claim touches, and so copies. Other calls of the thread use the
         same connection, by way of the pool.
         """
         if self.takes_single_statements:
@@ -633,7 +634,7 @@ class Database:
                 raise
 
     def now(self, host: datetime) -> datetime:
-        """Read the database's clock; SQLite has none of its own and answers with the host's."""
+        """Read the database's clock; SQLite has no clock and answers with the host's."""
         if not self.dialect.has_server:
             return host
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
@@ -700,8 +701,8 @@ class Database:
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
-"""Bytes whose allocation lets malloc sort what the closed connections have freed: a child that did so would copy each
-of those pages, a quarter of all that a work horse touches."""
+"""Bytes whose allocation makes malloc sort the memory that the closed connections freed. A child that did so would copy
+each of those pages, a quarter of all that a work horse touches."""
 
 
 def _close_sqlite_before_fork() -> None:

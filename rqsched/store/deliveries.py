@@ -124,8 +124,8 @@ def put_off(connection: Connection, delivery: Delivery, token: str, due_at: date
 def succeed(connection: Connection, delivery: Delivery, token: str, now: datetime) -> bool:
     """Record that a delivery arrived, if `token` still holds it.
 
-    Of a ping nothing is kept, and those to the same monitor that are older and have not arrived are dropped with it:
-    they would say what is no longer true, also when the process that delivers one has vanished and it is repeated.
+    A ping leaves no row, and older pings to the same monitor that have not arrived are dropped with it: they would
+    report a state that is no longer true, also when one is repeated because its process has vanished.
     """
     if delivery.kind in PINGS:
         if delivery.event_type != STARTED:
@@ -147,7 +147,7 @@ def fail(
 
 
 def drop_open(connection: Connection) -> int:
-    """Delete what waits or is being delivered; returns how many."""
+    """Delete the deliveries that wait or are under way; returns how many."""
     return connection.execute(sa.delete(deliveries).where(IS_OPEN_DELIVERY)).rowcount
 
 

@@ -1,4 +1,4 @@
-"""What differs between SQLite and PostgreSQL in the SQL of this package, by the name of what each can do.
+"""The differences between SQLite and PostgreSQL in the SQL of this package, named by capability.
 
 A statement that is built once for each database takes the dialect as an argument; one that is asked on a connection
 takes `dialect_of(connection)`. Engines and connections are in `database`.
@@ -52,12 +52,12 @@ _IN_TRANSACTION = settings_of_session(SESSION | FORMATS, is_local=True)
 
 
 class Dialect(ABC):
-    """What a database can do, and how the SQL that differs is written for it."""
+    """The capabilities of a database, and the SQL that differs for it."""
 
     name: str
-    """What SQLAlchemy calls it."""
+    """SQLAlchemy's name for it."""
     title: str
-    """What people call it."""
+    """Its name for people."""
     version_query: str
     """Reads the version of the server, or of the library."""
     has_server: bool

@@ -226,12 +226,12 @@ class FoundEvent:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Which event it is."""
+        """The key of the event: its schedule's uid and its sequence."""
         return self.record.schedule_uid, self.record.sequence
 
     @property
     def position(self) -> Position:
-        """Its place among those of all schedules."""
+        """Its place among the events of all schedules."""
         return Position(self.record.recorded_at, self.record.schedule_uid, self.record.sequence)
 
 
@@ -247,8 +247,8 @@ def read_after(
 ) -> Page[FoundEvent]:
     """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`).
 
-    Those of a principal (a part of its name) are looked for among MOST_LOOKED_AT that somebody asked for, along the
-    index of these: the page may be short, or empty, though another one follows.
+    Events of a `principal` (a part of the name) are looked for among MOST_LOOKED_AT events of requests, along their
+    index: the page may be short, or empty, though another one follows.
     """
     namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # SQLite would begin with all its schedules
     statement = (
@@ -288,7 +288,7 @@ MOST_LOOKED_AT = 5_000
 
 
 class AskedFilters(NamedTuple):
-    """Which of the events that somebody asked for a list shows: those that match every filter that is given."""
+    """The filters of a list of requested events; an event must match each filter that is given."""
 
     namespace: str
     """The namespace of their schedules."""
@@ -297,7 +297,7 @@ class AskedFilters(NamedTuple):
     event_type: str | None = None
     """Of this type; None is any."""
     schedule_id: str | None = None
-    """Of the schedules with this id, deleted ones too; None is any."""
+    """The id of the schedules, deleted ones included; None is any."""
     since: datetime | None = None
     """Recorded then or later; None is any time."""
     until: datetime | None = None
@@ -375,7 +375,7 @@ class RecordedEvent(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where the page after this event starts."""
+        """The start of the page after this event."""
         return Position(self.recorded_at, self.schedule_uid, self.sequence)
 
 

@@ -37,7 +37,7 @@ registry.register(f"postgresql.{_NAME}", __name__, ExistingConnectionDialect.__n
 
 
 def engine_over(current: Callable[[], Any]) -> Engine:
-    """Open an engine whose connection is the one that `current` returns, each time that one is needed."""
+    """Open an engine that calls `current` for its connection each time it needs one."""
     return sa.create_engine(
         f"postgresql+{_NAME}://",
         creator=current,

@@ -3,8 +3,7 @@
 Every function works inside the caller's transaction; Redis is not known here. A target is dispatched once because its
 uid is computed from its run and its id. It is handled once because `claim` is one conditional UPDATE, and it ends once
 because its end is fenced by the token of that claim. On PostgreSQL either is one statement, so that it may be a
-transaction of its own. What a pass of reconcile ends leaves out rows that another transaction holds: the next pass
-finds them.
+transaction of its own. A pass of reconcile skips rows that another transaction holds: the next pass finds them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ENDED_BADLY = [TargetStatus.FAILED.value, TargetStatus.LOST.value]
 
 
 class Batch(NamedTuple):
-    """What the targets of one run have in common."""
+    """The properties that the targets of one run share."""
 
     run_uid: str
     """The uid of the run, or a new one for a fan-out started by hand."""
@@ -66,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class RunName(NamedTuple):
-    """What people know the run of targets by."""
+    """The names by which people know the run of targets."""
 
     namespace: str
     """The namespace of its schedule."""
@@ -98,7 +97,7 @@ class Target(NamedTuple):
     connection: str | None
     """The named Redis of that queue; None for the main one."""
     delivery: int
-    """Which job carries it."""
+    """The number of the job that carries it."""
     attempt: int
     """1, 2, 3 ...: how often it was tried, this time included."""
     max_parallel: int | None
@@ -213,7 +212,7 @@ def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetim
 def pending(connection: Connection, before: datetime, after: str | None, limit: int) -> tuple[list[Target], str | None]:
     """Return a page of targets that should be on their queue since `before`, and the next cursor.
 
-    One that waits in line for a place of its group has no job, and no `queued_at`.
+    A target that waits in line for a place of its group has no job, and no `queued_at`.
     """
     statement = sa.select(*TARGET_COLUMNS).where(_is_open(TargetStatus.PENDING), targets.c.queued_at <= before)
     rows, cursor = page_by_uid(connection, statement, targets.c.uid, after, limit)
@@ -362,7 +361,7 @@ def has_open(connection: Connection, run_uid: str) -> bool:
 
 
 class TargetName(NamedTuple):
-    """What names a target of a schedule's run."""
+    """The names of a target of a schedule's run."""
 
     target_id: str
     """Its id within the run."""
@@ -375,7 +374,7 @@ class TargetName(NamedTuple):
 
 
 def names_of_targets(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, TargetName]:
-    """Return what names each target that is one of the namespace, by its uid."""
+    """Return the names of the targets in a namespace, by uid."""
     columns = targets.c.target_id, targets.c.run_uid, schedules.c.schedule_id, targets.c.started_at
     statement = (
         sa.select(targets.c.uid, *columns)
@@ -386,7 +385,7 @@ def names_of_targets(connection: Connection, namespace: str, uids: Sequence[str]
 
 
 class TargetFlow(NamedTuple):
-    """Where a target is on its way through a queue."""
+    """The progress of a target through a queue."""
 
     queue: str | None
     """The queue; None is the default one."""
@@ -459,7 +458,7 @@ class ClaimedTarget(NamedTuple):
     """A target that a process may handle now."""
 
     target: Target
-    """What its job needs."""
+    """The target, as its job needs it."""
     payload: str | None
     """The JSON of its payload; None without one."""
     started_at: datetime
@@ -609,9 +608,10 @@ def finish(
     """Record how an attempt ended, unless `token` does not hold the target any more.
 
     Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
-    not the last one while others wait for a process. Those that run at this moment are seen after the commit only.
-    One statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back. With
-    `is_alone`, outside of a transaction, None where nothing was written: another transaction may hold the target.
+    not the last one while others wait for a process. Targets that run at this moment are seen after the commit only.
+    This is one statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back.
+    With `is_alone`, outside of a transaction, it returns None where nothing was written: another transaction may hold
+    the target.
     """
     new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}

@@ -1,7 +1,7 @@
 """The tables of other schedulers, in databases that are not ours: read as they are, and changed to fire no more.
 
-Each operation is one transaction, and nothing waits for ever: neither this for a server or a lock, nor others for what
-this has locked. What the values mean is known where they are read.
+Each operation is one transaction, and nothing waits for ever, neither this code for a server or a lock, nor others for
+its locks. The readers of the values know their meaning, not this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rqsched.store.database import is_conflict, make_engine, reason_of, sqlite_p
 T = TypeVar("T")
 
 PERIODIC_TASKS, CHANGES = "django_celery_beat_periodictask", "django_celery_beat_periodictasks"
-"""What django-celery-beat runs, and when that was changed last."""
+"""The tables of django-celery-beat's tasks, and of the time of their last change."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?://")
 _LOCK_SECONDS = 15
 """How long a change waits for another one in SQLite."""
@@ -34,7 +34,7 @@ _TIMEOUTS: Mapping[str, Mapping[str, int]] = {
     "mysqlconnector": {"connection_timeout": 10},
     "pysqlite": {"timeout": _LOCK_SECONDS},
 }
-"""By driver, what bounds its waiting; seconds, but for PostgreSQL's own milliseconds."""
+"""The options that bound the waits of each driver; in seconds, but for PostgreSQL's own milliseconds."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 
@@ -42,9 +42,10 @@ _TICK = timedelta(microseconds=1)
 class ForeignDatabase:
     """The database of another scheduler, by its SQLAlchemy URL; PostgreSQL is reached through psycopg 3.
 
-    Opening reads what the tables look like. Raises InvalidInputError or ConfigError for a URL that cannot be used,
-    InvalidInputError for a table that is not there, before anything is created, and DatabaseUnavailableError, after
-    seconds, when the database does not answer or somebody else has locked what is to be changed.
+    Opening reads the columns of the tables. Raises InvalidInputError or ConfigError for a URL that cannot be used.
+    Raises InvalidInputError for a table that does not exist, before anything is created. Raises
+    DatabaseUnavailableError, after seconds, when the database does not answer or another session holds the locks of a
+    change.
     """
 
     def __init__(self, url: str, tables: Sequence[str], schema: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Starts of runs and targets whose group has a rate: claims write them, in their own transaction; grants count them.
 
-What a worker gives back because it lacks the code has not started: its start is removed.
+A run that a worker gives back because it lacks the code has not started: its start is removed.
 """
 
 from __future__ import annotations

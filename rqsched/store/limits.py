@@ -1,15 +1,16 @@
-"""Groups of runs of which only so many run at once, or start in a time: their bounds, and who gets a place.
+"""Groups with limits on how many of their runs run at once, or start in a window: their bounds, and the grants of
+places.
 
-A grant is a transaction of its own, which locks the group's row and then, of the runs, only those that nobody else
-holds. The places that are taken are no number that is kept: the runs that are granted or run are counted under that
-lock, by one statement, and only a grant makes them more.
+A grant is a transaction of its own, which locks the group's row and then only runs that no other transaction holds. No
+counter of taken places is kept: one statement counts the granted and running runs under that lock, and only a grant
+makes them more.
 
 Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
 
 A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
-where, under that lock, those that are granted and have not started, and then the starts since `now - T`, are fewer than
-N. A claim writes its start in its own transaction (`count_starts`), and no start is without a grant. What is given back
-for want of its code has not started, and its start is removed.
+where, under that lock, the granted runs that have not started and then the starts since `now - T` are together fewer
+than N. A claim writes its start in its own transaction (`count_starts`), and no start is without a grant. A run given
+back for lack of its code has not started, and its start is removed.
 
 Proof. Take N + 1 starts, and of them the one that was granted last, at `now`. By then each of the others was granted:
 it was counted, as unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were
@@ -96,11 +97,12 @@ class _Kind:
     ) -> None:
         self.table = table
         self.is_open = is_open
-        """Of a group, and not ended."""
+        """Whether it has a group and has not ended."""
         self.is_in_line = is_in_line
         is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
         self.had_place = had_place
-        """Of a group, and runs, is granted or was passed over; what waits for its targets has given its place back."""
+        """Whether it has a group, and runs, is granted or was passed over; a run that waits for its targets has given
+        its place back."""
         self.is_running = had_place & is_running
         self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
         self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
@@ -148,7 +150,7 @@ class Look(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Who got a place, in line."""
+    """The runs and targets that got a place, in line."""
 
     runs: list[Run]
     """The runs."""
@@ -157,7 +159,7 @@ class Granted(NamedTuple):
     targets: list[Target]
     """The targets."""
     looks: list[Look]
-    """When somebody is to look again."""
+    """When a link must look again."""
 
 
 def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
@@ -236,11 +238,12 @@ def grant(
     held: Collection[str] = (),
     skip_locked: bool = False,
 ) -> Granted:
-    """Give the free places of these groups to the first in their lines; returns who got one.
+    """Give the free places of these groups to the first in their lines; returns the runs and targets that got one.
 
     `asked` is a run, or a target (`is_target`), that a worker holds (`core.limit.decide_grants`). Without a place it is
-    in line from here on, and another delivery will carry it. Of `held` groups only targets get places: what has begun
-    goes on. `skip_locked` leaves out groups that another transaction holds. `clock` is read once all is locked.
+    in line from here on, and another delivery will carry it. In `held` groups only targets get places, so that fan-outs
+    that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is read once all
+    is locked.
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
@@ -321,10 +324,11 @@ _START_IN_THE_WAY = (
 def _frees_at(
     connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
-    """Return when a group's rate lets the next one begin, `now` where it does; None where something else is in the way.
+    """Return when a group's rate lets the next run begin, `now` where it does; None where the rate is not what it waits
+    for.
 
-    `use` is how many run, have a place and did not start, and started in the last window. What did not start leaves the
-    window no earlier than a whole one from now.
+    `use` is how many runs run, how many are granted and have not started, and how many started in the last window. A
+    run that has not started leaves the window no earlier than a whole window from now.
     """
     rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
@@ -349,10 +353,11 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
 
 
 def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
-    """Return when a link of a run is due again to look at its line; None where that is for another one, or for nobody.
+    """Return when a link of a run must look at its line again; None where another link does, or none has to.
 
-    Else each link that ever brought somebody in line would look at each start that leaves the window. It is due at once
-    where a start has left that since the grant which has just found the rate in the way: nobody else would come.
+    Only the link of the first in line looks: else every link that ever put a run in line would look at each start that
+    leaves the window. It is due at once if a start has left the window since the grant that just found the rate in the
+    way: no other link would come.
     """
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
@@ -365,14 +370,14 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_he
 
 
 def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held: bool) -> bool:
-    """Return whether only those of quiet queues wait, which a free place is not given to at once: a pass does."""
+    """Return whether only runs of quiet queues wait: a pass gives them a free place, not the next look."""
     unclaimed, _, silent = _taken(connection, [group])
     quiet = quiet_queues(silent[group], unclaimed[group], now)
     return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_held=is_held, quiet=quiet))
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
-    """Return when somebody is to look again at the line in which a run, or a target of it, waits.
+    """Return when a link must look again at the line in which a run, or a target of it, waits.
 
     `now` where the rate lets it begin already; None where it waits for no rate.
     """
@@ -462,7 +467,7 @@ def first_in_line(
 ) -> list[Waiting]:
     """Read the first of a line who could start now; where nothing may begin (`is_held`), these are targets.
 
-    Those of `quiet` queues (`core.limit.quiet_queues`) come behind all others.
+    Runs of `quiet` queues (`core.limit.quiet_queues`) come behind all others.
     """
     given = {"group": group, "most": most, "now": now}
     if not (among := sorted(quiet)):
@@ -548,7 +553,7 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
     """Execute what an end and a grant read and write, for a `uid` and a group that nothing has: all of it is compiled.
 
-    Of those to whom a place is given these are runs, of a group without a rate.
+    The statements that give a place are those for runs, of a group without a rate.
     """
     wants(connection, uid, now)
     lock(connection, [uid])
@@ -566,9 +571,9 @@ def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> b
 
 
 def wants(connection: Connection, group: str, now: datetime) -> int | None:
-    """Return how many granted runs of a group wait for their claim; None where it is no time to look at its line.
+    """Return how many granted runs of a group wait for their claim; None where its line needs no look now.
 
-    Or where nobody waits there (`core.limit.wants_grants`).
+    None also where no run waits in the line (`core.limit.wants_grants`).
     """
     row = connection.execute(_STATE, {"group": group}).first()
     if row is None:
@@ -613,20 +618,22 @@ _STATE = sa.select(*_BOUNDS, *_TAKEN).where(_IS_GROUP, _is_line())
 _NOTHING_FREED = limits.c.number.is_(None) & (limits.c.rate_number <= MAX_NUMBER)
 _NUMBER = sa.case((_NOTHING_FREED, 0), else_=limits.c.number)
 STATE = sa.select(_NUMBER).where(_IS_GROUP).scalar_subquery(), *_TAKEN, _is_line()
-"""What the end of a run sees of its group, in its own statement: how it was before."""
+"""The columns by which the statement of an end sees its group, as it was before the end."""
 Seen: TypeAlias = Mapping[str, int | None]
-"""Of groups what `wants` would return, as far as that needs no look."""
+"""The answers of `wants` by group, where they need no look."""
 
 
 def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
-    """Return what the end of a run, which was counted as running, says of its group by the STATE that it saw.
+    """Return the answer of `wants` for the group of a run that has ended, by the STATE that its end saw; empty if
+    unknown.
 
-    A line is seen or not: who joins it meanwhile still saw that run. So an end that saw none looks, unless others will,
-    or the group was less than half full. Then who joined found it full only if more than half of its places were given
-    while that end was written. The end of one of those sees who waits; until then, or the next fire or pass, the place
-    stays empty. That must be rare, and so one place that was free beside this one is not enough.
-    An end frees nothing of a rate: a link looks when its start leaves the window. Of a rate alone that is all who wait
-    for, unless it is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
+    The STATE still counts this run as running. A run that joins the line meanwhile counts it too, and this end may not
+    see the joining run. So an end that sees no line must look after its commit, unless other ends will (`others_look`)
+    or the group was less than half full. In that last case a joining run found the group full only if more than half of
+    its places were given while this end was written. The end of one of those runs sees the line; until then, or until
+    the next fire or pass, the place stays empty. That must be rare: to have one free place besides this one would not
+    be enough. An end frees nothing of a rate: a link looks when its start leaves the window. With a rate alone no run
+    waits for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
     number, running, unclaimed, is_line = state
     if number is None:
@@ -660,9 +667,9 @@ _IS_EMPTY = sa.and_(
 
 
 def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -> int:
-    """Remove groups that are empty still, of which no start counts, and whose rows nobody holds; returns how many.
+    """Remove groups that are still empty, have no start that counts, and are not locked; returns how many.
 
-    One that is made again with its rate goes on with what has started.
+    A group that is created again with its rate still counts the starts of the window.
     """
     free = _find(connection, groups).with_for_update(skip_locked=True)
     locked = _read(connection, free)
@@ -675,7 +682,7 @@ def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -
 
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Return groups in which runs wait and whose row is gone, each with the policies of a schedule that names it."""
+    """Return groups with waiting runs and no row, each with the policies of a schedule that names it."""
     found = list[tuple[str, str]]()
     for kind in _KINDS:
         group = kind.table.c.limit_group

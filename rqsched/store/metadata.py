@@ -1,7 +1,6 @@
 """Named values about the database as a whole: its id, the tzdata version next times were computed with.
 
-Also what the web processes have to know of each other for some hours, under a prefix of its own; and named values about
-one namespace.
+Also values that web processes share for some hours, under their own prefix, and named values about one namespace.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ WENT_BACK = "went_back"
 SESSION_KEY = "session_key"
 """The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy draws its own."""
 HOLD = "hold"
-"""The name of the hold, while there is one: no claim begins an attempt then. That of a namespace is its freeze."""
+"""The name of the hold, while there is one: no claim begins an attempt then. The hold of a namespace is its freeze."""
 _RELEASED = "released"
-"""The name of the holds that were released last: who asks later reads them, and none is copied back from Redis."""
+"""The name of the holds that were released last: later questions read them, and none of them is copied back from
+Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
@@ -47,7 +47,7 @@ MOST_ALTERED = 100
 
 
 class Altered(NamedTuple):
-    """What somebody altered that is no schedule, and so has no audit events: the bounds of a group, or a calendar."""
+    """A change of something without audit events, as it is no schedule: the bounds of a group, or a calendar."""
 
     at: datetime
     """When."""
@@ -192,8 +192,8 @@ def _insert(connection: Connection, name: str, value: str, namespace: str | None
 def replace_value(connection: Connection, name: str, value: str, *, known: str | None, waits: bool = True) -> bool:
     """Set a value if it is still the `known` one (None: if there is none); returns whether it is set now.
 
-    So it is, too, when an earlier attempt has set it whose answer was lost. Unless it `waits`, it is not set where
-    another transaction holds it.
+    It also returns True when an earlier attempt, whose answer was lost, has set it. Unless it `waits`, it does not set
+    a value that another transaction holds.
     """
     if known is None:
         return claim_value(connection, name, value) == value

@@ -1,4 +1,4 @@
-"""All that is stored of a namespace: how much it is, and its deletion in bounded steps.
+"""The rows of a namespace: their number, and their deletion in bounded steps.
 
 Every function works inside the caller's transaction. Each table is in exactly one of the tuples here, so that a test
 notices a new table whose rows a deleted namespace would leave behind.
@@ -42,7 +42,7 @@ from rqsched.store.tables import (
 )
 
 OF_SCHEDULES = (counted, uncounted, hours, targets, runs, backfills, deliveries, audit_events, upstream_ends)
-"""Tables whose rows belong to a schedule, in the order in which they are deleted before it."""
+"""Tables whose rows belong to a schedule, in the order of their deletion before it."""
 OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
 """Tables whose rows belong to a namespace; they are deleted after its schedules."""
 LAST = (namespace_metadata,)
@@ -158,7 +158,7 @@ _JOB_COLUMNS = {
     "targets": ("run_uid", "number", "delivery", "queue", "connection"),
     "deliveries": ("attempt", "queue", "connection"),
 }
-"""What names the jobs of a row."""
+"""The columns that name the jobs of a row."""
 
 
 def _note_jobs(table: sa.Table, row: Any, step: Step) -> None:

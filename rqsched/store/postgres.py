@@ -83,8 +83,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     def cursor(self, *args: Any, **options: Any) -> Any:
         """Return a cursor for a statement; a connection that was quiet has to answer an empty query first.
 
-        Here SQLAlchemy takes an error for one of the statement, and a closed connection for a lost one. What else waits
-        may be called outside of that, such as the setters of psycopg, which send nothing.
+        SQLAlchemy handles an error here as one of the statement, and a closed connection as a lost one. Other methods
+        that wait may be called outside of that handling, such as the setters of psycopg, which send nothing.
         """
         is_quiet = monotonic() - self._heard_at > self.quiet_seconds
         if is_quiet and self.pgconn.transaction_status == TransactionStatus.IDLE:
@@ -180,11 +180,11 @@ class _Description(Sequence[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """A cursor that says of its columns no more than SQLAlchemy reads."""
+    """A cursor that describes its columns no further than SQLAlchemy reads."""
 
     @property
     def description(self) -> Any:
-        """What DB-API says of the columns of the result; None without one."""
+        """The description of the columns as in DB-API; None without a result."""
         found = self.pgresult
         return _Description(found) if found is not None and found.nfields else super().description
 
@@ -203,10 +203,11 @@ def make_engine(
     where the URL names several hosts: a connection to an earlier timeline is then replaced by one to another host that
     has a later timeline.
 
-    Where a pooler `pools_transactions`, a session is ours for one transaction only: its limits are set in each, by its
-    first statement, and no statement is prepared, for the next one would look for it in another session.
+    A pooler that `pools_transactions` gives a session for one transaction only. So the first statement of each
+    transaction sets its limits, and no statement is prepared: the next transaction would look for it in another
+    session.
 
-    Raises ConfigError, which calls the URL what it is `named`, for an option that no connection could be made with.
+    Raises ConfigError for an option with which no connection can be made; its message calls the URL as `named`.
     """
     engine = sa.create_engine(
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True,

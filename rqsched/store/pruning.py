@@ -1,7 +1,7 @@
-"""Deleting for good: a schedule with everything that belongs to it, and what retention lets go, in small steps.
+"""Deleting for good: a schedule with everything that belongs to it, and rows beyond the retention, in small steps.
 
-Every function works inside the caller's transaction. What is deleted of a schedule is deleted under its lock: two
-pruners take turns, and no backfill or retry reads a run that goes.
+Every function works inside the caller's transaction. The rows of a schedule are deleted under its lock: two pruners
+take turns, and no backfill or retry reads a run that goes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _oldest_of(row: Any) -> Oldest:
 
 
 def delete_tasks(connection: Connection, uids: Sequence[str], *, is_dry: bool) -> int:
-    """Delete tasks with all that belongs to them; returns how many. What others hold, or has an open run, stays."""
+    """Delete tasks with their rows; returns how many. Tasks with an open run, or locked by others, stay."""
     one_of = dialect_of(connection).one_of
     ended = sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids), schedules.c.status.in_(_HAVE_ENDED))
     held = connection.execute(ended if is_dry else ended.with_for_update(skip_locked=True)).scalars().all()
@@ -166,7 +166,7 @@ def delete_targets(connection: Connection, run_uids: Sequence[str], limit: int) 
 def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], pruned_to: datetime | None) -> None:
     """Delete runs of a locked schedule, and remember with it up to which occurrence runs were deleted."""
     connection.execute(sa.delete(runs).where(dialect_of(connection).one_of(runs.c.uid, uids)))
-    # Such a run ends no more; what is owed for it still is.
+    # A deleted run does not end again. Ends that schedules are still owed stay.
     is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
     connection.execute(sa.delete(upstream_ends).where(is_one, ~IS_OWED))
     if pruned_to is None:  # none of them stood for an occurrence

@@ -63,7 +63,7 @@ def due_links(
 def without_next_time(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules without a next time; those that wait for a run only when that run has ended.
 
-    Those that come after others have none.
+    Schedules that come after others are left out: they have no next time.
     """
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
@@ -166,7 +166,7 @@ def expected_to_end(
 ) -> tuple[list[tuple[str, datetime, str]], str | None]:
     """Read running live runs whose schedules say how long they may take and that were not told to take longer.
 
-    Of each the uid, when its attempt began, and the notifications of its schedule.
+    Returns of each its uid, when its attempt began, and the notifications of its schedule.
     """
     columns = runs.c.uid, runs.c.started_at, schedules.c.notifications
     is_expected = schedules.c.notifications.contains('"expect_duration":', autoescape=True)

@@ -1,9 +1,9 @@
 """How state is stored in rows: the order of the columns, and how a batch of fires writes many rows in one statement.
 
-The only module that knows the order of the columns. Many rows come as columns. What is the same in all rows, which is
-most of what a herd writes, is sent once. PostgreSQL takes each other column as one array and does the work as a set.
-SQLite, in the same process, takes the other columns of many new rows as one document; a few rows, and what is changed,
-one by one through one prepared statement.
+The only module that knows the order of the columns. Many rows come as columns. A value that is the same in all rows, as
+most values of a herd are, is sent once. PostgreSQL takes each other column as one array and does the work as a set.
+SQLite, in the same process, takes the other columns of many new rows as one document. A few rows, and changed rows, it
+takes one by one through one prepared statement.
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ def to_run(row: Sequence[Any]) -> Run:
     """Read a run from a row of RUN_COLUMNS."""
     values = list(row)
     values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
-    # One that comes after another schedule's is stored as a word that an older release knows.
+    # A run that comes after another schedule's is stored with a kind that an older release knows.
     values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT] if values[_RUN_UPSTREAM_AT] is None else _AFTER)
     return _made(Run, zip(_RUN, values, strict=True))
 
 
 def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, those of kind `after` with the id of the schedule before; asks nothing where none is.
+    """Return runs, with the upstream schedule's id for runs of kind `after`; without any, it reads nothing.
 
-    Where the run before was pruned, its schedule's id is not known any more.
+    The id is None where the upstream run was pruned.
     """
     uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
     if not uids:
@@ -189,9 +189,9 @@ def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Se
 
 @lru_cache(maxsize=1024)
 def _reader(names: tuple[str, ...], is_of_schedule: bool) -> Callable[[object], tuple[Any, ...]]:
-    """Return what reads these fields of an object, all in one step: there may be fifty.
+    """Return a function that reads these fields of an object in one step: there may be fifty.
 
-    Those of a schedule's definition are columns of the schedule.
+    The fields of a schedule's definition are columns of the schedule.
     """
     paths = [f"definition.{name}" if is_of_schedule and name in _DECLARED else name for name in names]
     if len(paths) > 1:
@@ -250,9 +250,9 @@ DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 """The size of one statement, about: payloads may be large, and a batch is held in memory several times."""
 _SEPARATOR = "\x1f"
 _MANY = 100
-"""As many rows SQLite takes as one document; for fewer it would read a statement anew for each batch."""
+"""From this many rows on SQLite takes one document; for fewer it would parse a new statement for each batch."""
 _NUL = "\\u0000"
-"""How a document writes the character at which SQLite cuts what it reads from one."""
+"""The escape, in a document, of the character at which SQLite cuts a value that it reads from one."""
 
 
 def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or_ignore: bool = False) -> None:

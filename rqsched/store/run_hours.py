@@ -1,12 +1,12 @@
 """Hours: runs that have ended, counted by schedule and hour, so that a year is read without reading its runs.
 
-Counting is nobody's duty but reconcile's and pruning's, and changes nothing that is shown: what is not counted yet is
-read from the runs. Which runs those are is known exactly. Of a schedule all runs up to the number in `counted` are in
-its hours, but those in `uncounted`; numbers have no gap and are given under the schedule's lock, so a run that becomes
-visible has a higher number than those that were. The row in `counted` is locked by whoever changes the hours of its
-schedule: the one that counts, and the one that runs again what has ended (`take_out`).
+Only reconcile and pruning count, and counting changes nothing that is shown: runs that are not counted yet are read
+themselves. It is known exactly which these are: the hours of a schedule have all runs up to the number in `counted`,
+except those in `uncounted`. Numbers have no gap and are given under the schedule's lock, so a run that becomes visible
+has a higher number than all visible ones. Every change of a schedule's hours locks its row in `counted`: counting does,
+and running an ended run again (`take_out`).
 
-Lock order: the schedule before its row in `counted`. Who counts locks the schedule the first time only.
+Lock order: the schedule before its row in `counted`. Counting locks the schedule the first time only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BATCH = 500
 
 
 class Counted(NamedTuple):
-    """What one step of counting did."""
+    """The result of one step of counting."""
 
     runs: int
     """How many runs it counted."""
     number: int
-    """Up to which number the schedule is counted now."""
+    """The number up to which the schedule is counted now."""
     is_more: bool
     """Whether another step would count more."""
 
@@ -45,8 +45,8 @@ class Counted(NamedTuple):
 def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool = False) -> Counted | None:
     """Count the next runs of a schedule that have ended, up to BATCH, however many before them have not.
 
-    Those that are passed over are kept by their numbers, so these rows are never more than the runs that are open.
-    Returns None when there is no such schedule, or another transaction holds what must be locked (`skip_locked`).
+    The numbers of the runs that are passed over are stored, at most one row for each open run. Returns None when there
+    is no such schedule, or another transaction holds what must be locked (`skip_locked`).
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
     if before is None:
@@ -184,7 +184,7 @@ def _dump(buckets: Mapping[int, int]) -> str:
 
 
 class Milestones(NamedTuple):
-    """What some new runs say of whose are worth counting."""
+    """The schedules that are worth counting, as some new runs show."""
 
     schedule_uids: list[str]
     """The schedules of which so many runs are not counted."""
@@ -232,8 +232,8 @@ def read(
 ) -> dict[HourKey, Tally]:
     """Read the tallies of a schedule's hours from `first` to `last`, these too, of all runs: also uncounted ones.
 
-    `in_days` those of the days, in UTC, that begin in one of these hours. Of a schedule that is not counted yet, in an
-    older database, the newest runs only (see MOST_UNCOUNTED).
+    With `in_days`, read the tallies of the days, in UTC, that begin in one of these hours. For a schedule that is not
+    counted yet, in an older database, only the newest runs are in them (see MOST_UNCOUNTED).
     """
     within = hours.c.width == (A_DAY if in_days else 1), hours.c.hour >= first, hours.c.hour <= last
     mine = hours.c.schedule_uid == schedule_uid, *within
@@ -246,9 +246,9 @@ def read(
 
 
 def durations(connection: Connection, schedule_uids: Sequence[str], since: int) -> dict[str, Counter[int]]:
-    """Return how long the live runs of some schedules took that ended in the days from `since` on, by buckets.
+    """Return the durations, by bucket, of the live runs of some schedules that ended in the days from `since` on.
 
-    Of a schedule of which nothing is counted yet, what `read` knows.
+    For a schedule without any counted run, they are from `read`.
     """
     found: dict[str, Counter[int]] = {}
     is_one = dialect_of(connection).one_of(hours.c.schedule_uid, schedule_uids)

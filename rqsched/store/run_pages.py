@@ -1,9 +1,9 @@
 """Pages of the runs of all schedules, in an order and by filters.
 
-A page is read along an index that holds its order: that of uids, which is the order of creation, that of what failed,
-that of what has not ended, or that of the numbers of one schedule. No index holds a workflow, a success or the text of
-an error: each fire would write to it. So a page ends after `most_looked_at` runs, with what it found by then and where
-the next page begins, whatever is stored.
+A page is read along an index that has its order: the uids, in order of creation; the failed runs; the runs that have
+not ended; or the numbers of one schedule. No index holds a workflow, a success or the text of an error: each fire would
+write to it. So a page ends after `most_looked_at` runs, with what it found by then and where the next page begins,
+whatever is stored.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _BEYOND = 2**59
 
 
 class RunFilters(NamedTuple):
-    """Which runs of a namespace a list shows: those that match every filter that is given."""
+    """The filters of a list of runs in a namespace; a run must match each filter that is given."""
 
     namespace: str
     """The namespace of their schedules."""
     statuses: Sequence[str] = ()
-    """One of these statuses, `blocked` for those of the pending ones; empty is any."""
+    """The statuses, of which `blocked` means blocked pending runs; empty is any."""
     schedule_id: str | None = None
-    """Of the schedules with this id, deleted ones too; None is any."""
+    """The id of their schedules, deleted ones included; None is any."""
     workflow: str | None = None
     """The workflow they execute; None is any."""
     since: datetime | None = None
@@ -97,7 +97,7 @@ def fill_runs(
 ) -> Page[tuple[str, Run]]:
     """Read a page of runs in as many bounded transactions as it takes: only the last page is short.
 
-    One that `most` bounds may be short, too. Without an order it is `-created`, and `-ended` where an error is given.
+    A page bounded by `most` may be short, too. Without an order it is `-created`, and `-ended` where an error is given.
     """
     found: list[tuple[str, Run]] = []
     sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
@@ -185,7 +185,7 @@ class _Walk(NamedTuple):
     within: list[sa.ColumnElement[bool]]
     """What bounds it: the condition of the index, the time, and where it begins."""
     order: tuple[sa.Column[Any], ...]
-    """What its order goes by."""
+    """The columns of its order."""
     is_descending: bool
     """Whether it is walked backwards."""
     schedule_uid: str = ""
@@ -195,7 +195,7 @@ class _Walk(NamedTuple):
 
     @property
     def direction(self) -> list[sa.ColumnElement[Any]]:
-        """What it is ordered by."""
+        """The ORDER BY terms."""
         return [column.desc() if self.is_descending else column.asc() for column in self.order]
 
     def _compared(self, place: Sequence[Any]) -> tuple[Any, Any]:

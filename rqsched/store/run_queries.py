@@ -1,4 +1,4 @@
-"""What lists, counts and finds runs, and dead letters, the failed ones that are kept where they can be listed.
+"""Queries that list, count and find runs, and dead letters: failed runs that are kept to be listed.
 
 Every query is bounded, whatever is stored.
 """
@@ -103,7 +103,7 @@ def to_show(connection: Connection, found: list[Run]) -> list[Run]:
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return the condition that a run has one of these statuses.
 
-    `blocked` takes those of the pending ones, and `expired` those of the cancelled ones.
+    `blocked` means blocked pending runs, `expired` expired cancelled ones.
     """
     is_one = runs.c.status.in_([name for name in statuses if name not in {BLOCKED, EXPIRED}])
     more = [(BLOCKED, WAITS_FOR_CODE), (EXPIRED, IS_EXPIRED)]
@@ -138,7 +138,7 @@ def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | No
 
 
 class FailedRuns(NamedTuple):
-    """Which failed and lost runs are meant: those that match everything that is given."""
+    """The filters of failed and lost runs; a run must match each filter that is given."""
 
     since: datetime
     """Ended at or after this instant."""
@@ -175,7 +175,7 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
 
 
 class FailureMark(NamedTuple):
-    """What a run that failed or was lost is grouped by."""
+    """The facts by which failed and lost runs are grouped."""
 
     schedule_uid: str
     """Its schedule."""
@@ -232,7 +232,7 @@ def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, Failed
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
     """Read the runs a namespace created last, newest first, each with the id of its schedule.
 
-    Those of a busy namespace are among the newest of all; only for a quiet one are its schedules looked at.
+    The runs of a busy namespace are among the newest of all; only for a quiet one its schedules are read.
     """
     newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
     statement = _SELECT_NAMED.where(schedules.c.namespace == namespace).order_by(newest).limit(limit)
@@ -247,18 +247,18 @@ _LOOKED_AT = 200
 
 
 class LatestRun(NamedTuple):
-    """What a description of a schedule says of its newest run."""
+    """The newest run in the description of a schedule."""
 
     schedule_uid: str
     """The schedule."""
     status: RunStatus
-    """Where it is in its life."""
+    """The status of the run."""
     attempt: int
     """The attempt that was begun last."""
     blocked_at: datetime | None
     """When a worker could not find its workflow."""
     blocked_reason: str | None
-    """Which worker lacked what code."""
+    """The worker that could not find its code, and the reason."""
 
     @property
     def is_blocked(self) -> bool:
@@ -290,9 +290,9 @@ class RunOutline(NamedTuple):
     number: int
     """Its number within the schedule."""
     status: str
-    """Where it is in its life."""
+    """The status of the run."""
     kind: str
-    """What asked for it."""
+    """The origin of the run."""
     occurrence_at: datetime
     """The nominal time."""
     due_at: datetime | None
@@ -432,8 +432,8 @@ def waiting_by_queue(
 ) -> list[Waiting]:
     """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
 
-    Of each, the `most` oldest of all namespaces are looked at. A queue may appear twice. Runs of `frozen` namespaces,
-    which wait for a thaw, are left out.
+    Only the `most` oldest runs, and targets, of all namespaces are read. A queue may appear twice. Runs of `frozen`
+    namespaces, which wait for a thaw, are left out.
     """
     found: list[Waiting] = []
     is_meant = _IS_PENDING_IN_RQ if not frozen else sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
@@ -459,7 +459,7 @@ def waiting(
 ) -> list[tuple[Schedule, Run]]:
     """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first.
 
-    Those of a namespace, or of all but the `frozen` ones.
+    The runs are those in a namespace, or in all namespaces but the `frozen` ones.
     """
     statuses = [status.value for status in (RunStatus.PENDING, RunStatus.RETRYING, RunStatus.BUFFERED)]
     is_meant = [IS_OPEN, runs.c.status.in_(statuses), *is_outside(frozen)]
@@ -506,7 +506,7 @@ def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> l
 
 
 class RunName(NamedTuple):
-    """What names a run."""
+    """The names of a run."""
 
     number: int
     """Its number within its schedule."""
@@ -517,7 +517,7 @@ class RunName(NamedTuple):
 
 
 def names_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, RunName]:
-    """Return what names each run that is one of the namespace, by its uid."""
+    """Return the names of the runs in a namespace, by uid."""
     statement = (
         sa.select(runs.c.uid, runs.c.number, schedules.c.schedule_id, runs.c.started_at)
         .join(schedules, schedules.c.uid == runs.c.schedule_uid)
@@ -527,7 +527,7 @@ def names_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -
 
 
 class DeadLetters(NamedTuple):
-    """Which dead letters a list shows."""
+    """The filters of a list of dead letters."""
 
     namespace: str
     """The namespace of their schedules."""

@@ -59,12 +59,12 @@ TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which schedules a list shows: those that match every filter that is given. None does not filter."""
+    """The filters of a list of schedules; a schedule must match each filter that is given. None does not filter."""
 
     namespace: str | None = None
     """The namespace, exactly."""
     statuses: Sequence[str] = ()
-    """One of these statuses; empty shows every schedule that is not deleted."""
+    """The statuses; empty shows every schedule that is not deleted."""
     outcomes: Sequence[str] = ()
     """The newest run ended in one of these ways (`LastOutcome`); empty is any way, and that none has ended."""
     workflow: str | None = None
@@ -72,7 +72,7 @@ class Filters:
     owner: str | None = None
     """The owner."""
     managed_by: str | None = None
-    """What created the schedule, such as `sync`."""
+    """The creator of the schedule, such as `sync`."""
     schedule_id: str | None = None
     """The id, exactly."""
     queue: str | None = None
@@ -515,7 +515,7 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
     if replace(filters, namespace=None, statuses=()) != Filters():
         return _count(connection, *conditions_of(dialect, filters))
     wanted = {status for status in ScheduleStatus if status in (filters.statuses or _SHOWN)}
-    # One index holds all of a namespace, those of exceptions what is not active.
+    # One index has all schedules of a namespace; the indexes of exceptions have the ones that are not active.
     has_active = ScheduleStatus.ACTIVE in wanted
     counted = _EXCEPTIONS - wanted if has_active else wanted
     owner = [] if filters.namespace is None else [schedules.c.namespace == filters.namespace]
@@ -673,7 +673,7 @@ def _is_of(
 def due_uids(connection: Connection, now: datetime, limit: int, frozen: Collection[str] = ()) -> list[tuple[str, int]]:
     """Read (uid, n) of active schedules that are due and that this release may fire, the earliest first.
 
-    None of `frozen` namespaces.
+    Schedules of `frozen` namespaces are left out.
     """
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at, schedules.c.spec
     is_due = schedules.c.status == "active", schedules.c.due_at <= now, *is_outside(frozen)

@@ -33,7 +33,7 @@ UTF8 = "UTF8"
 
 
 class SchemaStatus(NamedTuple):
-    """Which revision a database is at, and which one this version of rqsched needs."""
+    """The revision of a database, and the one that this version of rqsched needs."""
 
     current: str | None
     """The database's revision; None before the first upgrade."""
@@ -72,9 +72,9 @@ def upgrade(database: Database) -> str | None:
     """Bring the database to the newest schema; returns its revision, or None when there was nothing to do.
 
     Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
-    Tables that are there already and match are kept with what is in them. Raises SchemaError, with nothing changed,
-    when there are foreign tables of these names, when the schema is newer than this code or older than release 0.1, and
-    for an empty database whose encoding is not UTF8.
+    Tables that are there already and match are kept with what is in them. Raises SchemaError and changes nothing when
+    foreign tables have these names, when the schema is newer than this code or older than release 0.1, and for an empty
+    database whose encoding is not UTF8.
     """
     if status(database).is_current:
         return None

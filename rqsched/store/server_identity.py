@@ -1,7 +1,9 @@
-"""Which server a connection has reached (PostgreSQL): a clone, and an old primary, have the id of the original's rows.
+"""The server that a connection has reached (PostgreSQL): the rows of a clone, and of an old primary, have the
+original's id.
 
 `pg_control_checkpoint()` would name the timeline only after the first checkpoint of a promoted server, so the name of
-the file that is being written is asked for. What a role may not read, and a standby does not know, is left open.
+the file that is being written is asked for. Parts that the role may not read, or that a standby does not know, are left
+open.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 OPEN = "-"
-"""What stands for a part that cannot be read; it equals everything."""
+"""The value of a part that cannot be read; it equals everything."""
 _SYSTEM = "(SELECT system_identifier FROM pg_catalog.pg_control_system())"
 _DATABASE = "(SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
 _NUMBER = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
@@ -57,7 +59,7 @@ class IdentityReader:
 
     @property
     def query(self) -> str:
-        """What is to be asked."""
+        """The query for the identity."""
         return QUERIES[self._place]
 
     def of_new(self, raw: Any) -> ServerIdentity:

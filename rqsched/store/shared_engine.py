@@ -1,8 +1,8 @@
-"""A database reached as an application reaches its own: through its engine, on connections of ours.
+"""A database reached through an application's engine, on our own connections.
 
 We open connections the way the engine does (its URL, credentials, creator and connect events), but take none out of
 its pool: an application's transaction holds one of them while we need another, and a pool that all threads wait in so
-would stand still. What we need of a connection is set on ours alone.
+would stand still. Our settings of a connection are made on our own connections only.
 """
 
 from __future__ import annotations

@@ -115,14 +115,14 @@ def statuses_of_runs(connection: Connection, uids: Sequence[str]) -> dict[str, s
 
 
 class EndedRun(NamedTuple):
-    """What is measured of a run that has ended."""
+    """The figures of a run that has ended."""
 
     uid: str
     """Its uid."""
     status: str
     """How it ended."""
     kind: str
-    """What asked for it."""
+    """The origin of the run."""
     queue: str | None
     """The queue it names; None for the default."""
     workflow: str

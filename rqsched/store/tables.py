@@ -295,7 +295,7 @@ IS_RESTING = schedules.c.status.in_([constant(status) for status in RESTING])
 IS_OVERDUE = schedules.c.overdue_since.is_not(None)
 IS_FAILING = schedules.c.consecutive_failures >= sa.text(str(REPEATEDLY))
 ENDED_BADLY = schedules.c.last_outcome.in_([constant(status) for status in (RunStatus.FAILED, RunStatus.LOST)])
-# What an operator looks for is the exception: none of these holds a schedule that fires and succeeds.
+# An operator looks for exceptions: none of these indexes has a schedule that fires and succeeds.
 for _name, _key, _condition in (
     ("resting", (schedules.c.status, schedules.c.schedule_id), IS_RESTING),
     ("resting_page", (schedules.c.status, schedules.c.created_at), IS_RESTING),
@@ -367,7 +367,7 @@ runs = sa.Table(
     sa.Column("start_by", Instant),
     sa.Column("expired_at", Instant),
     *_place_columns(),
-    # Such a run is stored as a manual one, which an older release knows; see `rows.to_run`.
+    # A run with an upstream is stored as a manual one, which an older release knows; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),
     sa.UniqueConstraint("schedule_uid", "number"),
@@ -394,7 +394,8 @@ PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, whe
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
 IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
-"""Of a group, and not ended. It names no status, which an index of fewer rows has: no plan takes this one instead."""
+"""Whether it has a group and has not ended. It names no status: a plan must not take its index instead of one with
+fewer rows that does."""
 
 IS_IN_LINE = _is_in_line(runs)
 """As `Run.is_in_line`."""
@@ -402,9 +403,9 @@ HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
 """As `Run.takes_place`, or passed over. These few have an index of their own: a plan without fresh statistics would
 look for them among all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
-"""Of a pending run: it is not in line, so it has a job."""
+"""Whether a pending run is not in line, so that it has a job."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
-"""Of a pending run: it needs no grant, or has one."""
+"""Whether a pending run needs no grant, or has one."""
 PartialIndex("ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, where=IS_LIMITED)
 PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, runs.c.passed_at, where=HAD_PLACE)
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
@@ -445,7 +446,7 @@ hours = sa.Table(
     sa.Column("schedule_uid", Uid, primary_key=True),
     # How many hours the row is about: 1, or 24 for a day, which holds what its hours do. A year is read in days.
     sa.Column("width", sa.Integer, primary_key=True, autoincrement=False),
-    # Whole hours since 1970, UTC: a number is grouped and compared alike on both databases, and is short.
+    # The hour as a number since 1970, UTC: both databases group and compare it alike, and it is short.
     sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("is_backfilled", sa.Boolean, primary_key=True),
     sa.Column("outcome", sa.String(16), primary_key=True),
@@ -490,7 +491,8 @@ audit_events = sa.Table(
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
 IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
-"""Who asked for it, or why, is recorded; of a fire neither is. Canonical JSON has the key as exactly this text."""
+"""Whether the actor or the reason of a request is recorded; a fire has neither. Canonical JSON has the key as exactly
+this text."""
 PartialIndex(
     "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
     where=IS_ASKED,
@@ -536,7 +538,7 @@ targets = sa.Table(
     "rqsched_targets",
     metadata,
     sa.Column("uid", Uid, primary_key=True),
-    # Of the run that dispatches it; a fan-out started by hand has no run, and draws a uid.
+    # The uid of the run that dispatches it; a fan-out started by hand has no run, and draws a uid.
     sa.Column("run_uid", Uid, nullable=False),
     sa.Column("schedule_uid", Uid),
     sa.Column("number", sa.BigInteger, nullable=False),
@@ -557,7 +559,7 @@ targets = sa.Table(
     sa.Column("worker", Name),
     sa.Column("started_at", Instant),
     sa.Column("retry_at", Instant),
-    # Which job carries it: a retry and an offer to other workers take the next number.
+    # The number of the job that carries it: a retry and an offer to other workers take the next number.
     sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
     sa.Column("blocked_at", Instant),
     sa.Column("max_parallel", sa.Integer),
@@ -654,7 +656,7 @@ upstream_ends = sa.Table(
     sa.Column("upstream_id", Name),
     sqlite_with_rowid=False,
 )
-"""Ends of runs for the schedules that come after theirs: what is owed to those, and what became of it."""
+"""Ends of runs for the schedules that come after theirs: the ends they still have to follow, and the outcomes."""
 IS_OWED = upstream_ends.c.due_at.is_not(None)
 PartialIndex("ix_rqsched_upstream_ends_owed", upstream_ends.c.schedule_uid, upstream_ends.c.due_at, where=IS_OWED)
 sa.Index("ix_rqsched_upstream_ends_schedule_uid", upstream_ends.c.schedule_uid, upstream_ends.c.ended_at)
@@ -683,8 +685,8 @@ limits = sa.Table(
     sa.Column("rate_number", sa.Integer),
     sa.Column("rate_seconds", sa.Integer),
 )
-"""How many runs of a group run at once, and how many start in so many seconds; NULL is any. Which run, the runs say;
-the row is the lock of who grants places."""
+"""How many runs of a group run at once, and how many start in so many seconds; NULL is any. The runs themselves tell
+which run; a grant of places locks the row."""
 
 limit_starts = sa.Table(
     "rqsched_limit_starts",
@@ -717,7 +719,7 @@ namespace_metadata = sa.Table(
 calendars = sa.Table(
     "rqsched_calendars",
     metadata,
-    # That of one that all namespaces share is `*`, which no namespace is called.
+    # The namespace of a shared calendar is `*`, a name that no namespace has.
     sa.Column("namespace", Name, primary_key=True),
     sa.Column("name", sa.String(63), primary_key=True),
     sa.Column("revision", sa.BigInteger, nullable=False),
@@ -735,4 +737,4 @@ calendars = sa.Table(
     _text("changes", "[]"),
     sqlite_with_rowid=False,
 )
-"""What many schedules exclude, by name, and the newest of its changes."""
+"""Exclusions that many schedules share, by name, with the newest changes of each."""

@@ -1,4 +1,4 @@
-"""What a timeline shows of runs: how many of each outcome in each column of the picture, whatever is stored.
+"""The runs of a timeline: how many of each outcome in each column of the picture, whatever is stored.
 
 Short spans are read from the runs, which lie where they ran. Longer ones, and those with too many runs, are read from
 the hours, in which a run lies where it ended (`run_hours`), and from the runs that are not in them yet.
@@ -33,25 +33,25 @@ class Columns(NamedTuple):
     """The columns of a picture."""
 
     start: int
-    """Where the first begins, in seconds since 1970: a multiple of the step."""
+    """The begin of the first column, in seconds since 1970: a multiple of the step."""
     step: int
-    """How many seconds each is wide; to be read from hours, whole hours. Of whole days, days are read."""
+    """The width of each in seconds; whole hours to read from the hours, whole days to read from the days."""
     number: int
     """How many there are."""
 
     @property
     def end(self) -> int:
-        """Where the last ends, in seconds since 1970."""
+        """The end of the last column, in seconds since 1970."""
         return self.start + self.step * self.number
 
     @property
     def start_at(self) -> datetime:
-        """Where the first begins."""
+        """The begin of the first column."""
         return datetime.fromtimestamp(self.start, UTC)
 
     @property
     def end_at(self) -> datetime:
-        """Where the last ends."""
+        """The end of the last column."""
         return datetime.fromtimestamp(self.end, UTC)
 
 

@@ -1,4 +1,4 @@
-"""Ends of runs that schedules come after: what is owed to those, and what came of it. Each works in its transaction."""
+"""Ends of runs for the schedules that come after them, and their outcomes; all within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 
 
 def record(connection: Connection, changes: Sequence[Change]) -> None:
-    """Write what Changes of locked schedules owe to those that come after them, before the Changes are written.
+    """Write the ends that Changes of locked schedules owe to schedules that come after them, before the Changes are
+    written.
 
-    An end that was written once, of a run that was tried again since, stays as it is. What a resume catches up is owed
-    to the schedule itself again.
+    An end that was written once stays as it is when its run is tried again. An end that a resume catches up is owed to
+    the schedule itself again.
     """
     for change in changes:
         if change.owed_again is not None:
@@ -104,10 +105,10 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
 
 
 def _on(text: str) -> str | None:
-    """Return which ends count for a schedule that comes after; None for one that an old release gave times of its own.
+    """Return which ends count for a schedule that comes after; None for a schedule to which an old release gave times.
 
-    Of a spec that only a newer release knows, what it says of that; each end where nothing says it. What cannot be read
-    keeps no run before it from ending: the end is owed, and told of where it cannot be followed.
+    A spec that only a newer release knows may say so, else each end counts. A spec that cannot be read must not keep an
+    upstream run from ending: the end is owed, and reported where it cannot be followed.
     """
     try:
         spec = parse_spec(text)
@@ -120,14 +121,14 @@ def _on(text: str) -> str | None:
 
 
 def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
-    """Return the uids of the schedules to which ends of runs of these schedules are owed."""
+    """Return the uids of the schedules that are owed ends of these schedules' runs."""
     is_one = dialect_of(connection).one_of(upstream_ends.c.upstream_uid, upstream_uids)
     found = sa.select(upstream_ends.c.schedule_uid).where(is_one, IS_OWED).distinct()
     return sorted(connection.execute(found).scalars())
 
 
 def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
-    """Read what is owed to a locked schedule and due by now, or (None) all, the oldest first."""
+    """Read the ends that are owed to a locked schedule and due by now, or (None) all, the oldest first."""
     mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
     if now is not None:
         mine.append(upstream_ends.c.due_at <= now)
@@ -218,7 +219,7 @@ def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]]
 def due(
     connection: Connection, now: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read a page of the schedules to which something is owed and due by now."""
+    """Read a page of the schedules with an owed end that is due by now."""
     uid = upstream_ends.c.schedule_uid.label("uid")
     is_due = IS_OWED, upstream_ends.c.due_at <= now, *is_outside(frozen, upstream_ends.c.schedule_uid)
     rows, cursor = page_by_uid(
@@ -230,7 +231,7 @@ def due(
 def owing(
     connection: Connection, namespace: str | None, frozen: Collection[str], after: str | None, limit: int
 ) -> tuple[list[str], str | None]:
-    """Read a page of the schedules to which something is owed: in a namespace, or in all that are not `frozen`."""
+    """Read a page of the schedules with owed ends: in a namespace, or in all that are not `frozen`."""
     uid = upstream_ends.c.schedule_uid
     mine = sa.exists().where(schedules.c.uid == uid, schedules.c.namespace == namespace)
     where = is_outside(frozen, uid) if namespace is None else [mine]
@@ -253,7 +254,7 @@ def gone(connection: Connection, namespace: str | None, limit: int) -> list[Sche
 def late(
     connection: Connection, namespace: str | None, before: datetime, limit: int
 ) -> list[tuple[Schedule, str | None]]:
-    """Read to which schedules something is owed of before an instant, the first of it, and why it failed last."""
+    """Read the schedules owed ends from before an instant, by their oldest end, each with why that failed last."""
     mine = [] if namespace is None else [schedules.c.namespace == namespace]
     columns = *SELECT_SLIM_SCHEDULES.selected_columns, upstream_ends.c.error
     found = sa.select(*columns).join(upstream_ends, upstream_ends.c.schedule_uid == schedules.c.uid)

@@ -1,4 +1,4 @@
-"""What alembic runs around the migrations: it takes the open connection it is given, and its transaction."""
+"""The code that alembic runs around the migrations: it takes the open connection it is given, and its transaction."""
 
 from __future__ import annotations
 
