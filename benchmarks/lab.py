@@ -24,6 +24,7 @@ from rq import Queue, SimpleWorker
 from rq.job import Job
 
 from benchmarks.flows import NOOP
+from rqsched.chain.commit import publish
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.reconcile import recover
 from rqsched.chain.runtime import Runtime
@@ -107,7 +108,7 @@ def fill(
         ]
         runtime.database.transact(partial(changes.write, changes=created))
         if arm:
-            runtime.publish(created)
+            publish(runtime, created)
 
 
 def succeeded(runtime: Runtime) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from rqsched.chain.commit import publish
 from rqsched.chain.firing import restate
-from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import Event
 from rqsched.core.model import OPEN, Change, Run, Schedule, changed
@@ -58,11 +58,9 @@ class AfterCommit:
         runtime = self._runtime
         try:
             found = _as_they_are(runtime.database, touched)
-            runtime.follow([replace(change, events=()) for change in found])
-            runtime.notifier.dispatch(runtime.notifier.owed(touched), runtime.now())
-            runtime.tell(found)
-            resumed = [one for one in touched if one.owed_again is not None]
-            follow_ends(runtime, [*resumed, *(one for one in found if one.after.followed_at is not None)])
+            resumed = {one.after.uid: one.owed_again for one in touched if one.owed_again is not None}
+            found = [replace(one, owed_again=resumed.get(one.after.uid)) for one in found] if resumed else found
+            publish(runtime, found, decided=touched)
         except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
             _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 

@@ -16,7 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext

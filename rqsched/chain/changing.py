@@ -3,7 +3,7 @@
 1. The operation locks and reads, and decides. What an earlier attempt wrote, its answer lost, is recognised by the row.
 2. The quota is checked, and what was decided is written: in a transaction of ours, in a single statement where that is
    enough, or as a part of the caller's transaction.
-3. After the commit Redis follows, and subscribers are told.
+3. After the commit it is published (`chain/commit.py`).
 
 An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
 repair draws none: its row is as it wrote it.
@@ -11,47 +11,24 @@ repair draws none: its row is as it wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from rqsched.chain.after_commit import AfterCommit
-from rqsched.chain.following import follow_ends
+from rqsched.chain.commit import Attempts, Decide, Decided, publish
 from rqsched.chain.limits import changes_group, require_groups
 from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
-from rqsched.core.model import Change, Schedule
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
 from rqsched.store.database import Connection, ConstraintError
+from rqsched.store.limits import Seen
 
 R = TypeVar("R")
 
 
-class Decided(NamedTuple, Generic[R]):
-    """What an operation has decided."""
-
-    changes: Sequence[Change]
-    """What is written, and published after the commit."""
-    result: R
-    """What the operation returns."""
-    also: Callable[[Connection], object] | None = None
-    """Writes what else belongs to the transaction, before the Changes."""
-
-    def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is as this wrote it; no longer once another operation or a fire has written it."""
-        if row is None:
-            return False
-        written = [one.after for one in self.changes if one.after is not one.before]
-        if row.operation is None:  # a repair's, which draws no uid
-            return row in written
-        return any((one.uid, one.operation) == (row.uid, row.operation) for one in written)
-
-
-Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
-"""Locks, reads and decides. Gets what was decided before when it is called again; returns that very object when it
-was written."""
 DecideAlone: TypeAlias = Callable[[Connection], tuple[Decided[R], str] | None]
 """Decides one Change from what it reads without a lock; returns that with the version of the row, or None where a lock
 is needed."""
@@ -71,13 +48,10 @@ def change(
     """
     if within is None:
         decided = commit(runtime, decide, alone=alone, creates=creates)
-        runtime.publish(decided.changes)
-        for one in decided.changes:
-            if one.after.followed_at is not None or one.owed_again is not None:
-                follow_ends(runtime, [one])
+        publish(runtime, decided.changes)
         return decided.result
     with within.connection() as connection:
-        attempts = _Attempts(runtime, decide)
+        attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
         decided = perform(connection, runtime.ownership.known_database_id(), attempts.under_lock)
         within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
     return decided.result
@@ -89,15 +63,39 @@ def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None 
     It is repeated while failures may pass, and for each of the `creates` schedules that another process may create
     first: that one is found on the next try. On PostgreSQL the `alone` decision is tried before, without a transaction.
     """
-    attempts = _Attempts(runtime, decide, alone)
-    if alone is not None and runtime.database.takes_single_statements:
-        decided = runtime.database.transact_alone(attempts.alone)
-        if decided is not None:
-            return decided
+    attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
+    by_itself = None if alone is None else partial(_alone, attempts, alone)
     for _ in range(creates):
         with suppress(ConstraintError):
-            return runtime.database.transact(attempts.under_lock)
-    return runtime.database.transact(attempts.under_lock)
+            return runtime.database.transact(attempts.under_lock, alone=by_itself)
+    return runtime.database.transact(attempts.under_lock, alone=by_itself)
+
+
+def _decide_allowed(
+    runtime: Runtime, decide: Decide[R], connection: Connection, tried: Decided[R] | None
+) -> Decided[R]:
+    """Decide, and refuse what the namespace has no room for, or what names a limit of other bounds."""
+    decided = decide(connection, tried)
+    if decided is not tried:
+        require_room_for(runtime, connection, decided.changes)
+        require_groups(connection, decided.changes, runtime.now())
+    return decided
+
+
+def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection) -> Decided[R] | None:
+    """Decide and write without a lock; None where that was not done, or its answer was lost."""
+    found = decide(connection)
+    if found is None:
+        return None
+    decided, version = found
+    (one,) = decided.changes
+    if changes_group(one):
+        return None
+
+    def write_one(connection: Connection) -> Seen | None:
+        return {} if changes.write_one(connection, one, version=version) else None
+
+    return attempts.alone(connection, decided, write_one)
 
 
 def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[Connection], R]) -> R:
@@ -106,43 +104,3 @@ def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[
         return runtime.database.read(work)
     with within.connection() as connection:
         return perform(connection, runtime.ownership.known_database_id(), work, is_writing=False)
-
-
-class _Attempts(Generic[R]):
-    """One operation, which may be tried several times."""
-
-    def __init__(self, runtime: Runtime, decide: Decide[R], alone: DecideAlone[R] | None = None) -> None:
-        self._runtime = runtime
-        self._decide = decide
-        self._decide_alone = alone
-        self._tried: Decided[R] | None = None
-        """What was decided before and may have been written, its answer lost."""
-
-    def under_lock(self, connection: Connection) -> Decided[R]:
-        """Decide under locks and write, unless an earlier attempt was written."""
-        decided = self._decide(connection, self._tried)
-        if decided is self._tried:
-            return decided
-        self._tried = decided
-        require_room_for(self._runtime, connection, decided.changes)
-        require_groups(connection, decided.changes, self._runtime.now())
-        if decided.also is not None:
-            decided.also(connection)
-        # In one order for all, so that two who create the same set wait for each other one way only.
-        ordered = sorted(decided.changes, key=lambda change: change.after.schedule_id)
-        self._runtime.notifier.write(connection, ordered)
-        return decided
-
-    def alone(self, connection: Connection) -> Decided[R] | None:
-        """Write in a statement without a lock before; None where that did not happen, or its answer was lost."""
-        found = self._decide_alone(connection) if self._decide_alone is not None and self._tried is None else None
-        if found is None:
-            return None
-        decided, version = found
-        (change,) = decided.changes
-        if self._runtime.notifier.owed([change]) or changes_group(change):
-            return None
-        self._tried = decided
-        if not changes.write_one(connection, change, version=version):
-            self._tried = None
-        return self._tried

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from rqsched.chain.commit import Decided
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, RunStatus, Schedule, fence_of
 from rqsched.core.settle_decision import AttemptResult
-from rqsched.store.limits import Seen
 from rqsched.workflows import RunContext
 
 
@@ -72,15 +72,8 @@ def make_context(
     )
 
 
-class Written(NamedTuple):
-    """What became of an end."""
-
-    change: Change | None
-    """What Redis is to follow, if anything."""
-    is_ours: bool
-    """Whether that is what was decided here."""
-    seen: Seen | None = None
-    """What its statement saw of the run's group; None where it looked at nothing."""
+End: TypeAlias = Decided[Change | None]
+"""What became of an end: what is published, and as the result the Change if it was decided here."""
 
 
 class NotAnsweredError(Exception):
@@ -98,6 +91,6 @@ class ParentWorker(Protocol):
         """Claim the attempt that this process was forked for; None when it could not be claimed."""
         ...
 
-    def end(self, attempt_result: AttemptResult, at: datetime) -> Written:
+    def end(self, attempt_result: AttemptResult, at: datetime) -> End:
         """Record how the claimed attempt ended; returns what `write_end` does. Nothing is published."""
         ...

@@ -18,7 +18,8 @@ from typing import NamedTuple, TypeVar
 
 from rqsched.chain import upstreams
 from rqsched.chain.calendars import CalendarsMoved, read_ran, require_named, while_calendars_move
-from rqsched.chain.changing import Decide, Decided, change, commit
+from rqsched.chain.changing import change, commit
+from rqsched.chain.commit import Decide, Decided, announce, follow
 from rqsched.chain.operations import open_runs
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -352,17 +353,17 @@ def upsert_batches(
 
 def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Change]) -> Callable[[], object]:
     """Let Redis follow in a thread; returns what waits for it."""
-    follow = partial(_follow, runtime, changes)
+    following = partial(_follow, runtime, changes)
     try:
-        return threads.submit(copy_context().run, follow).result
+        return threads.submit(copy_context().run, following).result
     except RuntimeError:  # no thread can be started; one that starts later follows once more, which changes nothing
-        return follow
+        return following
 
 
 def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
     """Let Redis follow what is committed; nothing is raised, for reconcile finds what is missing."""
     try:
-        runtime.follow(changes)
+        follow(runtime, changes)
     except Exception:  # noqa: BLE001 - the commit is made
         _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 
@@ -373,7 +374,7 @@ def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], o
         changes, wait = untold[0]
         wait()
         untold.popleft()
-        runtime.tell(changes)
+        announce(runtime, changes)
 
 
 def _upserting(

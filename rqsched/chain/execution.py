@@ -181,11 +181,8 @@ def write_claim(
 ) -> Claim | None:
     """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
     start = {"token": token, "worker": worker}
-    claim = None
-    if runtime.database.takes_single_statements and not runtime.notifier.tells_every_start:
-        alone = partial(_claim, runtime, job, start, is_untold=True)
-        claim = runtime.database.transact_alone(alone, patience=patience)
-    return claim or runtime.database.transact(partial(_claim, runtime, job, start), patience=patience)
+    alone = None if runtime.notifier.tells_every_start else partial(_claim, runtime, job, start, is_untold=True)
+    return runtime.database.transact(partial(_claim, runtime, job, start), alone=alone, patience=patience)
 
 
 def _claim(

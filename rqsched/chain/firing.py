@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from redis.exceptions import RedisError
 
+from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
 from rqsched.chain.fan_out import promote
-from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.delays import offer_delay
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
@@ -132,13 +132,11 @@ def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
 def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
     fired = runtime.database.transact(partial(_decide, runtime, batch, skip_locked=skip_locked))
     try:
-        runtime.publish([result.change for result in fired if result.change is not None], must=must_follow)
+        committed = [result.change for result in fired if result.change is not None]
+        publish(runtime, committed, must=must_follow, skip_locked=skip_locked)
     finally:
         if runtime.tracing is not None:
             runtime.tracing.end_fires((one.span, one.change) for one in fired)
-    for one in fired:
-        if one.change is not None and one.change.after.followed_at is not None:
-            follow_ends(runtime, [one.change], skip_locked=skip_locked)
     fired = [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
     return [one if one.line is None else _look_at_line(runtime, one, one.line) for one in fired]
 
@@ -181,7 +179,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         else:
             due.append((link, schedule))
     fired += _fire_due(runtime, connection, due, skip_locked=skip_locked)
-    runtime.notifier.write(connection, [result.change for result in fired if result.change is not None])
+    write(runtime, connection, [result.change for result in fired if result.change is not None])
     return fired
 
 
@@ -298,7 +296,7 @@ def _fire_alone(
                 record = partial(_record_failure, runtime, link, text, skip_locked=skip_locked)
                 change = runtime.database.transact(record)
             failed.append(Fired(str(link), "failed", None if change else runtime.now() + FAILED_AGAIN, change, text))
-        runtime.publish([result.change for result in failed if result.change is not None])
+        publish(runtime, [result.change for result in failed if result.change is not None], skip_locked=skip_locked)
         return failed
 
 
@@ -310,7 +308,7 @@ def _record_failure(
     if schedule is None or is_stale(schedule, link.n):
         return None
     change = decide_fire_failed(schedule, error, now=runtime.now())
-    runtime.notifier.write(connection, [change])
+    write(runtime, connection, [change])
     return change
 
 

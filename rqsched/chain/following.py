@@ -9,16 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
+from rqsched.chain import commit
+from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.hold import HoldGate
+from rqsched.config import Settings
 from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
 from rqsched.core.model import Change
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, upstream_ends
-from rqsched.store.database import Connection
+from rqsched.store.database import Connection, Database
+
+if TYPE_CHECKING:
+    from rqsched.chain.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -28,32 +35,54 @@ MOST_OF_A_FREEZE = 10_000
 """How many ends that came during a freeze or a hold are taken as one."""
 
 
-def follow_ends(runtime: Runtime, committed: Sequence[Change], *, skip_locked: bool = False) -> None:
-    """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass.
+class Parts(commit.Parts, Protocol):
+    """What following uses of its process's runtime."""
 
-    Nothing is raised: the runs have ended. With `skip_locked` a schedule that another process holds is left to a pass.
-    """
-    # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
-    ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
-    resumed = [one.after.uid for one in committed if one.owed_again is not None]
-    if not (ended or resumed) or runtime.hold.is_on:
-        return
-    try:
-        owed = runtime.database.read(partial(upstream_ends.owed_to, upstream_uids=sorted(ended))) if ended else []
-        for some in chunks([*resumed, *owed], TOGETHER):
-            _follow_now(runtime, some, skip_locked=skip_locked)
-    except BackendUnavailableError as error:
-        told = "what comes after %d schedules starts later: %s"
-        _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
+    settings: Settings
+    """In which environment schedules fire."""
+    database: Database
+    """Where it is written what is owed."""
+    hold: HoldGate
+    """Whether anything may begin."""
+    tracing: Tracing | None
+    """What this process traces with."""
 
 
-def _follow_now(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> None:
+class Followers:
+    """The schedules that come after others, for the process that writes what is owed to them."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def start(self, committed: Sequence[Change], *, skip_locked: bool = False) -> None:
+        """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass.
+
+        Nothing is raised: the runs have ended. With `skip_locked` a schedule that another process holds is left to a
+        pass.
+        """
+        # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
+        ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
+        resumed = [one.after.uid for one in committed if one.owed_again is not None]
+        parts = self._parts
+        if not (ended or resumed) or parts.hold.is_on:
+            return
+        try:
+            read = partial(upstream_ends.owed_to, upstream_uids=sorted(ended))
+            owed = parts.database.read(read) if ended else []
+            for some in chunks([*resumed, *owed], TOGETHER):
+                _follow_now(parts, some, skip_locked=skip_locked)
+        except BackendUnavailableError as error:
+            told = "what comes after %d schedules starts later: %s"
+            _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
+
+
+def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
     """Start what comes after together; one by one what another process holds, and where that fails.
 
     So one that is held, or cannot start, keeps no other.
     """
     try:
-        _, written = _follow_some(runtime, uids, skip_locked=True)
+        _, written = _follow_some(parts, uids, skip_locked=True)
         followed = {one.after.uid for one in written}
         left = [] if skip_locked else [uid for uid in uids if uid not in followed]
     except BackendUnavailableError:
@@ -62,7 +91,7 @@ def _follow_now(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> 
         left = [*uids]
     for uid in left:
         try:
-            follow_one(runtime, uid, skip_locked=skip_locked)
+            follow_one(parts, uid, skip_locked=skip_locked)
         except BackendUnavailableError:
             raise
         except Exception:  # noqa: BLE001 - as above
@@ -72,14 +101,14 @@ def _follow_now(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> 
 UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
 
 
-def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool:
+def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
     """Give what is owed to a schedule and due its outcome; returns whether something was.
 
     What cannot be decided is tried again later, for ever: its error is recorded, and raised.
     """
     done = 0
     try:
-        while followed := _follow_some(runtime, [uid], skip_locked=skip_locked)[0]:
+        while followed := _follow_some(parts, [uid], skip_locked=skip_locked)[0]:
             done += followed
             if followed < MOST_AT_ONCE:
                 break
@@ -87,36 +116,36 @@ def follow_one(runtime: Runtime, uid: str, *, skip_locked: bool = False) -> bool
         raise
     except Exception as error:
         text = name_error(error)[:MAX_ERROR]
-        runtime.database.transact(partial(_put_off, runtime, uid, text))
+        parts.database.transact(partial(_put_off, parts, uid, text))
         raise
     return done > 0
 
 
-def _put_off(runtime: Runtime, uid: str, error: str, connection: Connection) -> None:
+def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None:
     changes.lock_one(connection, uid)
-    now = runtime.now()
+    now = parts.now()
     ends = upstream_ends.read_owed(connection, uid, now, MOST_AT_ONCE)
     upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
 
 
-def _follow_some(runtime: Runtime, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
+def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
     """Follow the oldest of what is owed to schedules and due, in one transaction; see `_follow`."""
     # Of the process that ended the upstream's run this is the span of that attempt.
-    span = None if runtime.tracing is None else runtime.tracing.traceparent
+    span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
-    decide = partial(decide_after, env=runtime.settings.env, asked=asked)
-    return _follow(runtime, uids, decide, skip_locked=skip_locked)
+    decide = partial(decide_after, env=parts.settings.env, asked=asked)
+    return _follow(parts, uids, decide, skip_locked=skip_locked)
 
 
-def follow_frozen(runtime: Runtime, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
+def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
     """Let all that is owed to a schedule at the end of a freeze or a hold be one; returns what was written, if any."""
-    decide = partial(decide_after, env=runtime.settings.env, asked=asked, thaw=thaw)
-    _, written = _follow(runtime, [uid], decide, is_frozen=True)
+    decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
+    _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
 
 
 def _follow(
-    runtime: Runtime,
+    parts: Parts,
     uids: Sequence[str],
     decide_ends: Callable[..., tuple[Change, dict[str, Followed]]],
     *,
@@ -136,25 +165,23 @@ def _follow(
         for uid in {*uids} - locked.keys():
             if changes.find(connection, uid) is None:  # it was purged while a run before it ended
                 upstream_ends.forget(connection, uid)
-        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (runtime.now(), MOST_AT_ONCE)
+        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (parts.now(), MOST_AT_ONCE)
         may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]
         owed = {one.uid: upstream_ends.read_owed(connection, one.uid, until, most) for one in may}
         asking = [one for one in may if owed[one.uid]]
         runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
         tried.clear()
-        now = runtime.now()  # after the wait for the locks: the run before has ended, and the next one starts then
+        now = parts.now()  # after the wait for the locks: the run before has ended, and the next one starts then
         for one in asking:
             if one.uid in runs:
                 tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)
                 upstream_ends.write_outcomes(connection, one.uid, outcomes, now)
         written = [one for one in tried.values() if not one.is_empty]
         if written:
-            runtime.notifier.write(connection, written)
+            write(parts, connection, written)
         return sum(len(owed[uid]) for uid in tried), [*tried.values()]
 
-    followed, written = runtime.database.transact(work)
+    followed, written = parts.database.transact(work)
     if written:
-        runtime.publish(written)
-        if upstreams := [one for one in written if one.after.followed_at is not None]:
-            follow_ends(runtime, upstreams, skip_locked=skip_locked)
+        publish(parts, written, skip_locked=skip_locked)
     return followed, written

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.following import UNFOLLOWED, follow_frozen
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from rqsched.chain import upstreams
 from rqsched.chain.calendars import CalendarsMoved, while_calendars_move
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import planned_first

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.runtime import Runtime
 from rqsched.core import runs_on_request
 from rqsched.core.audit import CommandContext

@@ -1,45 +1,39 @@
-"""The runtime: what one process holds to fire links and execute runs, and what it does after each commit."""
+"""The runtime: what one process holds to fire links and execute runs."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import product
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
 from rqsched.chain.claim import ParentWorker
+from rqsched.chain.commit import Subscriber
 from rqsched.chain.database_time import DatabaseTime
+from rqsched.chain.following import Followers
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.refusals import Refusals
-from rqsched.chain.run_log import log_ends
 from rqsched.chain.time_limit import Watch, watch_horse
 from rqsched.chain.write_gate import WriteGate
 from rqsched.clock import Clock, HostClock, SystemClock
 from rqsched.config import Settings
-from rqsched.core.audit import BUFFERED, DIED, Event
-from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.model import Run, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError, RedisUnavailableError, WrongDatabaseError, error_line, install
-from rqsched.fork_guard import call_in_this_process
+from rqsched.errors import ConfigError, WrongDatabaseError, install
 from rqsched.signals import everywhere
 from rqsched.store import registered_workflows, schema_version
 from rqsched.store.database import Database, Patience
-from rqsched.store.limits import Seen
-from rqsched.transport.breaker import Breakers, RedisAwayError
-from rqsched.transport.refusal import advice_for, is_transient, told
+from rqsched.transport.breaker import Breakers
 from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, registry
 
@@ -47,13 +41,6 @@ if TYPE_CHECKING:
     from rqsched.chain.tracing import Tracing
 
 _log = logging.getLogger(__name__)
-
-_MOST_OUT_OF_SYNC = 10_000
-MANY_WAITING = 2
-"""When more runs than this wait for the one ahead of them, that is logged as a warning."""
-
-Subscriber = Callable[[Change, Event], None]
-"""Called after commit with each audit event and the Change that recorded it."""
 
 
 class Runtime:
@@ -111,6 +98,8 @@ class Runtime:
         self.notifier = Notifier(self)
         self.limits = Limits(self)
         """Who gets a place of a group."""
+        self.followers = Followers(self)
+        """The schedules that come after others."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
@@ -143,57 +132,6 @@ class Runtime:
     def end_patience(self) -> Patience:
         """How long the end of an attempt is written through an outage of SQL."""
         return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_refusals=True)
-
-    def publish(self, changes: Sequence[Change], *, must: bool = False, seen: Seen | None = None) -> None:
-        """Make Redis follow committed Changes and tell subscribers.
-
-        Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is
-        raised then, so that the link that asked for it is delivered again.
-        """
-        failure = self.follow(changes, seen=seen)
-        self.tell(changes)
-        if failure is not None and must:
-            remedy = advice_for(failure, "Start it.")
-            raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
-
-    def follow(self, changes: Sequence[Change], *, seen: Seen | None = None) -> RedisError | None:
-        """Make Redis follow committed Changes, and tell nobody; returns the error of a Redis that is away.
-
-        `seen` is what was seen of their groups as they were written.
-        """
-        failure: RedisError | None = None
-        try:
-            self.transport.follow(changes, now=self.now())
-            if owed := self.notifier.owed(changes):
-                self.notifier.dispatch(owed, self.now())
-        except WrongDatabaseError as error:
-            _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
-        except RedisError as error:
-            _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-            if is_transient(error):  # what will not pass, only reconcile tries again
-                self._keep_out_of_sync(changes, error)
-                failure = error
-        self.limits.follow(changes, seen)
-        return failure
-
-    def tell(self, changes: Iterable[Change]) -> None:
-        """Log what operators must hear of, and call the subscribers with the events of committed Changes."""
-        for change in changes:
-            _log_events(change)
-            for subscriber, event in product(self.subscribers, change.events):
-                try:
-                    call_in_this_process(subscriber, change, event)
-                except Exception:  # noqa: BLE001 - one that raises harms nothing
-                    _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-
-    def _keep_out_of_sync(self, changes: Sequence[Change], error: RedisError) -> None:
-        """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
-        if not self.breakers:
-            return
-        if len(self.out_of_sync) < _MOST_OUT_OF_SYNC:
-            self.out_of_sync.update(change.after.uid for change in changes)
-        if isinstance(error, RedisAwayError) and not self.breakers.is_any_open:
-            self.breakers.on_back()  # it came back between the call and this line
 
     def prepare(self) -> None:
         """Wait here for what an operation in an event loop must not wait for: imports, the clock, SQL, a hung Redis."""
@@ -242,19 +180,6 @@ def process_name() -> str:
 
 def _do_nothing(*_: object) -> None:
     """Do nothing: nobody asks."""
-
-
-def _log_events(change: Change) -> None:
-    """Log what operators must hear of: runs that end, runs that pile up (Open Job Spec: more than two), and a death."""
-    schedule, events = change.after, {event.type: event for event in change.events}
-    if BUFFERED in events and schedule.buffer_depth > MANY_WAITING:
-        named = schedule.buffer_depth, schedule.namespace, schedule.schedule_id
-        _log.warning("%d runs of %s/%s wait for the one ahead of them", *named, extra={"action": "buffer_growing"})
-    log_ends(change)
-    if DIED in events:
-        error = error_line(events[DIED].payload.get("error"))
-        text = "%s/%s is dead and does not fire until it is restarted: %s"
-        _log.error(text, schedule.namespace, schedule.schedule_id, error, extra={"action": "schedule_died"})
 
 
 _override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)

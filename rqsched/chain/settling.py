@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import TypeAlias
 
-from rqsched.chain.claim import Claim, Written
+from rqsched.chain.claim import Claim, End
+from rqsched.chain.commit import Attempts, Decided, Statement, publish
 from rqsched.chain.firing import restate
-from rqsched.chain.following import follow_ends
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId
@@ -17,7 +19,9 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_s
 from rqsched.errors import RunNotFoundError
 from rqsched.store import changes
 from rqsched.store.database import Connection, Patience
-from rqsched.store.limits import Seen
+
+DecideRun: TypeAlias = Callable[[Schedule, list[Run], Run, datetime], Change]
+"""Decides about a run: gets its schedule, the open runs of that, the run (one of them) and now."""
 
 
 def settle_run(
@@ -47,128 +51,94 @@ def write_end(
     patience: Patience,
     at: datetime | None = None,
     is_repeated: bool = False,
-) -> Written:
+) -> End:
     """Write how a claimed attempt ended, if its process still holds it; returns what `publish_end` takes.
 
-    Where nothing has changed since the claim and nothing else depends on it, that is one statement. What was reported
-    with the same `at` before and may be written already (`is_repeated`) is recognised.
+    Where nothing has changed since the claim and nothing else depends on it, that is one statement. An end that another
+    process was asked to write with the same `at`, and may have written (`is_repeated`), is recognised.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
         moment = at if at is not None and schedule == claim.schedule else now
         return decide_settle(schedule, runs, run, attempt_result, now=moment)
 
-    tried = None
-    if claim.version is not None or is_repeated:
-        moment = at or runtime.now()
-        written = _end_alone(runtime, claim, attempt_result, at=moment, patience=patience, is_repeated=is_repeated)
-        tried = written.change
-        if written.is_ours:
-            return written
-    return _write_change(
+    found = None
+    if claim.version is not None or is_repeated:  # SQLite tells no versions of rows: there it is written under the lock
+        found = _decide_alone(claim, attempt_result, at or runtime.now())
+    under_lock = partial(
+        _decide_under_lock,
         runtime,
         claim.run.uid,
         decide,
         fence=lambda run: run.is_held_by(claim.token),
-        patience=patience,
         schedule_uid=claim.schedule.uid,
-        tried=tried,
     )
+    attempts = Attempts(runtime, under_lock, tried=found[0] if found is not None and is_repeated else None)
+    alone = None if found is None else partial(attempts.alone, decided=found[0], statement=found[1])
+    return runtime.database.transact(attempts.under_lock, alone=alone, patience=patience)
 
 
-def publish_end(runtime: Runtime, written: Written) -> Change | None:
-    """Let Redis follow, and tell, what was written; returns it if this process's decision was what was written."""
-    change, is_ours, seen = written
-    if change is not None:
-        runtime.publish([change], seen=seen)
-        if change.after.followed_at is not None:
-            follow_ends(runtime, [change])
-    return change if is_ours else None
+def publish_end(runtime: Runtime, end: End) -> Change | None:
+    """Publish what was written; returns it if this process's decision was what was written."""
+    publish(runtime, end.changes, seen=end.seen)
+    return end.result
 
 
-def _end_alone(
-    runtime: Runtime,
-    claim: Claim,
-    attempt_result: AttemptResult,
-    *,
-    at: datetime,
-    patience: Patience,
-    is_repeated: bool,
-) -> Written:
-    """Write the end of an attempt as it is decided from what was claimed, unless the schedule has changed since.
-
-    Returns the Change, None when it cannot have been written, and whether it was. One that may have been written all
-    the same, its answer lost, comes with False. SQLite tells no versions, so there it is never written here.
-    """
+def _decide_alone(claim: Claim, attempt_result: AttemptResult, at: datetime) -> tuple[End, Statement] | None:
+    """Decide the end of an attempt from what was claimed; None where more depends on it than its run and schedule."""
     if not ends_alone(claim.schedule, attempt_result, now=at):
-        return Written(None, is_ours=False)
+        return None
     decided = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=at)
-    if not is_of_one_run(decided) or runtime.notifier.owed([decided]):
-        return Written(None, is_ours=False)
-    version = claim.version
-    if version is None:
-        return Written(decided, is_ours=False)
-    asked = int(is_repeated)
-
-    def work(connection: Connection) -> Seen | None:
-        nonlocal asked
-        asked += 1
-        return changes.end_alone(connection, decided, token=claim.token, version=version)
-
-    seen = runtime.database.transact_alone(work, patience=patience)
-    return Written(decided if seen is not None or asked > 1 else None, seen is not None, seen)
+    if not is_of_one_run(decided):
+        return None
+    statement = partial(changes.end_alone, change=decided, token=claim.token, version=claim.version or "")
+    return Decided([decided], decided), statement
 
 
 def change_run(
     runtime: Runtime,
     run_uid: str,
-    decide: Callable[[Schedule, list[Run], Run, datetime], Change],
+    decide: DecideRun,
     *,
     fence: Callable[[Run], bool],
     patience: Patience | None = None,
     skip_locked: bool = False,
 ) -> Change | None:
-    """Decide about a run under its schedule's lock if `fence` still holds then, write, and let Redis follow.
+    """Decide about a run under its schedule's lock if `fence` still holds then, write, and publish.
 
-    `decide` gets the schedule, its open runs, the run (one of them) and now. Returns None as `settle_run` does.
+    Returns None as `settle_run` does.
     """
-    written = _write_change(runtime, run_uid, decide, fence=fence, patience=patience, skip_locked=skip_locked)
-    return publish_end(runtime, written)
+    under_lock = partial(_decide_under_lock, runtime, run_uid, decide, fence=fence, skip_locked=skip_locked)
+    attempts = Attempts(runtime, under_lock)
+    return publish_end(runtime, runtime.database.transact(attempts.under_lock, patience=patience))
 
 
-def _write_change(
+def _decide_under_lock(
     runtime: Runtime,
     run_uid: str,
-    decide: Callable[[Schedule, list[Run], Run, datetime], Change],
+    decide: DecideRun,
+    connection: Connection,
+    tried: End | None,
     *,
     fence: Callable[[Run], bool],
-    patience: Patience | None,
     skip_locked: bool = False,
     schedule_uid: str | None = None,
-    tried: Change | None = None,
-) -> Written:
-    """Decide and write; what was `tried` before may have been written."""
-    decided = tried
-
-    def work(connection: Connection) -> Written:
-        nonlocal decided
-        found = _lock(connection, run_uid, schedule_uid, fence, skip_locked=skip_locked)
-        if found is None:
-            return Written(None, is_ours=False)
-        schedule, run, others = found
-        if fence(run):
-            decided = decide(schedule, [run, *others], run, runtime.now())
-            runtime.notifier.write(connection, [decided])
-            return Written(decided, is_ours=True)
-        # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-        # Or a worker wrote it for this process, and died before it said so: what comes after may not have started.
-        if decided is None and schedule.followed_at is None:
-            return Written(None, is_ours=False)
-        if decided is not None and run in [after for _, after in decided.changed_runs]:
-            return Written(decided, is_ours=True)
-        return Written(_standing(connection, schedule, run), is_ours=False)
-
-    return runtime.database.transact(work, patience=patience)
+) -> End:
+    found = _lock(connection, run_uid, schedule_uid, fence, skip_locked=skip_locked)
+    if found is None:
+        return Decided([], None)
+    schedule, run, others = found
+    if fence(run):
+        decided = decide(schedule, [run, *others], run, runtime.now())
+        return Decided([decided], decided)
+    # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
+    # Or a worker wrote it for this process, and died before it said so: what comes after may not have started.
+    mine = None if tried is None else tried.result
+    if mine is None and schedule.followed_at is None:
+        return Decided([], None)
+    if tried is not None and mine is not None and run in [after for _, after in mine.changed_runs]:
+        return tried
+    return Decided([_standing(connection, schedule, run)], None)
 
 
 def _lock(

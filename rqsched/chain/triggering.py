@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.operations import open_runs
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext

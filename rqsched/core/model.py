@@ -1,7 +1,7 @@
 """The state of a schedule and of a run as plain frozen values, and `Change`: what one decision writes.
 
 Every operation of rqsched (create, fire, trigger, settle, pause ...) is a pure function from state and `now` to a
-Change. One writer (store) puts Changes into SQL, one publisher (transport) makes Redis follow. Columns are named as the
+Change. `chain/commit.py` writes Changes to SQL and publishes them. Columns are named as the
 fields here; JSON fields hold canonical JSON text, so a fire never decodes what it only copies.
 """
 
@@ -823,6 +823,11 @@ class Change:
         if self.new_runs or self.changed_runs or self.events:
             return False
         return self.before is self.after or self.before == self.after  # of fifty fields
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether something may be owed to schedules that come after its own, or to its own that comes after one."""
+        return self.after.followed_at is not None or self.owed_again is not None
 
 
 def fence_of(started_at: datetime) -> int:

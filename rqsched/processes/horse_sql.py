@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from rqsched.chain.claim import Claim, NotAnsweredError, Written
+from rqsched.chain.claim import Claim, End, NotAnsweredError
 from rqsched.chain.execution import write_claim
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import write_end
@@ -133,7 +133,7 @@ class WorkerSide:
         self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
         return self._claim, self._runtime.time.clock.measured
 
-    def _end(self, asked: Mapping[str, Any]) -> Written:
+    def _end(self, asked: Mapping[str, Any]) -> End:
         if self._claim is None:
             raise NotAnsweredError("this worker has not claimed it")
         succeeded = AttemptResult(AttemptOutcome.SUCCEEDED, result=asked["result"])
@@ -158,10 +158,10 @@ class HorseSide:
             self._runtime.time.clock.measured = measured
         return claim
 
-    def end(self, attempt_result: AttemptResult, at: datetime) -> Written:
+    def end(self, attempt_result: AttemptResult, at: datetime) -> End:
         """Record that the run succeeded."""
-        written: Written = self._ask({"result": attempt_result.result, "at": at.isoformat()})
-        return written
+        end: End = self._ask({"result": attempt_result.result, "at": at.isoformat()})
+        return end
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         """Ask, and wait for the answer; a worker that failed to answer once is not asked again."""

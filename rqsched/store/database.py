@@ -457,12 +457,25 @@ class Database:
         self._note(found, connection.info)
         return found
 
-    def transact(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+    def transact(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        alone: Callable[[Connection], T | None] | None = None,
+        patience: Patience | None = None,
+    ) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
+
+        Where the server `takes_single_statements`, `alone` is run before, without a transaction: what it returns is
+        enough unless that is None. It is repeated on transient failures, too.
 
         Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
         Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
         """
+        if alone is not None and self.takes_single_statements:
+            done = self.transact_alone(alone, patience=patience)
+            if done is not None:
+                return done
         return self._patiently(partial(self._once, work), patience)
 
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:

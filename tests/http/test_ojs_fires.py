@@ -160,7 +160,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_more_than_two_waiting_jobs_log_a_warning(ojs: Ojs, caplog: pytest.LogCaptureFixture) -> None:
     ojs.registered(overlap_policy="enqueue")
     seen = []
-    with caplog.at_level(logging.WARNING, "rqsched.chain.runtime"):
+    with caplog.at_level(logging.WARNING, "rqsched.chain.commit"):
         for _ in range(5):
             ojs.advance_and_dispatch()
             seen.append(warnings(caplog))

@@ -16,8 +16,7 @@ from rqsched.core.deliveries import Configured, Delivery, DeliveryKind, deliveri
 from rqsched.core.ids import DeliveryJobId
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.errors import BackendUnavailableError
-from rqsched.store import changes as store
-from rqsched.store import deliveries, registered_workflows, upstream_ends
+from rqsched.store import deliveries, registered_workflows
 from rqsched.store.database import Connection, Database
 from rqsched.transport.job_queue import JobSpec
 from rqsched.transport.transport import Transport
@@ -57,13 +56,8 @@ class Notifier:
         self.tells_every_start = self._configured.heartbeat is not None or self._configured.sentry
         """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
 
-    def write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write Changes and what they owe, in the caller's transaction."""
-        for change in changes:
-            if change.after.followed_at is not None or change.owed_again is not None:
-                upstream_ends.record(connection, changes)
-                break
-        store.write(connection, changes)
+    def record(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write what Changes owe to those who are notified, in the transaction that has written the Changes."""
         if owed := self._deliveries(changes):
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from rqsched.chain.changing import Decided, change
+from rqsched.chain.changing import change
+from rqsched.chain.commit import Decided
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
 from rqsched.errors import BackendUnavailableError

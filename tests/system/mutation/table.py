@@ -283,13 +283,6 @@ FENCES = (
         "[postgres-trigger]",
     ),
     _edit(
-        "an end in one statement is not recognised when its answer was lost",
-        "chain/settling.py",
-        "decided if seen is not None or asked > 1 else None",
-        "decided if seen is not None else None",
-        _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
-    ),
-    _edit(
         "a trigger in one statement does not notice that the schedule has changed",
         "store/changes.py",
         ".where(is_this, is_version)",
@@ -307,16 +300,17 @@ FENCES = (
         _CHAIN + "triggers_alone.py::test_schedule_that_runs_takes_a_transaction_and_its_policy_decides",
     ),
     _edit(
-        "a trigger in one statement is not recognised when its answer was lost",
-        "chain/changing.py",
-        "if self._decide_alone is not None and self._tried is None else None",
-        "if self._decide_alone is not None else None",
+        "an end or a trigger in one statement is not recognised when its answer was lost",
+        "chain/commit.py",
+        "if self._tried is not None or self._parts",
+        "if self._parts",
+        _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
     ),
     _edit(
         "a trigger in one statement records no notification",
-        "chain/changing.py",
-        "        if self._runtime.notifier.owed([change]) or changes_group(change):\n            return None\n",
+        "chain/commit.py",
+        " or self._parts.notifier.owed(decided.changes)",
         "",
         _CHAIN + "triggers_alone.py::test_trigger_that_somebody_is_told_of_records_the_notification",
     ),
@@ -473,17 +467,14 @@ ORDER = (
         (
             Edit(
                 "rqsched/chain/firing.py",
-                "    runtime.notifier.write(connection, [result.change for result in fired if result.change "
-                "is not None])\n",
-                "    runtime.publish([result.change for result in fired if result.change is not None])\n"
-                "    runtime.notifier.write(connection, [result.change for result in fired if result.change "
-                "is not None])\n",
+                "    write(runtime, connection, [result.change for result in fired if result.change is not None])\n",
+                "    publish(runtime, [result.change for result in fired if result.change is not None])\n"
+                "    write(runtime, connection, [result.change for result in fired if result.change is not None])\n",
             ),
             Edit(
                 "rqsched/chain/firing.py",
-                "        runtime.publish([result.change for result in fired if result.change is not None], must="
-                "must_follow)\n",
-                "        pass\n",
+                "        publish(runtime, committed, must=must_follow, skip_locked=skip_locked)\n",
+                "",
             ),
         ),
         (_CRASH.format("fire under a plain rq worker"), _CRASH.format("retry")),
@@ -492,23 +483,19 @@ ORDER = (
         "the end of a run is published before it is committed",
         (
             Edit(
-                "rqsched/chain/settling.py",
-                "            runtime.notifier.write(connection, [decided])\n",
-                "            runtime.publish([decided])\n            runtime.notifier.write(connection, [decided])\n",
+                "rqsched/chain/commit.py",
+                "        write(self._parts, connection, sorted(",
+                "        publish(self._parts, decided.changes)\n        write(self._parts, connection, sorted(",
             ),
-            Edit(
-                "rqsched/chain/settling.py",
-                "        runtime.publish([change], seen=seen)\n        if change",
-                "        if change",
-            ),
+            Edit("rqsched/chain/settling.py", "    publish(runtime, end.changes, seen=end.seen)\n", ""),
         ),
         (_CRASH.format("a run fails and is retried"), _CRASH.format("a run ends and the next is drained")),
     ),
     _edit(
         "an owner's operation is published before it is committed",
-        "chain/changing.py",
-        "        self._runtime.notifier.write(connection, ordered)\n",
-        "        self._runtime.publish(decided.changes)\n        self._runtime.notifier.write(connection, ordered)\n",
+        "chain/commit.py",
+        "        write(self._parts, connection, sorted(",
+        "        publish(self._parts, decided.changes)\n        write(self._parts, connection, sorted(",
         _CRASH.format("resume"),
         _CRASH.format("restart a done one"),
     ),
@@ -656,16 +643,16 @@ ANSWERS = (
     _edit(
         "a repeated end does not recognise its own commit",
         "chain/settling.py",
-        "            return Written(decided, is_ours=True)\n        return Written(_standing",
-        "            return Written(None, is_ours=False)\n        return Written(_standing",
+        "        return tried\n    return Decided([_standing",
+        "        return Decided([], None)\n    return Decided([_standing",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_is_recorded_once_and_its_retry_armed",
         _CHAIN + "lost_answers.py::test_a_success_whose_answer_was_lost_starts_the_waiting_run",
     ),
     _edit(
         "an end that is fenced out leaves Redis as it is",
         "chain/settling.py",
-        "        return Written(_standing(connection, schedule, run), is_ours=False)\n",
-        "        return Written(None, is_ours=False)\n",
+        "    return Decided([_standing(connection, schedule, run)], None)\n",
+        "    return Decided([], None)\n",
         _CHAIN + "lost_answers.py::test_a_failure_whose_answer_was_lost_lets_redis_follow_later_changes",
     ),
     _edit(
@@ -716,7 +703,7 @@ ANSWERS = (
     ),
     _edit(
         "a repeated operation does not recognise its own commit",
-        "chain/changing.py",
+        "chain/commit.py",
         "        if row is None:\n            return False\n",
         "        return False\n",
         _CRASH.format("pause"),
@@ -2074,9 +2061,9 @@ _PURE_AFTER = "tests/core/test_after.py::test_"
 AFTER = (
     _edit(
         "the end of a run is written without what it owes to the schedules after it",
-        "chain/notifications/notifier.py",
-        "                upstream_ends.record(connection, changes)\n",
-        "                pass\n",
+        "chain/commit.py",
+        "            upstream_ends.record(connection, changes)\n",
+        "            pass\n",
         _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
         _AFTER + "the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass[postgres]",
     ),
@@ -2165,8 +2152,8 @@ AFTER = (
     ),
     _edit(
         "what a resume catches up of a pause is owed to nobody",
-        "chain/notifications/notifier.py",
-        " or change.owed_again is not None",
+        "core/model.py",
+        " or self.owed_again is not None",
         "",
         _AFTER + "what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw[sqlite-None-1]",
         _AFTER + "a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit",
@@ -2174,8 +2161,8 @@ AFTER = (
     _edit(
         "one that is held keeps all that come after the same run",
         "chain/following.py",
-        "_follow_some(runtime, uids, skip_locked=True)",
-        "_follow_some(runtime, uids, skip_locked=False)",
+        "_follow_some(parts, uids, skip_locked=True)",
+        "_follow_some(parts, uids, skip_locked=False)",
         _AFTER + "one_that_a_long_transaction_holds_keeps_no_other_that_comes_after_the_same",
     ),
     _edit(
@@ -2233,8 +2220,8 @@ AFTER = (
     _edit(
         "a horse whose worker has written its end starts nothing after it",
         "chain/settling.py",
-        "        if decided is None and schedule.followed_at is None:\n",
-        "        if decided is None:\n",
+        "    if mine is None and schedule.followed_at is None:\n",
+        "    if mine is None:\n",
         _CRASH.format("a run succeeds for whose horse its worker writes and one comes after it"),
     ),
 )
@@ -2271,9 +2258,9 @@ TIMES = (
             Edit(
                 "rqsched/chain/following.py",
                 "    tried = dict[str, Change]()\n",
-                "    tried, now = dict[str, Change](), runtime.now()\n",
+                "    tried, now = dict[str, Change](), parts.now()\n",
             ),
-            Edit("rqsched/chain/following.py", "        now = runtime.now()  # after the wait", "        #"),
+            Edit("rqsched/chain/following.py", "        now = parts.now()  # after the wait", "        #"),
         ),
         (_TIMES + "run_after_another_starts_when_its_schedule_is_locked",),
     ),

@@ -1,0 +1,235 @@
+"""The two sides of a commit: `write` carries Changes into SQL before it, and `publish` to everybody else after it.
+
+Nothing else writes a Change or lets Redis follow one. What comes before them, the locks, the reads and the decision,
+belongs to who decides. `Attempts` joins a decision with `write`, and recognises what it wrote when an answer is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import product
+from operator import attrgetter
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from redis.exceptions import RedisError
+
+from rqsched.chain.limits import Limits
+from rqsched.chain.notifications.notifier import Notifier
+from rqsched.chain.run_log import log_ends
+from rqsched.core.audit import BUFFERED, DIED, Event
+from rqsched.core.model import Change, Schedule
+from rqsched.errors import RedisUnavailableError, WrongDatabaseError, error_line
+from rqsched.fork_guard import call_in_this_process
+from rqsched.store import changes as store
+from rqsched.store import upstream_ends
+from rqsched.store.database import Connection
+from rqsched.store.limits import Seen
+from rqsched.transport.breaker import Breakers, RedisAwayError
+from rqsched.transport.refusal import advice_for, is_transient, told
+from rqsched.transport.transport import Transport
+
+_log = logging.getLogger(__name__)
+
+_MOST_OUT_OF_SYNC = 10_000
+MANY_WAITING = 2
+"""When more runs than this wait for the one ahead of them, that is logged as a warning."""
+
+Subscriber = Callable[[Change, Event], None]
+"""Called after commit with each audit event and the Change that recorded it."""
+
+R = TypeVar("R")
+
+_SCHEDULE_ID = attrgetter("after.schedule_id")
+
+
+class Followers(Protocol):
+    """The schedules that come after others."""
+
+    def start(self, committed: Sequence[Change], *, skip_locked: bool) -> None:
+        """Start what comes after the runs that end in committed Changes; nothing is raised."""
+        ...
+
+
+class Parts(Protocol):
+    """What both sides of a commit use of their process's runtime."""
+
+    now: Callable[[], datetime]
+    """Returns the database's time."""
+    transport: Transport
+    """What follows."""
+    breakers: Breakers
+    """Of each Redis; none in a worker."""
+    out_of_sync: set[str]
+    """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
+    subscribers: list[Subscriber]
+    """Who hears of events."""
+    notifier: Notifier
+    """What Changes owe to those who are notified."""
+    limits: Limits
+    """Who gets a place of a group."""
+
+    @property
+    def followers(self) -> Followers:
+        """What Changes owe to the schedules that come after theirs."""
+        ...
+
+
+def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
+    """Write Changes of locked (or new) schedules in the caller's transaction, with all that they owe to others."""
+    for change in changes:
+        if change.is_followed:
+            upstream_ends.record(connection, changes)
+            break
+    store.write(connection, changes)
+    parts.notifier.record(connection, changes)
+
+
+def publish(
+    parts: Parts,
+    changes: Sequence[Change],
+    *,
+    must: bool = False,
+    seen: Seen | None = None,
+    decided: Sequence[Change] | None = None,
+    skip_locked: bool = False,
+) -> None:
+    """Make Redis follow committed Changes and announce them. Repeatable, and nothing is raised but for `must`.
+
+    Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is raised
+    then, so that the link that asked for it is delivered again.
+
+    Args:
+        parts: The process's runtime.
+        changes: What was committed, or Changes that restate rows as they are now.
+        must: Whether Redis must follow.
+        seen: What the writing statement saw of the groups of runs.
+        decided: What was decided about rows that `changes` only restate; notifications were written for that.
+        skip_locked: Whether a schedule that comes after, and that another process holds, is left to a pass.
+    """
+    failure = follow(parts, changes, seen=seen, decided=decided)
+    announce(parts, changes, skip_locked=skip_locked)
+    if failure is not None and must:
+        remedy = advice_for(failure, "Start it.")
+        raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
+
+
+def follow(
+    parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None, decided: Sequence[Change] | None = None
+) -> RedisError | None:
+    """Make Redis follow committed Changes: the first half of `publish`. Returns the error of a Redis that is away."""
+    failure: RedisError | None = None
+    try:
+        parts.transport.follow(changes, now=parts.now())
+        if owed := parts.notifier.owed(changes if decided is None else decided):
+            parts.notifier.dispatch(owed, parts.now())
+    except WrongDatabaseError as error:
+        _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
+    except RedisError as error:
+        _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+        if is_transient(error):  # what will not pass, only reconcile tries again
+            _keep_out_of_sync(parts, changes, error)
+            failure = error
+    parts.limits.follow(changes, seen)
+    return failure
+
+
+def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = False) -> None:
+    """Log what operators must hear of, call subscribers, start what comes after: the second half of `publish`.
+
+    Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
+    """
+    for change in changes:
+        schedule, events = change.after, {event.type: event for event in change.events}
+        if BUFFERED in events and schedule.buffer_depth > MANY_WAITING:
+            named = schedule.buffer_depth, schedule.namespace, schedule.schedule_id
+            _log.warning("%d runs of %s/%s wait for the one ahead of them", *named, extra={"action": "buffer_growing"})
+        log_ends(change)
+        if DIED in events:
+            error = error_line(events[DIED].payload.get("error"))
+            text = "%s/%s is dead and does not fire until it is restarted: %s"
+            _log.error(text, schedule.namespace, schedule.schedule_id, error, extra={"action": "schedule_died"})
+        for subscriber, event in product(parts.subscribers, change.events):
+            try:
+                call_in_this_process(subscriber, change, event)
+            except Exception:  # noqa: BLE001 - one that raises harms nothing
+                _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
+    if followed := [change for change in changes if change.is_followed]:
+        parts.followers.start(followed, skip_locked=skip_locked)
+
+
+def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
+    """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
+    if not parts.breakers:
+        return
+    if len(parts.out_of_sync) < _MOST_OUT_OF_SYNC:
+        parts.out_of_sync.update(change.after.uid for change in changes)
+    if isinstance(error, RedisAwayError) and not parts.breakers.is_any_open:
+        parts.breakers.on_back()  # it came back between the call and this line
+
+
+class Decided(NamedTuple, Generic[R]):
+    """What was decided about schedules."""
+
+    changes: Sequence[Change]
+    """What is written, and published after the commit."""
+    result: R
+    """What is returned to who asked."""
+    also: Callable[[Connection], object] | None = None
+    """Writes what else belongs to the transaction, before the Changes."""
+    seen: Seen | None = None
+    """What a single statement saw of the run's group; None where it looked at nothing."""
+
+    def is_written(self, row: Schedule | None) -> bool:
+        """Return whether a row is as this wrote it; no longer once another operation or a fire has written it."""
+        if row is None:
+            return False
+        written = [one.after for one in self.changes if one.after is not one.before]
+        if row.operation is None:  # a repair's, which draws no uid
+            return row in written
+        return any((one.uid, one.operation) == (row.uid, row.operation) for one in written)
+
+
+Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
+"""Locks, reads and decides. Gets what was decided before when it is called again; returns that very object when it
+was written."""
+Statement: TypeAlias = Callable[[Connection], Seen | None]
+"""Writes one Change in a single statement, if it may still be written; returns what that saw of the run's group, None
+where it wrote nothing."""
+
+
+class Attempts(Generic[R]):
+    """One decision and its `write`, which may be tried several times: for `Database.transact`."""
+
+    def __init__(self, parts: Parts, decide: Decide[R], tried: Decided[R] | None = None) -> None:
+        """Try what `decide` returns; what was `tried` by another process may have been written, its answer lost."""
+        self._parts = parts
+        self._decide = decide
+        self._tried = tried
+
+    def under_lock(self, connection: Connection) -> Decided[R]:
+        """Decide under locks and write, unless an earlier attempt was written."""
+        decided = self._decide(connection, self._tried)
+        if decided is self._tried:
+            return decided
+        self._tried = decided
+        if decided.also is not None:
+            decided.also(connection)
+        # In one order for all, so that two who create the same set wait for each other one way only.
+        write(self._parts, connection, sorted(decided.changes, key=_SCHEDULE_ID))
+        return decided
+
+    def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
+        """Write what was decided without a lock; None where that takes more than a statement, or was not done.
+
+        Nor is it done where an earlier attempt may have been written: under the lock that is recognised.
+        """
+        if self._tried is not None or self._parts.notifier.owed(decided.changes):
+            return None
+        self._tried = decided
+        seen = statement(connection)
+        if seen is None:
+            self._tried = None
+            return None
+        return decided._replace(seen=seen)
