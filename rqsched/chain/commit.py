@@ -202,18 +202,18 @@ where it wrote nothing."""
 class Attempts(Generic[R]):
     """One decision and its `write`, which may be tried several times: for `Database.transact`."""
 
-    def __init__(self, parts: Parts, decide: Decide[R], tried: Decided[R] | None = None) -> None:
-        """Try what `decide` returns; what was `tried` by another process may have been written, its answer lost."""
+    def __init__(self, parts: Parts, decide: Decide[R]) -> None:
         self._parts = parts
         self._decide = decide
-        self._tried = tried
+        self.tried: Decided[R] | None = None
+        """What was decided before, here or by another process, and may have been written, its answer lost."""
 
     def under_lock(self, connection: Connection) -> Decided[R]:
         """Decide under locks and write, unless an earlier attempt was written."""
-        decided = self._decide(connection, self._tried)
-        if decided is self._tried:
+        decided = self._decide(connection, self.tried)
+        if decided is self.tried:
             return decided
-        self._tried = decided
+        self.tried = decided
         if decided.also is not None:
             decided.also(connection)
         # In one order for all, so that two who create the same set wait for each other one way only.
@@ -225,11 +225,11 @@ class Attempts(Generic[R]):
 
         Nor is it done where an earlier attempt may have been written: under the lock that is recognised.
         """
-        if self._tried is not None or self._parts.notifier.owed(decided.changes):
+        if self.tried is not None or self._parts.notifier.owed(decided.changes):
             return None
-        self._tried = decided
+        self.tried = decided
         seen = statement(connection)
         if seen is None:
-            self._tried = None
+            self.tried = None
             return None
         return decided._replace(seen=seen)

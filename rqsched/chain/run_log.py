@@ -39,12 +39,24 @@ def on_end(subscriber: Ended) -> Ended:
 
 def log_ends(change: Change) -> None:
     """Log every attempt that a committed Change ended, and what the run is then. Subscribers hear of whole runs."""
+    schedule = change.after
     for before, after in change.changed_runs:
         awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING
-        if after.status is not before.status and (after.status not in OPEN or awaits_retry):
-            _log_end(change.after, before, after)
-            for subscriber in () if after.status in OPEN else _ended:
-                _tell(subscriber, change.after, after)
+        if after.status is before.status or (after.status in OPEN and not awaits_retry):
+            continue
+        fields = {"action": "run_ended", **_fields(schedule, before), "outcome": after.status.value}
+        named = f"{schedule.namespace}/{schedule.schedule_id}, run {before.uid}, attempt {before.attempt}"
+        told = f"{after.status.value}: {named}"
+        ended_at = after.ended_at or schedule.updated_at
+        if before.status is RunStatus.RUNNING and before.started_at is not None:
+            fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
+            told += f", {fields['duration']:.3f} s"
+        if after.status is not RunStatus.SUCCEEDED and after.error:
+            fields["error"] = error_line(after.error)
+            told += f": {fields['error']}"
+        _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "run %s", told, extra=fields)
+        for subscriber in () if after.status in OPEN else _ended:
+            _tell(subscriber, schedule, after)
 
 
 def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
@@ -52,20 +64,6 @@ def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
         call_in_this_process(subscriber, schedule, run)
     except Exception:  # noqa: BLE001 - one that raises harms nothing
         _log.exception("a subscriber of ends failed", extra={"action": "subscriber_failed"})
-
-
-def _log_end(schedule: Schedule, before: Run, after: Run) -> None:
-    fields = {"action": "run_ended", **_fields(schedule, before), "outcome": after.status.value}
-    named = f"{schedule.namespace}/{schedule.schedule_id}, run {before.uid}, attempt {before.attempt}"
-    told = f"{after.status.value}: {named}"
-    ended_at = after.ended_at or schedule.updated_at
-    if before.status is RunStatus.RUNNING and before.started_at is not None:
-        fields["duration"] = round((ended_at - before.started_at).total_seconds(), 6)
-        told += f", {fields['duration']:.3f} s"
-    if after.status is not RunStatus.SUCCEEDED and after.error:
-        fields["error"] = error_line(after.error)
-        told += f": {fields['error']}"
-    _log.log(logging.WARNING if after.status in _BAD else logging.INFO, "run %s", told, extra=fields)
 
 
 def _fields(schedule: Schedule, run: Run) -> dict[str, Any]:

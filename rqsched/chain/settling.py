@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from rqsched.chain.claim import Claim, End
-from rqsched.chain.commit import Attempts, Decided, Statement, publish
+from rqsched.chain.commit import Attempts, Decided, publish
 from rqsched.chain.firing import restate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
@@ -62,9 +62,6 @@ def write_end(
         moment = at if at is not None and schedule == claim.schedule else now
         return decide_settle(schedule, runs, run, attempt_result, now=moment)
 
-    found = None
-    if claim.version is not None or is_repeated:  # SQLite tells no versions of rows: there it is written under the lock
-        found = _decide_alone(claim, attempt_result, at or runtime.now())
     under_lock = partial(
         _decide_under_lock,
         runtime,
@@ -73,8 +70,15 @@ def write_end(
         fence=lambda run: run.is_held_by(claim.token),
         schedule_uid=claim.schedule.uid,
     )
-    attempts = Attempts(runtime, under_lock, tried=found[0] if found is not None and is_repeated else None)
-    alone = None if found is None else partial(attempts.alone, decided=found[0], statement=found[1])
+    attempts, alone, moment = Attempts(runtime, under_lock), None, at or runtime.now()
+    # SQLite tells no versions of rows: there it is written under the lock.
+    if (claim.version is not None or is_repeated) and ends_alone(claim.schedule, attempt_result, now=moment):
+        change = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=moment)
+        if is_of_one_run(change):
+            decided: End = Decided([change], change)
+            attempts.tried = decided if is_repeated else None
+            statement = partial(changes.end_alone, change=change, token=claim.token, version=claim.version or "")
+            alone = partial(attempts.alone, decided=decided, statement=statement)
     return runtime.database.transact(attempts.under_lock, alone=alone, patience=patience)
 
 
@@ -82,17 +86,6 @@ def publish_end(runtime: Runtime, end: End) -> Change | None:
     """Publish what was written; returns it if this process's decision was what was written."""
     publish(runtime, end.changes, seen=end.seen)
     return end.result
-
-
-def _decide_alone(claim: Claim, attempt_result: AttemptResult, at: datetime) -> tuple[End, Statement] | None:
-    """Decide the end of an attempt from what was claimed; None where more depends on it than its run and schedule."""
-    if not ends_alone(claim.schedule, attempt_result, now=at):
-        return None
-    decided = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=at)
-    if not is_of_one_run(decided):
-        return None
-    statement = partial(changes.end_alone, change=decided, token=claim.token, version=claim.version or "")
-    return Decided([decided], decided), statement
 
 
 def change_run(

@@ -302,7 +302,7 @@ FENCES = (
     _edit(
         "an end or a trigger in one statement is not recognised when its answer was lost",
         "chain/commit.py",
-        "if self._tried is not None or self._parts",
+        "if self.tried is not None or self._parts",
         "if self._parts",
         _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
         _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
