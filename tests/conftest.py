@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from rqsched import embedded
 from rqsched.store import schema_version
@@ -49,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file of which `make test` runs nothing; where it is named, it is collected."""
+    """Import no file of which `make test` runs nothing, in `make test`."""
     return breadth.has_nothing_for(config.option.markexpr, collection_path) or None
 
 
@@ -121,11 +123,17 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeySe
         yield server
 
 
+@pytest.fixture(scope="session")
+def _kept_redis(valkey_server: ValkeyServer) -> Iterator[Redis]:
+    """A connection that empties the Redis before each test: a new one would cost ten times as much as that."""
+    with Redis.from_url(valkey_server.url, retry=Retry(NoBackoff(), 1)) as connection:
+        yield connection
+
+
 @pytest.fixture
-def redis_url(valkey_server: ValkeyServer) -> str:
+def redis_url(valkey_server: ValkeyServer, _kept_redis: Redis) -> str:
     """An empty Redis."""
-    with Redis.from_url(valkey_server.url) as redis:
-        redis.flushall()
+    _kept_redis.flushall()
     return valkey_server.url
 
 
