@@ -32,7 +32,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
     ),
     "I2": (
         *_on_both(_CHAIN + "fire.py::test_a_link_delivered_twice_fires_once"),
-        *_on_both("tests/api/test_backfill_rerun.py::test_failed_occurrences_are_retried_and_missing_ones_fired")[:1],
+        *_on_both("tests/store/test_write.py::test_one_occurrence_has_one_run_live_and_backfill_together"),
+        "tests/api/test_backfill_rerun.py::test_failed_occurrences_are_retried_and_missing_ones_fired[sqlite]",
         "tests/system/concurrency/test_backlog.py::test_a_backlog_is_fired_once_however_many_fire_and_recover_it[postgres]",
         _CROWD,
         _WORLD,
@@ -58,7 +59,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         _WALK,
     ),
     "I6": (
-        "tests/store/test_one_change.py::test_schedule_is_created_with_its_events_and_its_run_or_not_at_all",
+        *_on_both("tests/store/test_write.py::test_sequences_of_audit_events_have_no_gap_over_many_changes"),
         _CRASH.format("sqlite-pause"),
         _CROWD,
         _WORLD,
