@@ -1,1 +1,1 @@
-"""What applications hold: the scheduler and the handles of schedules and runs."""
+"""The objects that applications hold: the scheduler and the handles of schedules and runs."""

@@ -1,7 +1,7 @@
 """The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
 
 Each runs the synchronous operation in a worker thread; cancelling the await does not stop it. In the transaction of an
-AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, since that is where its driver lives.
+AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, because its driver needs the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HasRuntime(Protocol):
 
     @property
     def runtime(self) -> Runtime:
-        """What its process holds."""
+        """Its process's runtime: settings, SQL, Redis."""
         ...
 
 
@@ -65,7 +65,7 @@ async def _run_in(runtime: Runtime, call: Callable[P, T], *args: P.args, **kwarg
 
 
 class _Async(Generic[S]):
-    """What awaits the operations of a scheduler or handle."""
+    """The base of the classes that await the operations of a scheduler or handle."""
 
     def __init__(self, blocking: S) -> None:
         self._blocking = blocking
@@ -126,7 +126,7 @@ class AsyncCalendars(_Async[Calendars]):
 
 
 class AsyncRunHandle(_Async[RunHandle], RunView):
-    """A RunHandle whose operations are awaited; its fields are read without."""
+    """A RunHandle whose operations are awaited; its fields are plain attributes."""
 
     def __repr__(self) -> str:
         return f"<Async {self._blocking!r}>"
@@ -166,7 +166,7 @@ def _triggered(result: TriggerResult[RunHandle]) -> TriggerResult[AsyncRunHandle
 
 
 class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
-    """A ScheduleHandle whose operations are awaited; its fields are read without."""
+    """A ScheduleHandle whose operations are awaited; its fields are plain attributes."""
 
     def __repr__(self) -> str:
         return f"<Async {self._blocking!r}>"
@@ -216,7 +216,7 @@ class AsyncScheduler(_Async[Scheduler]):
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler behind it, for what has nothing to wait for: `on`, `keep_recovering` and the decorators."""
+        """The synchronous scheduler, for calls that wait for nothing: `on`, `keep_recovering` and the decorators."""
         return self._blocking
 
     async def __aenter__(self) -> AsyncScheduler:

@@ -41,7 +41,7 @@ def describe(schedule: Schedule, latest: Run | LatestRun | None = None, warnings
 
 
 def upstream_warnings(connection: Connection, schedule: Schedule) -> list[str]:
-    """Return a warning where the schedule that this one comes after is not there any more."""
+    """Return a warning if the upstream of this schedule does not exist any more."""
     upstream = schedule.upstream_id
     if upstream is None or schedule.status is ScheduleStatus.DELETED:
         return []
@@ -50,12 +50,12 @@ def upstream_warnings(connection: Connection, schedule: Schedule) -> list[str]:
 
 
 def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:
-    """Return `describe(...).to_dict()` without what is between: a list over HTTP is made of it."""
+    """Return `describe(...).to_dict()` without the intermediate objects, for lists over HTTP."""
     return plainly(_fields(schedule, latest))
 
 
 def describe_run(run: Run, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return what a RunDescription has, by its names, without some of it: what HTTP and the commands show of a run."""
+    """Return the fields of a RunDescription by name, except `without`, as HTTP and the commands show a run."""
     found = {name: getattr(run, name) for name in RunDescription.__dataclass_fields__ if name not in without}
     return found | {name: loads(found[name]) for name in _JSON_OF_RUN if found.get(name)}
 
@@ -82,7 +82,7 @@ def describe_backfill(backfill: Backfill, rows: Iterable[BackfillRow] = ()) -> B
 def describe_preview(
     schedule: Schedule, wanted: BackfillRange, chunks: Iterable[list[BackfillRow]], most: int | None = None
 ) -> BackfillProgress:
-    """Describe what a backfill would do, with the rows of its first (`most`) occurrences."""
+    """Describe the effect of a backfill, with the rows of its first (`most`) occurrences."""
     counts, shown = Counter[str](), list[BackfillRow]()
     for rows in chunks:
         counts.update(row.outcome for row in rows)
@@ -166,14 +166,14 @@ _OF_STATE = (
 )  # fmt: skip
 _OF_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
 _SAME = (*_OF_STATE, *_OF_DEFINITION)
-"""What is called and written alike in a description."""
+"""The attributes with the same name and form in a description."""
 _SAME_STATE, _SAME_DEFINITION = attrgetter(*_OF_STATE), attrgetter(*_OF_DEFINITION)
 
 
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:
     """Return the next instants at which a schedule fires (jitter included), as far as they are known now.
 
-    Fewer where finding them takes more than MOST_STEPS: dates as rare as a 29th of February that is a Monday.
+    Fewer when finding them takes more than MOST_STEPS: dates as rare as a 29th of February that is a Monday.
     """
     return first_of(islice(iter_upcoming(schedule, now), count))
 
@@ -181,8 +181,8 @@ def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]
 def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = None) -> Iterator[datetime]:
     """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
 
-    One whose pause ends by itself fires from then on. With `since` those after the next one are occurrences from then
-    on. Of a timing of a newer release only the stored one is known.
+    A schedule whose pause ends by itself fires from its end on. With `since`, the instants after the next one are
+    occurrences from `since` on. For a timing of a newer release, only the stored next instant is known.
     """
     if schedule.resume_at is not None:
         schedule = decide_end_pause(schedule, [], now=max(schedule.resume_at, now)).after

@@ -1,7 +1,7 @@
-"""One operation on many schedules: those that match a filter, each in a transaction of its own, with a dry run.
+"""One operation on the many schedules that match a filter, each in a separate transaction, with a dry run.
 
-The set is fixed first, then worked off in batches: nothing is done to what matches later, nor to what matches no more
-when its turn comes.
+The set is fixed first, then worked off in batches. A schedule that matches only later is not changed, nor one that no
+longer matches when its turn comes.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from rqsched.store.schedule_queries import Filters
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
-"""What `Scheduler.bulk` does to many schedules, and the status of those it is done to when a filter names none."""
+"""The operations of `Scheduler.bulk`, and the status that each applies to by default."""
 MOST = 100_000
-"""The most schedules of one bulk operation, whatever the caller raises."""
+"""The most schedules of one bulk operation, the limit of `bound`."""
 BATCH = 50
 """Schedules that are looked at together before they are changed one by one."""
 
 
 class Bulk(NamedTuple):
-    """What is done to each schedule."""
+    """A bulk operation with its parameters."""
 
     operation: str
-    """`pause`, `resume`, `trigger` or `skip_next`; of the dashboard `restart` and `delete`, too."""
+    """`pause`, `resume`, `trigger` or `skip_next`; from the dashboard also `restart` and `delete`."""
     reason: str | None = None
-    """Why, for the audit events of a pause, a delete or what is skipped; None says nothing."""
+    """The reason in the audit events of a pause, a delete or a skip; None for none."""
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     catch_up: CatchUp | None = None
@@ -59,16 +59,16 @@ class Bulk(NamedTuple):
     overlap: OverlapPolicy | None = None
     """The policy of a trigger; None keeps each schedule's own."""
     idempotency_key: str | None = None
-    """With the same key a trigger starts a run of each schedule once, however often it is sent."""
+    """With the same key, a repeated trigger starts no second run of a schedule."""
     context: CommandContext | None = None
-    """Who asks, for the audit events."""
+    """The caller, for the audit events."""
     force: bool = False
     """Whether a trigger starts runs of paused schedules, too."""
     skips: int = 1
     """How many of the next occurrences of each `skip_next` skips."""
 
     def require(self, now: datetime) -> None:
-        """Check what can be said of it before it is done to the first; raises InvalidInputError."""
+        """Check the parameters before the first schedule is changed; raises InvalidInputError."""
         if self.until is not None and self.operation != "pause":
             raise InvalidInputError("until", f"says when a pause ends; leave it out of {self.operation}")
         if self.until is not None and self.until <= now:
@@ -78,7 +78,7 @@ class Bulk(NamedTuple):
         require_skips(self.skips)
 
     def apply(self, handle: ScheduleHandle) -> BulkRow:
-        """Do it to one schedule, which may have changed since it was found."""
+        """Apply the operation to one schedule, which may have changed since it was found."""
         row = partial(BulkRow, handle.schedule_id)
         try:
             match self.operation:
@@ -128,7 +128,7 @@ def fix(runtime: Runtime, filters: Filters, bound: int) -> dict[str, str]:
 
 
 def carry_out(runtime: Runtime, bulk: Bulk, fixed: Mapping[str, str], filters: Filters) -> Iterator[BulkRow]:
-    """Do it to the schedules of a fixed set that still match; yields a row for each, in the set's order."""
+    """Apply an operation to the schedules of a fixed set that still match; yields a row for each, in their order."""
     for batch in chunks([*fixed], BATCH):
         found = runtime.database.read(partial(schedule_queries.find_matching, uids=batch, filters=filters))
         for uid in batch:
@@ -148,7 +148,7 @@ def run_bulk(
     namespace: str | None,
     **filters: Unpack[ListFilters],
 ) -> Sequence[BulkRow]:
-    """Do it to every schedule that matches; raises InvalidLimitError, with nothing done, when there are too many."""
+    """Apply an operation to every schedule that matches; raises InvalidLimitError, with nothing done, for too many."""
     if bulk.operation not in OPERATIONS:
         raise InvalidInputError("operation", f"{bulk.operation!r} is not one of {', '.join(OPERATIONS)}")
     require_note(bulk.reason, "reason")
@@ -191,15 +191,16 @@ class BulkOperations:
         context: CommandContext | None = None,
         **filters: Unpack[ListFilters],
     ) -> Sequence[BulkRow]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these; a row for each.
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters.
 
         >>> scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away", dry_run=True)
         []
 
-        `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is that of `skip_next`. Without
-        `status` it is those that are active, for resume the paused ones. Each is one transaction; what changed
-        meanwhile is `skipped`. Raises InvalidLimitError, with nothing done, when more than `bound` match. Interrupted,
-        call it again: what was paused is not active any more; a trigger needs an `idempotency_key`.
+        Returns a row for each schedule. `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is
+        the parameter of `skip_next`. Without `status`, active schedules match, for resume paused ones. Each schedule is
+        one transaction; a schedule that changed meanwhile is `skipped`. Raises InvalidLimitError, with nothing done,
+        when more than `bound` match. After an interruption, call it again: a paused schedule is no longer active; a
+        trigger needs an `idempotency_key`.
         """
         wanted = Bulk(
             operation,

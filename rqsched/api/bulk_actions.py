@@ -1,9 +1,9 @@
-"""Bulk operations that outlast a request: counted, begun, shown while they are carried out, stopped and continued.
+"""Bulk operations that outlast a request: counted, begun, shown in progress, stopped and continued.
 
-The set is stored when it is counted: nothing is done to what matches later. A thread of the process that was asked
-works it off. When that process dies, no process continues by itself: whoever looks sees how far it came, and continues
-it in any process. What was done without a record then is not done again, and counts as done: a trigger finds the run
-that it started, anything else the schedule's event that names the action.
+The set is stored when it is counted: schedules that match only later are not changed. A thread of the requested process
+works it off. If that process dies, no other continues by itself: a user sees the progress, and continues the action in
+any process. An operation that was done but not recorded is not repeated and counts as done: a trigger finds the run
+that it started, any other operation the schedule's event that names the action.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from rqsched.store.schedule_queries import Filters
 
 _log = logging.getLogger(__name__)
 KEPT = timedelta(hours=12)
-"""How long it is known after it was counted: half as long as the idempotency keys of its triggers."""
+"""How long an action is kept after it was counted: half as long as the idempotency keys of its triggers."""
 MOST_KEPT: Mapping[str, int] = {"counted": 20, "stopped": 20, "done": 100}
-"""How many are kept that were counted and not begun, that were stopped or interrupted, and that are done."""
+"""How many actions are kept in each status; `stopped` includes interrupted ones."""
 MOST_STOPS = 100
 """How many stops are kept for the audit."""
 SILENT = timedelta(seconds=15)
-"""After so long without progress the process that carries it out counts as gone."""
+"""The time without progress after which the process that carries out an action counts as dead."""
 _NAMED = 50
 """The most skipped schedules that are named with their reason; the others are counted."""
 AT_ONCE = 4
-"""How many one process carries out."""
+"""The most actions that one process carries out."""
 SLOTS = threading.BoundedSemaphore(AT_ONCE)
-"""Those of this process."""
+"""The free places of this process."""
 _STATE, _SET = "bulk:", "bulkset:"
-"""The names of what is stored: how far it is, and the ids of its schedules by uid until it is done."""
+"""The prefixes of stored values: the state of an action, and the ids of its schedules by uid until it is done."""
 _STOPS = "bulkstops"
-"""The name of the stops."""
+"""The name of the stored stops."""
 _TOLD = {
     "pause": (PAUSED, "paused"),
     "resume": (RESUMED, "resumed"),
@@ -59,63 +59,63 @@ _TOLD = {
     "delete": (DELETED, "deleted"),
     "skip_next": (SKIPS_SET, "skips_next"),
 }
-"""The event that tells of each operation, and the outcome of it; a trigger has a key instead."""
+"""The event that records each operation, and its outcome; a trigger has a key instead."""
 _EVENTS, _LAST = 1_000, 2**62
-"""Among so many newest events of a schedule, up to this sequence, it is looked for."""
+"""The newest events of a schedule that are searched for it, and the sequence to begin from."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """One bulk operation as its row has it."""
+    """One bulk operation, as stored."""
 
     uid: str
-    """Names it."""
+    """Its identity."""
     namespace: str
-    """Whose schedules."""
+    """The namespace of its schedules."""
     operation: str
-    """What `Bulk.operation` has."""
+    """The same as `Bulk.operation`."""
     asked: dict[str, str]
-    """How the caller names the filters that the schedules match."""
+    """The filters of the schedules in the caller's words."""
     total: int
-    """How many matched when they were counted."""
+    """How many schedules matched when they were counted."""
     created_at: datetime
-    """When that was."""
+    """When they were counted."""
     updated_at: datetime
-    """When it was begun or continued last, or made progress last."""
+    """When it was last begun or continued, or last made progress."""
     status: str = "counted"
     """`counted`, `running`, `stopped` or `done`."""
     stopped_by: str | None = None
-    """Who asked to stop it since it was begun or continued last."""
+    """The principal that asked to stop it since it was last begun or continued."""
     context: dict[str, Any] = field(default_factory=dict)
-    """Who began or continued it last, and why it was begun, as `CommandContext.to_json`."""
+    """The principal that last began or continued it, and its reason, as `CommandContext.to_json`."""
     choices: dict[str, str] = field(default_factory=dict)
-    """`catch_up`, `overlap` where they are not each schedule's own; `until` of a pause, `count` of what is skipped."""
+    """The given `catch_up` and `overlap`, the `until` of a pause and the `count` of skips."""
     worker: str = ""
-    """Names who carries it out; whoever continues it draws another name."""
+    """The random name of the thread that carries it out; continuing it draws another name."""
     begun_at: datetime | None = None
     """When it was begun or continued last."""
     begun_from: int = 0
-    """Behind how many of the set that was."""
+    """The `position` at that time."""
     position: int = 0
-    """How many of the set are behind it."""
+    """How many schedules of the set are done."""
     counts: dict[str, int] = field(default_factory=dict)
     """How many had each outcome."""
     skipped: list[list[str]] = field(default_factory=list)
-    """The first that were skipped: id and reason."""
+    """The first skipped schedules: id and reason."""
 
     def is_interrupted(self, now: datetime) -> bool:
-        """Return whether it should be carried out and nobody does."""
+        """Return whether it is running but its process is gone."""
         return self.status == "running" and now - self.updated_at > SILENT
 
     def ends_at(self, now: datetime) -> datetime | None:
-        """Estimate when it ends, by its pace since it was begun; None when nothing tells."""
+        """Estimate when it ends, by its pace since it was begun; None without progress."""
         done = self.position - self.begun_from
         if self.begun_at is None or done <= 0:
             return None
         return now + (self.updated_at - self.begun_at) * (self.total - self.position) / done
 
     def after(self, rows: Sequence[BulkRow], now: datetime) -> BulkAction:
-        """Return it with some more of the set behind it."""
+        """Return the action with more schedules done."""
         skipped = [[row.schedule_id, row.reason or ""] for row in rows if row.outcome == "skipped"]
         return replace(
             self,
@@ -126,12 +126,12 @@ class BulkAction:
         )
 
     def dumps(self) -> str:
-        """Return it as its row has it."""
+        """Return the action as stored text."""
         return json.dumps(asdict(self), default=datetime.isoformat)
 
     @classmethod
     def loads(cls, text: str) -> BulkAction:
-        """Read it from its row; what a newer release added is ignored."""
+        """Read an action from stored text; fields of a newer release are ignored."""
         stored = json.loads(text)
         known = {one.name: stored[one.name] for one in fields(cls) if one.name in stored}
         times = ("created_at", "updated_at", "begun_at")
@@ -141,7 +141,7 @@ class BulkAction:
 def count(
     runtime: Runtime, operation: str, namespace: str, fixed: Mapping[str, str], asked: dict[str, str]
 ) -> BulkAction:
-    """Store a set that was fixed (`bulk.fix`); nothing is done yet. Old ones are forgotten."""
+    """Store a fixed set (`bulk.fix`) as an action that is not begun; forget old actions."""
     now = runtime.now()
     action = BulkAction(new_uid(now), namespace, operation, asked, len(fixed), created_at=now, updated_at=now)
 
@@ -160,7 +160,7 @@ def count(
 
 
 def _known(connection: Connection) -> list[BulkAction]:
-    """Read all, the newest first."""
+    """Read all actions, the newest first."""
     found = metadata.values_under(connection, _STATE)
     return [BulkAction.loads(found[name]) for name in sorted(found, reverse=True)]
 
@@ -170,7 +170,7 @@ def _is_old(action: BulkAction, now: datetime) -> bool:
 
 
 def unfinished(connection: Connection, namespace: str, now: datetime) -> list[BulkAction]:
-    """Read those of a namespace that were begun and have not reached their end, the newest first."""
+    """Read the actions of a namespace that were begun and are not done, the newest first."""
     is_meant = {"running", "stopped"}
     return [
         one
@@ -180,7 +180,7 @@ def unfinished(connection: Connection, namespace: str, now: datetime) -> list[Bu
 
 
 def find(runtime: Runtime, namespace: str, uid: str) -> BulkAction:
-    """Read one; raises NotFoundError."""
+    """Read one action; raises NotFoundError."""
     look = partial(metadata.find_value, name=_STATE + uid)
     return _require(runtime.database.read(look) if is_uid(uid) else None, namespace, runtime.now())
 
@@ -195,7 +195,7 @@ def _require(text: str | None, namespace: str, now: datetime) -> BulkAction:
 
 
 def _lock(connection: Connection, known: BulkAction, clock: Callable[[], datetime]) -> tuple[BulkAction, datetime]:
-    """Read it as it is now, and when that is; others do not change it until the transaction ends.
+    """Lock and read an action, and read the time.
 
     Raises NotFoundError.
     """
@@ -205,10 +205,10 @@ def _lock(connection: Connection, known: BulkAction, clock: Callable[[], datetim
 
 
 def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> BulkAction:
-    """Carry it out from where it is, in a thread of this process; one that somebody carries out is left alone.
+    """Carry out an action from its position, in a thread of this process, unless another thread does already.
 
-    `filters` are those of `asked`; `bulk` says who asks and, the first time, why and with which choices. Raises
-    NotFoundError, and ConflictError when this process carries out as many as it may.
+    `filters` are those of `asked`. `bulk` has the caller and, the first time, the reason and the choices. Raises
+    NotFoundError, and ConflictError when this process carries out `AT_ONCE` actions.
     """
     context = bulk.context or CommandContext()
     worker = secrets.token_hex(8)
@@ -242,26 +242,26 @@ def begin(runtime: Runtime, known: BulkAction, filters: Filters, bulk: Bulk) -> 
 
 
 class BulkStop(NamedTuple):
-    """That somebody stopped one: kept when it is forgotten itself."""
+    """The stop of an action, which is kept longer than the action."""
 
     namespace: str
-    """Whose schedules."""
+    """The namespace of its schedules."""
     operation: str
-    """What `Bulk.operation` has."""
+    """The same as `Bulk.operation`."""
     total: int
-    """How many schedules it was about."""
+    """How many schedules the action had."""
     position: int
-    """Behind how many of them it was then."""
+    """How many of them were done at the stop."""
     begun_by: str | None
-    """Who began or continued it last; None when nobody's name was recorded."""
+    """The principal that last began or continued the action; None if not recorded."""
     by: str
-    """Who stopped it."""
+    """The principal that stopped it."""
     at: datetime
     """When."""
 
 
 def stop(runtime: Runtime, known: BulkAction, by: str) -> None:
-    """Have it stop behind the batch that is being done; what is done stays done. Raises NotFoundError."""
+    """Stop an action after its current batch; done operations stay done. Raises NotFoundError."""
 
     def decide(connection: Connection) -> None:
         held, now = _lock(connection, known, runtime.now)
@@ -278,12 +278,12 @@ def stop(runtime: Runtime, known: BulkAction, by: str) -> None:
 
 
 def stops(connection: Connection, namespace: str) -> list[BulkStop]:
-    """Read the stops in a namespace that are kept, the newest first."""
+    """Read the kept stops of a namespace, the newest first."""
     return [one for one in _read_stops(metadata.find_value(connection, _STOPS)) if one.namespace == namespace]
 
 
 def forget(connection: Connection, namespace: str) -> None:
-    """Delete the actions of a namespace, and that somebody stopped some."""
+    """Delete the actions of a namespace, and their stops."""
     uids = (
         name.removeprefix(_STATE)
         for name, text in metadata.values_under(connection, _STATE).items()
@@ -306,7 +306,7 @@ def _save(connection: Connection, action: BulkAction) -> BulkAction:
 
 
 def _carry_out(runtime: Runtime, action: BulkAction, filters: Filters) -> None:
-    """Work off what is left, batch by batch, until it ends, is stopped, or somebody else continues it."""
+    """Work off the rest, batch by batch, until it is done, is stopped, or is continued by another thread."""
     try:
         text = runtime.database.read(partial(metadata.find_value, name=_SET + action.uid)) or "{}"
         left = dict(islice(json.loads(text).items(), action.position, None))
@@ -329,7 +329,7 @@ def _carry_out(runtime: Runtime, action: BulkAction, filters: Filters) -> None:
 def _with_unrecorded(
     runtime: Runtime, action: BulkAction, batch: Sequence[BulkRow], uids: Sequence[str]
 ) -> list[BulkRow]:
-    """Return the first batch with what a process that died had done of it, and not recorded, as done."""
+    """Return the first batch, with operations that a dead process did but did not record marked as done."""
     if action.operation not in _TOLD:
         return [*batch]
     event_type, outcome = _TOLD[action.operation]
@@ -349,9 +349,9 @@ def _with_unrecorded(
 
 
 def _bulk(action: BulkAction) -> Bulk:
-    """Return what is done to each. Triggers have its uid as their key: none starts twice, whoever continues it.
+    """Return the operation on each schedule. The action's uid is the key of triggers, so that none starts twice.
 
-    What else is done names it in the event of each schedule.
+    Other operations name the action in the event of each schedule.
     """
     catch_up, overlap, until = (action.choices.get(name) for name in ("catch_up", "overlap", "until"))
     return Bulk(
@@ -368,7 +368,7 @@ def _bulk(action: BulkAction) -> Bulk:
 
 
 def _record(runtime: Runtime, connection: Connection, moved: BulkAction) -> BulkAction:
-    """Write the progress, however often; returns what is stored when somebody else carries it out now."""
+    """Write the progress, idempotently; if another thread carries out the action now, return the stored state."""
     held, now = _lock(connection, moved, runtime.now)
     if held.worker != moved.worker:
         return held

@@ -1,7 +1,7 @@
-"""Where calendars come from: iCalendar files with recurrences, and public holidays. Needs the extra `calendars`.
+"""Sources of calendars: iCalendar files with recurrences, and public holidays. Needs the extra `calendars`.
 
-A file is somebody else's: its recurrences are followed in a bounded number of steps, and only whole days are taken. An
-event that cannot be read is left out and named; it keeps no other event out.
+A file is untrusted: its recurrences are followed in a bounded number of steps, and only whole days are taken. An event
+that cannot be read is left out and named; the others are read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rqsched.spec.steps import Steps
 MAX_BYTES = 5 * 1024 * 1024
 """The largest iCalendar file that is read."""
 MAX_EVENTS = 20_000
-"""The most events of one."""
+"""The most events of one file."""
 MAX_OCCURRENCES = 50_000
 """The most days on which they may occur, all together."""
 MAX_STEPS = 250_000
-"""The most days that are looked at to find these, all together."""
+"""The most days that are examined to find these, all together."""
 HORIZON = timedelta(days=5 * 366)
-"""How far ahead recurrences are followed where no day is named."""
+"""How far ahead recurrences are followed by default."""
 MAX_YEARS = 50
 """The most years of public holidays at once."""
 _DAY = timedelta(days=1)
@@ -48,31 +48,31 @@ class LeftOut(NamedTuple):
     """An event that a calendar cannot hold."""
 
     summary: str
-    """What its file calls it, the first 100 characters."""
+    """Its name in the file, the first 100 characters."""
     starts: str
-    """When it begins, as its file says: a date or an instant; empty where it does not say."""
+    """Its begin as its file has it, a date or an instant; empty without one."""
     why: str
-    """`a time of day`, `cancelled`, `repeats within a day`, `no start`, or what cannot be read or followed in it."""
+    """`a time of day`, `cancelled`, `repeats within a day`, `no start`, or the error of reading or following it."""
 
 
 class FoundDays(NamedTuple):
-    """What a calendar of others holds, as `scheduler.calendars.set` takes it."""
+    """The days of an external calendar, as `scheduler.calendars.set` takes them."""
 
     exclude: tuple[str, ...]
     """Dates and ranges of dates."""
     reaches: date
-    """The last day about which it says anything."""
+    """The last day that the calendar covers."""
     left_out: tuple[LeftOut, ...] = ()
-    """Events that are no whole days or cannot be read, in the order of the file."""
+    """Events that are not of whole days or cannot be read, in the order of the file."""
     is_cut: bool = False
-    """Whether recurrences go on after `reaches`."""
+    """Whether recurrences continue after `reaches`."""
 
 
 def read_icalendar(text: bytes, today: date, until: date | None = None) -> FoundDays:
     """Read the whole days of an iCalendar file, recurrences followed up to `until`, by default five years from today.
 
-    Events that ended before last year are left out. Raises InvalidInputError for what is not iCalendar, is too large,
-    takes too many steps, or holds no whole day, and ConfigError where the extra is not installed.
+    Events that ended before last year are left out. Raises InvalidInputError for a text that is not iCalendar, is too
+    large, takes too many steps, or holds no whole day, and ConfigError without the extra.
     """
     if len(text) > MAX_BYTES:
         raise InvalidInputError("file", f"has {len(text)} bytes; give at most {MAX_BYTES}, or split it")
@@ -103,8 +103,8 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
 def public_holidays(country: str, subdivision: str | None, years: Iterable[int]) -> FoundDays:
     """Return the public holidays of a country, or of a subdivision of it, in some years.
 
-    As the library `holidays` of this process knows them. Raises InvalidInputError for what it does not know, and
-    ConfigError where the extra is not installed.
+    They are those of the installed library `holidays`. Raises InvalidInputError for a country or subdivision that it
+    does not know, and ConfigError without the extra.
     """
     wanted = sorted({*islice(years, MAX_YEARS + 1)})
     if not wanted or len(wanted) > MAX_YEARS or not 1900 <= wanted[0] <= wanted[-1] <= 2100:
@@ -138,19 +138,19 @@ class _Event:
         self.place = place
         """Its place in the file, from 0."""
         self.parsed = parsed
-        """Its properties, as icalendar has them."""
+        """Its properties, as parsed by icalendar."""
         self._broken = broken
         """The error of a property that cannot be read; empty without one."""
 
     @property
     def first(self) -> object:
-        """Its DTSTART; None where there is none that can be read."""
+        """Its DTSTART; None without a readable one."""
         start = self.parsed.get("DTSTART")
         return None if self._broken or start is None else getattr(start, "dt", None)
 
     @property
     def rules(self) -> list[Any]:
-        """Its RRULEs, but for empty ones."""
+        """Its RRULEs except empty ones."""
         return [rule for rule in _several(self.parsed.get("RRULE")) if rule]
 
     @property
@@ -160,11 +160,11 @@ class _Event:
 
     @property
     def sequence(self) -> int:
-        """The number of its revision; of a uid the highest one counts."""
+        """The number of its revision; the highest one of a uid counts."""
         return int(self.parsed.get("SEQUENCE", -1))
 
     def left_out_for(self) -> str:
-        """Say why it is left out; nothing of whole days that are not cancelled and repeat by days at most."""
+        """Return why the event is left out; empty for whole days, not cancelled, that repeat by days at most."""
         if self._broken:
             return f"cannot be read ({self._broken})"
         first = self.first
@@ -180,13 +180,13 @@ class _Event:
         return "" if all(by_days) else "repeats within a day"
 
     def told(self, why: str) -> LeftOut:
-        """Return it as what is left out."""
+        """Return the event as one that is left out."""
         first = self.first
         summary = str(self.parsed.get("SUMMARY", ""))[:100]
         return LeftOut(summary, first.isoformat() if isinstance(first, date) else "", why)
 
     def span(self) -> tuple[date, date]:
-        """Return its first day and the first one after it; raises ValueError where it does not end with a day."""
+        """Return its first day and the day after its last; raises ValueError if it does not end with a day."""
         first: date = self.parsed["DTSTART"].dt
         end, length = self.parsed.get("DTEND"), self.parsed.get("DURATION")
         if end is not None:
@@ -203,7 +203,7 @@ class _Event:
 
 
 def _events_of(text: bytes) -> list[_Event]:
-    """Read the events of a file, each by itself; raises InvalidInputError for what is not iCalendar."""
+    """Read the events of a file separately; raises InvalidInputError for a text that is not iCalendar."""
     icalendar = _installed("icalendar")
     try:
         whole = text.decode("utf-8-sig")
@@ -244,7 +244,7 @@ def _event_of(icalendar: Any, place: int, lines: Sequence[str], broken: str = ""
 
 
 def _without_zone(line: str) -> str:
-    """Return a line of whole days without its time zone, in which some files give them: a day has none (RFC 5545)."""
+    """Return a line of whole days without a time zone, which some files add: a day has none (RFC 5545)."""
     if not _DATES.match(line):
         return line
     head, _, value = line.rpartition(":")
@@ -260,14 +260,14 @@ def _series_of(events: Iterable[_Event]) -> Iterable[list[_Event]]:
 
 
 class _Following:
-    """Follows the events of a file within a range, all of them within the limits of a file."""
+    """Follows the events of a file within a range, within limits for the whole file."""
 
     def __init__(self, begin: date, end: date) -> None:
         self._begin, self._end = begin, end
         self._steps = Steps(MAX_STEPS)
         self._days = 0
         self._event = ""
-        """Names the event that is followed."""
+        """The name of the event that is followed now."""
 
     def _step(self) -> None:
         try:
@@ -285,7 +285,7 @@ class _Following:
     def spans_of(self, series: Sequence[_Event]) -> list[tuple[date, date]]:
         """Return the first and the last day of each occurrence of the events that share a uid, within the range.
 
-        An event with a RECURRENCE-ID takes the place of that occurrence, with RANGE=THISANDFUTURE also of what follows.
+        An event with a RECURRENCE-ID replaces that occurrence, with RANGE=THISANDFUTURE also the later ones.
         """
         core, instead = None, dict[date, _Event]()
         later = set[date]()
@@ -304,7 +304,7 @@ class _Following:
         if core is not None:
             left_out = {*self._listed(core, "EXDATE")}
             changes = sorted(later)
-            # The first day and the end of the event, then those of each change of an occurrence and all that follow it.
+            # The first day and the end of the event, then those of each change to an occurrence and the later ones.
             lasts = [(core.span()[0], *core.span()), *((at, *instead[at].span()) for at in changes)]
             for start in self._starts_of(core, lasts):
                 if start not in left_out and start not in instead:
@@ -316,7 +316,7 @@ class _Following:
         return [(first, last) for first, last in clipped if first <= last]
 
     def _starts_of(self, core: _Event, lasts: Sequence[tuple[date, date, date]]) -> Iterator[date]:
-        """Yield the days on which an event begins, as far as an occurrence from there may reach into the range."""
+        """Yield the days on which an event begins and whose occurrence may reach into the range."""
         first, _ = core.span()
         shown = core.told("")
         self._event = f"the event {_plain(shown.summary)!r} of {shown.starts}"
@@ -344,7 +344,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _later(day: date, by: timedelta) -> date:
-    """Return another day, or the first or last of all where that would be beyond."""
+    """Return a day that is `by` later, clamped to the calendar of datetime."""
     return date.fromordinal(min(max(day.toordinal() + by.days, 1), date.max.toordinal()))
 
 
@@ -355,7 +355,7 @@ def _day(value: Any) -> date:
 
 
 def _runs(spans: Iterable[tuple[date, date]]) -> list[tuple[date, date]]:
-    """Return stretches of days sorted, those that follow one another or overlap as one."""
+    """Return sorted stretches of days; merge those that adjoin or overlap."""
     runs = list[tuple[date, date]]()
     for first, last in sorted(spans):
         if runs and first <= runs[-1][1] + _DAY:
@@ -373,5 +373,5 @@ def _texts(runs: Sequence[tuple[date, date]]) -> tuple[str, ...]:
 
 
 def _plain(error: object) -> str:
-    """Return what an error says of somebody else's file in one line without controls."""
+    """Return the message of an error about an untrusted file, in one line without control characters."""
     return "".join(one if one.isprintable() else "?" for one in str(error))[:120]

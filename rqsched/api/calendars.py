@@ -1,4 +1,4 @@
-"""Calendars, as applications and commands have them: `scheduler.calendars`."""
+"""The calendars of applications and commands: `scheduler.calendars`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_USERS = 1_000
 
 
 class Calendars:
-    """What many schedules exclude, by name: of a namespace, or shared by all.
+    """Named exclusions that many schedules use: of a namespace, or shared by all.
 
     >>> calendar = scheduler.calendars.set("holidays", ["2026-12-25/2026-12-26", "2027-01-01"])
     >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).schedule_id
@@ -35,7 +35,7 @@ class Calendars:
 
     @property
     def runtime(self) -> Runtime:
-        """What its process holds."""
+        """Its process's runtime: settings, SQL, Redis."""
         return self._runtime
 
     def set(
@@ -53,11 +53,11 @@ class Calendars:
     ) -> Calendar:
         """Create a calendar, or replace what it holds; idempotent.
 
-        `exclude` are dates, ranges of dates and weekly windows, at most 5 000, as the option `exclude` has them; each
-        schedule reads them in its own time zone. Every schedule that names it is planned again: all are when this
-        returns, and one that is not yet because this process died is by its next fire at the latest. What was due
-        already keeps its fire. `reaches` is the last day about which it says anything: doctor warns before. With
-        `revision` only that one is replaced, 0 is none. Raises CalendarChangedError, InvalidSpecError and
+        `exclude` are dates, ranges of dates and weekly windows, at most 5 000, in the form of the option `exclude`;
+        each schedule reads them in its own time zone. Every schedule that names the calendar is planned again before
+        this returns; if this process dies meanwhile, the rest are by their next fire. Occurrences that are due already
+        keep their fire. `reaches` is the last day that the calendar covers: doctor warns before it. With `revision`,
+        only that revision is replaced; 0 only creates. Raises CalendarChangedError, InvalidSpecError and
         InvalidIdError.
         """
         of = self._of(namespace, shared=shared)
@@ -72,7 +72,7 @@ class Calendars:
     def get(self, name: str, *, shared: bool | None = None, namespace: str | None = None) -> Calendar:
         """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
 
-        With `shared` only one that all namespaces share, or (False) only one of the namespace.
+        `shared=True` finds only a calendar that all namespaces share, False only one of the namespace.
         """
         where = self._of(namespace, shared=False)
         if not is_name(name):
@@ -117,7 +117,7 @@ class Calendars:
     ) -> None:
         """Delete a calendar that no schedule names.
 
-        Raises CalendarInUseError with the first of those that do, CalendarNotFoundError and CalendarChangedError.
+        Raises CalendarInUseError with the first schedules that name it, CalendarNotFoundError and CalendarChangedError.
         """
         of = self._of(namespace, shared=shared)
         if not is_name(name):
@@ -127,9 +127,9 @@ class Calendars:
     def used_by(
         self, calendar: Calendar, *, namespaces: Collection[str] | None = None
     ) -> builtins.list[tuple[str, str]]:
-        """Return the namespace and id of each schedule that names it, deleted ones left out; the first thousand.
+        """Return the namespace and id of each schedule that names it, except deleted ones; the first thousand.
 
-        `namespaces` are those whose schedules count; None counts all.
+        `namespaces` restricts the schedules; None is all.
         """
         find = partial(store.users, namespace=calendar.namespace, name=calendar.name, limit=MAX_USERS, among=namespaces)
         found: builtins.list[tuple[str, str]] = self.runtime.database.read(find)

@@ -35,7 +35,7 @@ class Declaration:
     workflow: str | Callable[..., Any]
     """A registered name, the registered function or class, or a dotted path."""
     spec: When
-    """When: all that `Scheduler.create` takes as `spec`."""
+    """The timing, as `Scheduler.create` takes it as `spec`."""
     options: Options = field(default_factory=Options)
     """The options `Scheduler.create` lists."""
     note: str | None = None
@@ -45,7 +45,7 @@ class Declaration:
 
 
 class DeclarationOptions(Options, total=False):
-    """What a declaring decorator takes beside the timing: the options of `Scheduler.create`, and these."""
+    """The parameters of a declaring decorator beside the timing: the options of `Scheduler.create`, and these."""
 
     note: str | None
     """Free text kept with the schedule."""
@@ -54,13 +54,13 @@ class DeclarationOptions(Options, total=False):
 
 
 class Declarations:
-    """The schedules declared with the decorators of one scheduler, or of all of them that are the process's own.
+    """The schedules declared with the decorators of one scheduler, or of all schedulers on the process's own settings.
 
-    They are in the order of declaration, after those that the registry has; the newest of an id wins.
+    The registry's declarations come first, the others follow in their order; the newest of an id wins.
     """
 
     def __init__(self, workflows: Registry, beside: Declarations | None = None) -> None:
-        """Declare for one scheduler; those that it has `beside` its own are read and not changed."""
+        """Declare for one scheduler; the declarations of `beside` are read, too, but not changed."""
         self._workflows = workflows
         self._declared: ChainMap[str, Declaration] = ChainMap({}, *([beside._declared] if beside else []))
 
@@ -100,14 +100,14 @@ class Declarations:
 
 
 of_process = Declarations(registry)
-"""What every scheduler declares that works on the database and settings of its process: whichever of them syncs."""
+"""The declarations of every scheduler on the process's own database and settings; each of these syncs them."""
 
 
 class Declaring:
     """The decorators of a scheduler: each registers a workflow and declares its schedule."""
 
     declarations: Declarations
-    """What they have declared."""
+    """The schedules that they have declared."""
 
     def cron(
         self,

@@ -1,4 +1,4 @@
-"""What is shown of schedules, runs, triggers, backfills and notifications: plain values, and the fields of handles.
+"""Descriptions of schedules, runs, triggers, backfills and notifications: plain values, and the fields of handles.
 
 Imports no SQL, cron or Redis: clients use it.
 """
@@ -37,7 +37,7 @@ class Description:
     timezone: str
     """IANA name, of cron expressions that name none."""
     overlap: str
-    """What a fire does while an earlier run is unfinished; see OverlapPolicy."""
+    """How a fire treats an unfinished earlier run; see OverlapPolicy."""
     policies: dict[str, Any]
     """All policies in their JSON form."""
     args: list[Any]
@@ -49,7 +49,7 @@ class Description:
     connection: str | None
     """The named Redis of its runs, its own or the workflow's; None is the settings' Redis."""
     targets: str | None
-    """What names the targets that a run calls its workflow for, its own or the workflow's; None without targets."""
+    """The source of the targets that a run calls its workflow for, its own or the workflow's; None without targets."""
     timeout: int | None
     """Seconds one attempt may take; None is the settings' run timeout."""
     executor: str
@@ -101,9 +101,9 @@ class Description:
     last_error: str | None
     """The error of the newest failed attempt or fire."""
     on_failure: str | None
-    """The workflow that is told of failures, its own or the workflow's."""
+    """The workflow that runs on a failure, its own or the workflow's."""
     on_recovery: str | None
-    """The workflow that is told of the first success after them."""
+    """The workflow that runs on the first success after failures."""
     expect_success_within: float | None
     """Seconds without a success after which it is overdue; None expects nothing."""
     overdue_since: datetime | None
@@ -111,7 +111,7 @@ class Description:
     last_success_at: datetime | None
     """When a run succeeded last; kept only while it expects successes."""
     notifications: dict[str, Any]
-    """Where else it is told: `webhook` and `heartbeat` (their hosts), `events`, `sentry`."""
+    """Other recipients: `webhook` and `heartbeat` (their hosts), `events`, `sentry`."""
     current_retry: int
     """How many attempts of the newest run have failed so far."""
     latest_instance_id: str | None
@@ -121,7 +121,7 @@ class Description:
     position: int
     """`n`, the position in the chain of links."""
     version: int
-    """Changes with every change a user makes; for `if_version`."""
+    """Grows with every change by a user; for `if_version`."""
     created_at: datetime
     """When it was created."""
     updated_at: datetime
@@ -131,23 +131,23 @@ class Description:
     deleted_at: datetime | None
     """When it was deleted; None unless it is."""
     blocked_reason: str | None = None
-    """Which worker lacked what code for the newest run, when that one is blocked."""
+    """The worker and the code that it lacked for the newest run, while that run is blocked."""
     warnings: list[str] = field(default_factory=list)
-    """What changes of the clocks and excluded days do to it within a year of its last change; usually nothing."""
+    """Effects of clock changes and excluded days on it within a year of its last change; usually none."""
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
-    """How the run that ended last did, such as `succeeded` or `failed`; None while none has."""
+    """The outcome of the run that ended last, such as `succeeded` or `failed`; None while none has ended."""
     expect_duration: float | None = None
-    """Seconds a run may take before that is told; None expects nothing."""
+    """Seconds a run may take before a notification; None expects nothing."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
     resume_catch_up: str | None = None
-    """Where it continues then: `next`, `once` or `from_now`; None without `resume_at`."""
+    """How it then continues: `next`, `once` or `from_now`; None without `resume_at`."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that the next occurrence was moved from; usually none."""
     skips: list[datetime] = field(default_factory=list)
-    """The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."""
+    """The nominal times of occurrences to skip, until their outcome is recorded."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values, the same objects where there are any; instants as ISO 8601 UTC."""
@@ -175,9 +175,9 @@ class DeliveryDescription:
     kind: str
     """`workflow`, `webhook`, `heartbeat` or `sentry`."""
     destination: str
-    """The workflow, the monitor, or of a URL, which may hold a secret, only the host."""
+    """The workflow, the monitor, or only the host of a URL, which may hold a secret."""
     event_type: str
-    """The audit event, or what a ping says."""
+    """The audit event, or the kind of a ping."""
     run_uid: str | None
     """The run it is about; None when it is about the schedule only."""
     status: str
@@ -187,7 +187,7 @@ class DeliveryDescription:
     error: str | None
     """Why the newest attempt failed; None when none has."""
     message: dict[str, Any]
-    """What is told."""
+    """The content."""
     created_at: datetime
     """When its transaction wrote it."""
     due_at: datetime
@@ -246,7 +246,7 @@ class RunDescription:
     is_override: bool
     """Whether that policy is not the schedule's own, or it comes from a backfill."""
     trigger_number: int | None
-    """Which start of the schedule it was; None until it started."""
+    """The number of this start among the schedule's starts; None until it started."""
     labels: dict[str, Any]
     """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
@@ -258,7 +258,7 @@ class RunDescription:
     attempt: int
     """The current attempt, from 1."""
     job_number: int
-    """Which job carries this attempt, from 1: where one died before it was claimed, the next one takes its place."""
+    """The number of the job that carries this attempt, from 1: a job that was lost before its claim is replaced."""
     worker: str | None
     """The worker of the current or last attempt; None before the first."""
     due_at: datetime | None
@@ -276,7 +276,7 @@ class RunDescription:
     attempts: list[dict[str, Any]]
     """One entry for each ended attempt, the newest 50."""
     result: Any
-    """What the workflow returned."""
+    """The value that the workflow returned."""
     error: str | None
     """The error of the newest failed attempt; None when none failed."""
     idempotency_key: str | None
@@ -290,27 +290,27 @@ class RunDescription:
     target_counts: dict[str, int] | None = None
     """How many of its targets ended in each status; None until the last one has."""
     long_at: datetime | None = None
-    """When it was told that it takes longer than its schedule expects; None when it was not."""
+    """When it was reported to take longer than its schedule expects; None if it was not."""
     start_by: datetime | None = None
-    """When its newest attempt may not start any more; None without `start_within`."""
+    """The instant after which its newest attempt may not start; None without `start_within`."""
     expired_at: datetime | None = None
-    """When it ended because of that, with the status `cancelled`; None unless it did."""
+    """When it ended as `cancelled` because it had not started in time; None unless it did."""
     blocked_at: datetime | None = None
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
-    """Which worker was the last of them, and what it lacked; None unless it is blocked."""
+    """The last worker that could not find it, and the code that it lacked; None unless it is blocked."""
     upstream_run_uid: str | None = None
     """The run of another schedule whose end started it; None unless its kind is `after`."""
     upstream_schedule_id: str | None = None
     """The id of that schedule; None also where that run was pruned."""
     moved_from: list[datetime] = field(default_factory=list)
-    """The excluded instants that its occurrence was moved from: it stands for them, too; usually none."""
+    """The excluded instants that were moved to its occurrence, which it stands for, too; usually none."""
     limit: str | None = None
-    """The group whose places it needs one of, as it was when the run was made; None needs none."""
+    """The group in which it needs a place, as of its creation; None needs none."""
     place_in_line: int | None = None
-    """Its place in that group's line, from 1 to 1 000, or 1 001 where more are ahead; None unless it waits there."""
+    """Its place in that group's line, from 1 to 1 000, or 1 001 if more are ahead; None unless it waits there."""
     traceparent: str | None = None
-    """The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."""
+    """The span of its requester in the form of W3C Trace Context; None when that was not traced."""
 
     @property
     def is_blocked(self) -> bool:
@@ -360,9 +360,7 @@ class ScheduleFields:
     paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
     resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
     resume_catch_up = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
-    skips = Shown[list[datetime]](
-        "The nominal times of occurrences that somebody asked to skip, as long as their outcome is not recorded."
-    )
+    skips = Shown[list[datetime]]("The nominal times of occurrences to skip, until their outcome is recorded.")
     moved_from = Shown[list[datetime]]("The excluded instants that the next occurrence was moved from; usually none.")
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
     overdue_since = Shown[datetime | None](
@@ -370,7 +368,7 @@ class ScheduleFields:
     )
     last_success_at = Shown[datetime | None]("When a run succeeded last; kept only while it expects successes.")
     last_outcome = Shown[str | None](
-        "How the run that ended last did, such as `succeeded` or `failed`; None while none has."
+        "The outcome of the run that ended last, such as `succeeded` or `failed`; None while none has ended."
     )
 
 
@@ -388,7 +386,7 @@ class RunFields:
     workflow = Shown[str]("The name of the workflow it executes.")
     occurrence_at = Shown[datetime]("The nominal time; for a manual run the moment of the trigger.")
     moved_from = Shown[list[datetime]](
-        "The excluded instants that its occurrence was moved from: it stands for them, too; usually none."
+        "The excluded instants that were moved to its occurrence, which it stands for, too; usually none."
     )
     due_at = Shown[datetime | None]("When its occurrence could fire: nominal plus jitter; None for a manual run.")
     attempt = Shown[int]("The number of the newest attempt, from 1.")
@@ -403,21 +401,19 @@ class RunFields:
         "Since when no worker that took it could find its workflow; None unless it is blocked."
     )
     blocked_reason = Shown[str | None](
-        "Which worker was the last of them, and what it lacked; None unless it is blocked."
+        "The last worker that could not find it, and the code that it lacked; None unless it is blocked."
     )
     upstream_run_uid = Shown[str | None](
         "The run of another schedule whose end started it; None unless its kind is `after`."
     )
     upstream_schedule_id = Shown[str | None]("The id of that schedule; None also where that run was pruned.")
-    limit = Shown[str | None](
-        "The group whose places it needs one of, as it was when the run was made; None needs none."
-    )
+    limit = Shown[str | None]("The group in which it needs a place, as of its creation; None needs none.")
     place_in_line = Shown[int | None](
         "Its place in that group's line, from 1 to 1 000, or 1 001 where more are ahead; None unless it waits there, "
         "and in the answer of what started it."
     )
     traceparent = Shown[str | None](
-        "The span of what asked for it, as W3C Trace Context writes it; None when that was not traced."
+        "The span of its requester in the form of W3C Trace Context; None when that was not traced."
     )
     error = Shown[str | None]("The error of the newest failed attempt.")
     queue = Shown[str | None]("The queue of its job; None is the settings' default queue.")
@@ -441,11 +437,13 @@ class RunFields:
         "How many of its targets ended in each status; None until the last one has."
     )
     long_at = Shown[datetime | None](
-        "When it was told that it takes longer than its schedule expects; None when it was not."
+        "When it was reported to take longer than its schedule expects; None if it was not."
     )
-    start_by = Shown[datetime | None]("When its newest attempt may not start any more; None without `start_within`.")
+    start_by = Shown[datetime | None](
+        "The instant after which its newest attempt may not start; None without `start_within`."
+    )
     expired_at = Shown[datetime | None](
-        "When it ended because of that, with the status `cancelled`; None unless it did."
+        "When it ended as `cancelled` because it had not started in time; None unless it did."
     )
     args = Shown[list[Any]]("The workflow's positional arguments.")
     kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.")
@@ -461,7 +459,7 @@ H = TypeVar("H", bound=RunFields)
 
 @dataclass(frozen=True, slots=True)
 class TriggerResult(Generic[H]):
-    """What a manual trigger did; its run is a handle of the kind that was triggered."""
+    """The outcome of a manual trigger; its run is a handle of the kind that was triggered."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
@@ -499,7 +497,7 @@ class BackfillProgress:
     overlap: str | None
     """The policy it was given; None for the schedule's."""
     rerun: str | None
-    """Which occurrences that have a run are run again: `failed` or `all`; None for none."""
+    """The occurrences with a run that are run again: `failed` or `all`; None for none."""
     bound: int
     """The most occurrences it may hold."""
     attempted: int
@@ -523,7 +521,7 @@ class BackfillProgress:
     rows: list[BackfillRow] = field(default_factory=list)
     """One for each occurrence that this call, or this step of `iter_backfill`, handled.
 
-    Empty where the progress is only read, and from a request over HTTP that leaves a part for later: the counts tell.
+    Empty when the progress is only read, and from an HTTP request that leaves a part for later: see the counts.
     """
 
     @property

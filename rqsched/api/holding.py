@@ -1,6 +1,6 @@
-"""Hold and release: what an operator does with a whole installation, before and after SQL was restored.
+"""Hold and release of a whole installation, for an operator before and after a restore of SQL.
 
-Freeze and thaw are the same of one namespace.
+Freeze and thaw do the same for one namespace.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Holding:
         >>> scheduler.hold("restoring the database").reason
         'restoring the database'
 
-        No link fires and no first attempt, retry, backfill or claim of an external worker begins; what is started by
-        hand raises HeldError. Attempts that have begun go on, and so do their targets; nobody is told that something is
-        overdue. Schedules can be changed meanwhile. It is kept in Redis and in SQL, and either one is enough: raises
-        DatabaseUnavailableError only when neither answers. Dispatchers and claims see it at once; processes to which it
-        has to be told by a server that was away follow within 15 s.
+        No link fires and no first attempt, retry, backfill or claim of an external worker begins; a start by hand
+        raises HeldError. Attempts that have begun continue, and so do their targets; no overdue notification is made.
+        Schedules can be changed meanwhile. The hold is stored in Redis and in SQL, and either one is enough: raises
+        DatabaseUnavailableError only when neither answers. Dispatchers and claims see it at once; processes that learn
+        it from a server that was down follow within 15 s.
         """
         from rqsched.chain import holding  # noqa: PLC0415 - most commands and requests need none of it
 
@@ -36,25 +36,24 @@ class Holding:
         return holding.hold(self.runtime, _context(reason, context))
 
     def held(self: Any) -> Hold | None:
-        """Return the hold, with who set it, why and since when; None when nothing is held."""
+        """Return the hold: by whom, why and since when; None when nothing is held."""
         self.runtime.hold.look(is_fresh=True)
         found: Hold | None = self.runtime.hold.known
         return found
 
     def holds(self: Any) -> list[Hold]:
-        """Return the hold and those that were released, the newest first: set and released when, by whom and why.
+        """Return the current and past holds, newest first: when, by whom and why each was set and released.
 
-        The last 100 are kept, in SQL: a restored backup has not seen what was released after it.
+        The last 100 are kept, in SQL: a restored backup lacks the releases after it.
         """
         held = self.held()
         found: list[Hold] = self.runtime.database.read(lambda connection: metadata.find_holds(connection, None))
         return found if held is None else [held, *(one for one in found if one.uid != held.uid)]
 
     def preview_release(self: Any, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
-        """Return what `release` with the same arguments would do now: what fires, and which runs wait to begin.
+        """Return the effect of `release` with the same arguments: the due schedules, and the runs that wait to begin.
 
-        At most 500 schedules and as many runs are listed. Nothing is written. It needs no hold: then it tells what is
-        due and waits anyway.
+        At most 500 schedules and as many runs are listed. Nothing is written. Without a hold it lists the same.
         """
         from rqsched.chain import holding  # noqa: PLC0415 - as above
 
@@ -69,12 +68,12 @@ class Holding:
         reason: str | None = None,
         context: CommandContext | None = None,
     ) -> Released:
-        """Let everything begin again. What is due fires by each schedule's `missed` policy; paused ones stay paused.
+        """Let everything begin again. Due schedules fire by their `missed` policy; paused ones stay paused.
 
-        With `missed`, occurrences that are due are recorded as missed instead, or only those `since` an instant: what
-        ran already in the time that a restored database does not know of. With `cancel_pending`, every run that waits
-        for an attempt to begin is cancelled. Both are done before anything can begin. Raises DatabaseUnavailableError
-        or RedisUnavailableError, with everything still held, when one of them does not answer: call it again.
+        With `missed`, due occurrences are recorded as missed instead, or only those `since` an instant: they may have
+        run already in the time that a restored database has lost. With `cancel_pending`, every run that waits for an
+        attempt to begin is cancelled. Both happen before anything can begin. Raises DatabaseUnavailableError or
+        RedisUnavailableError, with everything still held, when one of them does not answer: call it again.
         """
         from rqsched.chain import holding  # noqa: PLC0415 - as above
 
@@ -99,11 +98,11 @@ class Holding:
         >>> scheduler.freeze("the tenant's database moves").namespace
         'default'
 
-        An outage on purpose: no fire, first attempt, retry, backfill or claim of an external worker begins, also of
-        schedules that are created meanwhile, and what is started by hand raises FrozenError. Attempts that have begun
-        go on, and so do their targets; nobody is told that something is overdue. Schedules can be changed meanwhile.
-        SQL keeps it: fires and claims see it at once, whatever Redis has; what is started by hand is refused within a
-        second elsewhere, and within 15 s by a process that Redis could not tell. Raises DatabaseUnavailableError.
+        No fire, first attempt, retry, backfill or claim of an external worker begins, also of schedules that are
+        created meanwhile, and a start by hand raises FrozenError. Attempts that have begun continue, and so do their
+        targets; no overdue notification is made. Schedules can be changed meanwhile. The freeze is stored in SQL: fires
+        and claims see it at once, even without Redis. Other processes refuse a start by hand within a second, or within
+        15 s if Redis does not answer. Raises DatabaseUnavailableError.
         """
         from rqsched.chain import holding  # noqa: PLC0415 - as above
 
@@ -111,13 +110,13 @@ class Holding:
         return holding.freeze(self.runtime, self._here(namespace), _context(reason, context))
 
     def frozen(self: Any) -> list[Hold]:
-        """Return the freeze of each namespace that is frozen, with who set it, why and since when; the newest first."""
+        """Return the freeze of each frozen namespace, the newest first: by whom, why and since when."""
         texts: dict[str, str] = self.runtime.database.read(metadata.find_lasting)
         found = [Hold.from_text(text, "sql") for text in texts.values()]
         return sorted((one for one in found if one.namespace), key=lambda one: one.uid, reverse=True)
 
     def freezes(self: Any, *, namespace: str | None = None) -> list[Hold]:
-        """Return the freeze of a namespace and those that ended, as `holds` does, the newest first."""
+        """Return the current and past freezes of a namespace, as `holds` does, newest first."""
         where = self._here(namespace)
         found: list[Hold] = self.runtime.database.read(lambda connection: metadata.find_holds(connection, where))
         return found
@@ -125,7 +124,7 @@ class Holding:
     def preview_thaw(
         self: Any, *, missed: Literal["one", "all", "none"] | None = None, namespace: str | None = None
     ) -> ReleasePreview:
-        """Return what `thaw` with the same arguments would do now; see `preview_release`."""
+        """Return the effect of `thaw` with the same arguments; see `preview_release`."""
         from rqsched.chain import holding  # noqa: PLC0415 - as above
 
         return holding.preview_thaw(self.runtime, self._here(namespace), missed=missed)
@@ -139,18 +138,18 @@ class Holding:
         reason: str | None = None,
         context: CommandContext | None = None,
     ) -> Released:
-        """Let everything of a namespace begin again. Without a freeze it does nothing.
+        """Let everything in a namespace begin again. Without a freeze it does nothing.
 
-        What is due fires by each schedule's `missed` policy, or of each schedule with due occurrences, however late:
+        Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
 
-        - `one`: the oldest one; the others are recorded as missed;
-        - `all`: the newest, up to its `catch_up_limit`; as `one` where `overlap` would not let each of them run;
+        - `one`: the oldest occurrence; the others are recorded as missed;
+        - `all`: the newest, up to its `catch_up_limit`; as `one` if `overlap` would not let each of them run;
         - `none`: none, all are recorded as missed.
 
-        What is paused stays paused. With `cancel_pending`, every run that waits for an attempt to begin is cancelled.
-        Both are done before anything can begin, in a transaction of each schedule: interrupted, everything is still
-        frozen, and `thaw` is called again. What is due and what waits begins within 20 s. Raises InvalidInputError, and
-        DatabaseUnavailableError with everything still frozen.
+        Paused schedules stay paused. With `cancel_pending`, every run that waits for an attempt to begin is cancelled.
+        Both happen before anything can begin, in one transaction per schedule. After an interruption everything is
+        still frozen: call `thaw` again. Due occurrences and waiting runs begin within 20 s. Raises InvalidInputError,
+        and DatabaseUnavailableError with everything still frozen.
         """
         from rqsched.chain import holding  # noqa: PLC0415 - as above
 

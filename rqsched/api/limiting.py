@@ -1,4 +1,4 @@
-"""Limits: which groups of runs there are, how many of each run at once and start in a time, and how that is changed."""
+"""Limits: the groups of runs, how many of each may run at once or start in a time, and their changes."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Limiting:
     ) -> LimitDescription:
         """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
 
-        What is not given stays as it is; `unset` takes off the `number` or the `rate`, not both. What runs goes on:
-        after the number was lowered nothing begins until fewer run. The group remembers who (`context`) asked,
-        and why. Raises LimitNotFoundError.
+        Arguments that are not given change nothing; `unset` removes the `number` or the `rate`, not both. Running runs
+        continue: below a lowered number, none begins until fewer run. The group records the caller and the reason of
+        `context`. Raises LimitNotFoundError.
 
         Args:
             name: The group, as `limit` of a schedule names it.
             number: How many may run at once.
             rate: How many may start in any window of a length, such as `100/min`.
-            unset: What the group shall not have any more.
+            unset: `number` or `rate`, to remove that limit.
             namespace: The namespace; default that of the scheduler.
-            context: Who asks, and why.
+            context: The caller and the reason.
         """
         is_number = isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= MAX_NUMBER
         if number is not None and not is_number:

@@ -1,4 +1,4 @@
-"""What `Scheduler.list` and `Scheduler.runs` may be asked: filters, as keyword arguments, and a query in a text.
+"""The filters of `Scheduler.list` and `Scheduler.runs`: keyword arguments, and a query as text.
 
 Durable Workflow's clients write queries: `WorkflowType = "invoice-sync" AND region = "eu"`.
 """
@@ -22,13 +22,13 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _MOST_MEMBERS = 64
-"""Of an object that is searched for; each is a condition, and SQLite takes a thousand of them in a statement."""
+"""The most members of a searched object: each is a condition, and SQLite takes a thousand of them in a statement."""
 _NO_MATCH = ("none",)
 """A status that no schedule has."""
 
 
 class ListFilters(TypedDict, total=False):
-    """Which schedules `list`, `iter`, `count` and `bulk` concern; everything given must match."""
+    """The filters of `list`, `iter`, `count` and `bulk`; a schedule must match all of them."""
 
     status: str | Sequence[str] | None
     """One status or several; without it every schedule that is not deleted."""
@@ -110,7 +110,7 @@ def _words(field: str, given: str | Sequence[str] | None, known: Iterable[str]) 
 
 
 def narrowed(filters: Filters, query: str, statuses_of: Callable[[str], tuple[str, ...]]) -> Filters:
-    """Return the filters that let through what these do and the query too; raises InvalidInputError.
+    """Return the filters narrowed by a query; raises InvalidInputError.
 
     A query is an AND of equalities over ScheduleId, Status, WorkflowType, TaskQueue, Note, and search attributes by
     their own names. Equalities that contradict each other or the filters match nothing.
@@ -147,7 +147,7 @@ def _terms(query: str) -> Iterator[tuple[str, Any]]:
 def _value(text: str) -> Any:
     value = _read_value(text)
     try:
-        json_text("query", value, MEMO_BYTES)  # a driver may refuse to compare with what cannot be stored
+        json_text("query", value, MEMO_BYTES)  # a driver may refuse to compare with a value that cannot be stored
     except InvalidPayloadError as error:
         raise InvalidInputError("query", error.reason) from None
     return value

@@ -1,9 +1,9 @@
-"""The load: how many fires each minute ahead holds, which schedules make the highest ones, and on which queues.
+"""The load: the fires in each minute ahead, the schedules that make the peaks, and the queues.
 
 Schedules that fire alike are counted once, as a herd: those with one timing and the same next time, and steps of whole
 minutes that begin in the same minute. A step is counted by arithmetic, any other timing by its instants, up to a bound.
-What is beyond that bound is counted by arithmetic too, and spread evenly over the minutes. The result says what it
-rests on.
+Fires beyond that bound are counted by arithmetic, too, and spread evenly over the minutes. The result states its
+assumptions.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from rqsched.store.schedule_queries import Filters, Position
 MOST_HOURS = 744
 """The longest span that is counted: 31 days."""
 MOST_SCHEDULES = 50_000
-"""How many schedules are read, those that fire first."""
+"""The most schedules that are read, those that fire first."""
 MOST_WALKED = 2_000_000
-"""How many minutes of herds are counted one by one, and as many again of those that are steps."""
+"""The most minutes of herds that are counted one by one; steps have a second budget of the same size."""
 _MINUTE = timedelta(minutes=1)
 MOST_PEAKS = 10
 """The most minutes that are listed as peaks."""
 _COST_OF_A_DELAY = 4
-"""To compute a due time takes so many times as long as to find its occurrence."""
+"""Computing a due time takes this many times as long as finding its occurrence."""
 _STANDS_OUT = 2
-"""Times the mean: a minute with more fires is a peak."""
+"""The least fires of a peak, as a multiple of the mean."""
 NAMED = 5
 """Schedules of a peak that are named."""
 
 
 class Window(NamedTuple):
-    """Which minutes are counted."""
+    """The minutes that are counted."""
 
     start: datetime
-    """The first of them."""
+    """The first minute."""
     minutes: int
-    """How many."""
+    """How many minutes."""
 
     @property
     def end(self) -> datetime:
@@ -60,7 +60,7 @@ class Window(NamedTuple):
         return self.start + self.minutes * _MINUTE
 
     def minute_of(self, at: datetime) -> int:
-        """Return the minute of an instant, from 0; what has passed is in the first."""
+        """Return the minute of an instant, from 0; earlier instants are in the first."""
         return max((at - self.start) // _MINUTE, 0)
 
 
@@ -69,15 +69,15 @@ class _Herd:
     """Schedules that fire alike, onto one queue."""
 
     one: Schedule
-    """Any of them."""
+    """Any schedule of the herd."""
     number: int = 0
-    """How many there are."""
+    """How many schedules it has."""
     names: list[str] = field(default_factory=list)
     """Some of their ids."""
 
 
 def window_of(now: datetime, hours: int) -> Window:
-    """Return the minutes of so many hours, from that of an instant on; raises InvalidInputError outside of 1 to 744."""
+    """Return the minutes of `hours` from an instant's minute on; raises InvalidInputError outside of 1 to 744."""
     if isinstance(hours, bool) or not isinstance(hours, int) or not 1 <= hours <= MOST_HOURS:
         raise InvalidInputError("hours", f"must be a whole number from 1 to {MOST_HOURS}")
     return Window(now.replace(second=0, microsecond=0), 60 * hours)
@@ -91,7 +91,7 @@ def read_load(
     most_schedules: int = MOST_SCHEDULES,
     most_walked: int = MOST_WALKED,
 ) -> Load:
-    """Count what the schedules that match fire in a window; reads those that may, in pages, without a lock."""
+    """Count the fires of the matching schedules in a window; reads them in pages, without a lock."""
     now = runtime.now()
     found = _read(runtime, filters, window)
     schedules = list(islice(found, most_schedules))
@@ -104,20 +104,20 @@ def read_load(
 
 
 def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedule]:
-    """Yield the schedules that may fire in a window, each once and those that fire first at first."""
+    """Yield the schedules that may fire in a window, each once, in the order of their next fires."""
     seen = set[str]()
     for schedule in read_slim(runtime, filters, sort="next"):
         if schedule.due_at is not None and schedule.due_at >= window.end:
             break
-        if schedule.uid not in seen:  # it has fired since, and is further on now
+        if schedule.uid not in seen:  # else it has fired since and comes a second time
             seen.add(schedule.uid)
             yield schedule
-    # A pause that ends by itself: what fires from then on.
+    # Paused schedules whose pause ends by itself in time.
     yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
 
 
 def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
-    """Yield the schedules that match, read in pages as they are asked for; `is_slim` as in `search_schedules`."""
+    """Yield the schedules that match, reading pages on demand; `is_slim` as in `search_schedules`."""
     after: Position | None = None
     while True:
         page = runtime.database.read(
@@ -150,14 +150,14 @@ class Counting:
     def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
         self._window, self._now = window, now
         self._left = {True: most_walked, False: most_walked}
-        """Minutes that may still be counted of steps, and of others: what steps use up must not hide a nightly herd."""
+        """Minutes that may still be counted, for steps (True) and others apart, so that steps hide no nightly herd."""
         self._herds: dict[str, dict[Hashable, _Herd]] = defaultdict(dict)
-        """Of each queue."""
+        """The herds of each queue."""
         self._minutes = [0] * window.minutes
         self._firing = [0] * window.minutes
         """How many schedules fire in each minute."""
         self._makers = defaultdict[int, list[tuple[int, _Herd]]](list)
-        """Of each minute, herds that make it, with their fires."""
+        """The herds that fire in each minute, with their fires."""
         self._schedules = self._even = self._alone = 0
 
     def add(self, schedule: Schedule, queue: str, name: str) -> None:
@@ -169,7 +169,7 @@ class Counting:
             herd.names.append(name)
 
     def load(self, most_schedules: int | None) -> Load:
-        """Count what was added; `most_schedules` is how many that may be, where there are more."""
+        """Count the added schedules; `most_schedules` is their bound if there are more."""
         queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
         return Load(
             start=self._window.start,
@@ -183,7 +183,7 @@ class Counting:
         )
 
     def _alike(self, schedule: Schedule) -> Hashable:
-        """Return what is equal for schedules whose fires lie in the same minutes."""
+        """Return a key that is equal for schedules whose fires lie in the same minutes."""
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
             return steps[0], steps[1] // _MINUTE
@@ -192,7 +192,7 @@ class Counting:
         return schedule.definition.spec, schedule.contents, schedule.next_run_at, schedule.due_at
 
     def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
-        """Count the herds of a queue, the largest first: so each minute knows those that make most of it."""
+        """Count the herds of a queue, the largest first, so that each minute keeps its main makers."""
         fires, unplaced = Counter[int](), 0
         for herd in sorted(herds, key=lambda one: -one.number):
             counted, is_stepped = 0, self._steps(herd.one) is not None
@@ -222,7 +222,7 @@ class Counting:
         return queue_load(queue, self._window.start, fires)
 
     def _fires(self, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
-        """Yield minutes in which a schedule fires, how often, and what it costs to know."""
+        """Yield the minutes in which a schedule fires, with the number of fires and the cost of counting them."""
         steps = self._steps(schedule)
         if steps is not None:
             yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
@@ -237,7 +237,7 @@ class Counting:
             yield minute, number, number * cost
 
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
-        """Return the step of a schedule that fires on one grid alone, and where its first fire lies in the window."""
+        """Return the step of a schedule that fires on a single grid, and the place of its first fire in the window."""
         spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
         if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
             return None
@@ -246,7 +246,7 @@ class Counting:
         (source,) = spec.sources(nominal)
         if not isinstance(source, Grid) or (nominal - source.origin) % source.every or due != due_of(schedule, nominal):
             return None
-        first = due - self._window.start  # all steps are as long, and so is what a spread adds
+        first = due - self._window.start  # all steps have one length, and a spread adds the same to each
         return source.every, first % source.every if first < timedelta(0) else first
 
     def _of_steps(self, every: timedelta, first: timedelta) -> Iterator[tuple[int, int]]:
@@ -288,19 +288,19 @@ class Counting:
 
 
 def usual_most(minutes: Sequence[int]) -> float:
-    """Return up to how many fires a minute does not stand out among these."""
+    """Return the most fires of a minute that is no peak among these."""
     return max(1, _STANDS_OUT * sum(minutes) / len(minutes))
 
 
 def highest_minutes(minutes: Sequence[int]) -> list[int]:
-    """Return the minutes that stand out, those with the most fires first."""
+    """Return the peaks, the highest first."""
     most = usual_most(minutes)
     high = (minute for minute, fires in enumerate(minutes) if fires > most)
     return nsmallest(MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
 
 
 def queue_load(queue: str, start: datetime, fires: Counter[int]) -> QueueLoad:
-    """Return what fires onto a queue, of its fires by minute from an instant on; there must be one."""
+    """Return the load of a queue from its fires by minute from `start` on; there must be at least one."""
     highest = min(fires, key=lambda minute: (-fires[minute], minute))
     return QueueLoad(queue, fires.total(), start + highest * _MINUTE, fires[highest])
 

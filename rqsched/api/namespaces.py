@@ -1,4 +1,4 @@
-"""Namespaces as wholes: what is stored of one, and the deletion of all of it."""
+"""Whole namespaces: the count of their data, and its deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Namespaces:
     """The part of a Scheduler that deletes a namespace."""
 
     def preview_delete_namespace(self: Any, name: str) -> NamespaceData:
-        """Return what `delete_namespace` would delete, and whether it may begin. Nothing is written."""
+        """Return the data that `delete_namespace` would delete, and whether it may begin. Nothing is written."""
         return namespaces.preview(self.runtime, require_id(name, "name"))
 
     def delete_namespace(
@@ -36,12 +36,12 @@ class Namespaces:
         True
 
         One line stays on the audit page of the namespace: when, who, why and how many rows. The freeze ends with it.
-        Each step is a transaction of some hundred rows. Interrupted, the namespace is still frozen, and another call
-        continues. Redis follows SQL; dispatchers and workers drop what it could not be told of. States of machines,
-        registered workflows and targets that were sent by hand belong to no namespace and stay.
+        Each step is a transaction of some hundred rows. After an interruption the namespace is still frozen, and
+        another call continues. Redis follows SQL; dispatchers and workers drop jobs that could not be removed from it.
+        States of machines, registered workflows and targets that were sent by hand belong to no namespace and stay.
 
-        Raises ConflictError where the namespace is not frozen, or while runs of it execute, unless they are to
-        `terminate`; DatabaseUnavailableError.
+        Raises ConflictError unless the namespace is frozen, and while its runs execute, unless `terminate` is set;
+        DatabaseUnavailableError.
         """
         require_note(reason, "reason")
         given = context or CommandContext(source="python")
@@ -52,6 +52,6 @@ class Namespaces:
 def delete_some(
     runtime: Runtime, name: str, context: CommandContext, *, terminates: bool, steps: int | None = 20
 ) -> NamespaceData:
-    """Make so many steps of a deletion (None: all): some thousand rows, for a request that must not take long."""
+    """Make `steps` of a deletion (None: all): some thousand rows, for a request that must be short."""
     where = require_id(name, "name")
     return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps, forget=bulk_actions.forget)

@@ -1,4 +1,4 @@
-"""Passes of reconcile in turn, in a thread of a web process: they repair what plain `rq worker`s beside it cannot."""
+"""Reconcile passes in turn, in a thread of a web process, because plain `rq worker`s beside it make none."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rqsched.errors import RqschedError
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
-"""How often a process asks whether the next pass is its own; a flush of Redis is noticed as soon."""
+"""Seconds between a process's tries to take the next pass, and until it notices a flush of Redis."""
 _AFTER_FAILURE = 5.0
-"""Seconds more before the next try of a process whose pass failed: another one has its turn meanwhile."""
+"""Extra seconds before a process tries again after a failed pass, so that another one takes it."""
 _LONGEST_END = 5.0
-"""Seconds that an end waits for a pass which has not ended."""
+"""The most seconds that `end` waits for a pass."""
 
 
 def find_worker_command() -> Any:
-    """Return the context of RQ's command when it starts a worker or several in this process; else None."""
+    """Return the context of RQ's command if this process runs a worker or a worker pool, else None."""
     click = sys.modules.get("click")
     command = None if click is None else click.get_current_context(silent=True)
     return command if command is not None and command.command.name in {"worker", "worker-pool"} else None
 
 
 class Recovering:
-    """A thread that makes passes of reconcile in turn with every other process of the control queue.
+    """A thread that makes reconcile passes in turn with every other process of the control queue.
 
-    It has connections of its own and holds none to SQL between two passes. What a pass raises is logged once, until
-    one succeeds. A process that is forked gets a thread of its own.
+    It has separate connections and holds none to SQL between two passes. Errors of passes are logged once until a pass
+    succeeds. A forked process gets its own thread.
     """
 
     def __init__(self, runtime_of: Callable[[], Runtime]) -> None:
@@ -51,7 +51,7 @@ class Recovering:
         self._turn = threading.Lock()
 
     def begin(self, *, after: float = 0.0) -> None:
-        """Make passes from so many seconds on; idempotent, and cheap enough for each request."""
+        """Begin to make passes `after` so many seconds; idempotent, and cheap enough for each request."""
         if self._thread is not None:
             return
         with self._turn:
@@ -63,12 +63,12 @@ class Recovering:
                 self._thread.start()
 
     def begin_anew(self) -> None:
-        """Begin in a process that was forked: it has neither the thread nor, for sure, the lock as it was."""
+        """Begin again in a forked process, which lacks the thread and may have inherited a held lock."""
         self._reset()
-        self.begin(after=_LOOK_SECONDS)  # most that are forked, and not to serve, have become another program by then
+        self.begin(after=_LOOK_SECONDS)  # most forks that do not serve have become another program by then
 
     def end(self) -> None:
-        """Make no further pass; waits at most 5 s for one that goes on, which ends with the process."""
+        """Make no further pass; wait at most 5 s for the current one, which else ends with the process."""
         with self._turn:
             thread, self._thread = self._thread, None
             _begun.discard(self)
@@ -96,9 +96,9 @@ class Recovering:
 
 
 def _make_pass(runtime: Runtime) -> bool:
-    """Make a pass if it is this process's turn; False when it is not. It leaves no connection to SQL.
+    """Make a pass if it is this process's turn, else return False. It leaves no connection to SQL.
 
-    Beside a database that takes no writes it never is, and what fails here leaves the turn to another process.
+    It is no process's turn while the database takes no writes. A failed pass leaves the turn to another process.
     """
     from rqsched.chain.reconcile import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 

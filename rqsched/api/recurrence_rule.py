@@ -1,7 +1,7 @@
 """Recurrence rules of whole days (RRULE of RFC 5545): the days that a rule names within a range, in counted steps.
 
-A rule without COUNT is entered where the range begins, however early its first day lies. Each day that is looked at,
-and each period, is a step: a rule that never matches costs as much as any other.
+A rule without COUNT is entered where the range begins, however early its first day lies. Each examined day, and each
+period, is a step, so that a rule that never matches is bounded like any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = (
 MAX_VALUES = 1_000
 """The most values of one part of a rule."""
 Step = Callable[[], object]
-"""Called for each step; raises where there are too many."""
+"""Called for each step; raises when there are too many."""
 
 
 class _Weekday(NamedTuple):
@@ -31,11 +31,11 @@ class _Weekday(NamedTuple):
     number: int
     """Monday is 0."""
     nth: int
-    """Which of a month or a year, from its end where negative; 0 is every one."""
+    """Its position in a month or a year, from the end if negative; 0 is every one."""
 
 
 class RecurrenceRule:
-    """The days of one RRULE of an event that takes whole days."""
+    """The days of one RRULE of an event of whole days."""
 
     def __init__(self, rule: Mapping[str, Any], first: date) -> None:
         """Read a rule, each part a list or a single value, of an event whose first day is given.
@@ -57,7 +57,7 @@ class RecurrenceRule:
             raise ValueError(f"INTERVAL {self._interval} is not positive")
         count = _number(parts, "COUNT", 0)
         self.count = max(count, 0) or None
-        """How many days it names at most; None for any number."""
+        """The most days that it names; None for any number."""
         until = parts.get("UNTIL", [None])[0]
         self.until: date | None = until.date() if isinstance(until, datetime) else until
         """The last day that it may name; None for a rule without an end."""
@@ -69,7 +69,7 @@ class RecurrenceRule:
         self._complete()
 
     def _complete(self) -> None:
-        """Take from the first day what the rule does not say."""
+        """Complete the rule's missing parts from the first day."""
         if self._month_days or self._year_days or self._weeks or self._weekdays:
             return
         if self._frequency == "YEARLY":
@@ -109,7 +109,7 @@ class RecurrenceRule:
         return [found[place] for place in sorted(places) if 0 <= place < len(found)]
 
     def _period_of(self, day: date) -> int:
-        """Return the number of a period that begins before a day, or holds it; at least the first, 0."""
+        """Return the number of a period that begins before a day or contains it; at least the first, 0."""
         first = self._first
         since = {
             "YEARLY": day.year - first.year,
@@ -139,7 +139,7 @@ class RecurrenceRule:
             return None
         if self._frequency == "DAILY":
             return (begin,)
-        if self._frequency == "WEEKLY":  # of the first week the days before the first one are no part of its positions
+        if self._frequency == "WEEKLY":  # positions in the first week do not count the days before the first day
             days = range(min(7, (date.max - begin).days + 1))
             return (day for day in (begin + number * _DAY for number in days) if day >= self._first)
         if self._frequency == "MONTHLY":
@@ -189,7 +189,7 @@ class RecurrenceRule:
 
 
 def _places(day: date, first: date, last: date) -> tuple[int, int]:
-    """Return which day of a stretch it is, from its begin (1 is the first) and from its end (-1 is the last)."""
+    """Return the position of a day in a stretch, from its begin (1 is the first) and from its end (-1 is the last)."""
     return (day - first).days + 1, (day - last).days - 1
 
 

@@ -52,7 +52,7 @@ class RunView(RunFields, ABC):
 
 
 class RunHandle(RunView):
-    """One run: its fields as they were read last, and everything that can be done to it.
+    """One run: its fields as they were read last, and its operations.
 
     >>> run = scheduler.get("nightly").trigger().run
     >>> run.status
@@ -70,7 +70,7 @@ class RunHandle(RunView):
 
     @property
     def runtime(self) -> Runtime:
-        """What its process holds: settings, SQL, Redis."""
+        """Its process's runtime: settings, SQL, Redis."""
         return self._runtime
 
     @property
@@ -93,13 +93,13 @@ class RunHandle(RunView):
 
         >>> scheduler.get("nightly").trigger().run.wait(timeout=60).result  # doctest: +SKIP
         """
-        pauses = looks(timeout, time.monotonic)  # others execute it, in real time, whatever the scheduler's clock says
+        pauses = looks(timeout, time.monotonic)  # workers execute it in real time, whatever the scheduler's clock says
         while not self.refresh().has_ended:
             time.sleep(next(pauses))
         return self
 
     def progress(self) -> TargetProgress | None:
-        """Read how far its targets are: counts by status, pace and likely end; None when it has no targets."""
+        """Read the progress of its targets: counts by status, pace and likely end; None when it has no targets."""
         return read_progress(self._runtime, self._run)
 
     def targets(
@@ -111,15 +111,15 @@ class RunHandle(RunView):
     def retry(
         self, reason: str | None = None, *, failed_targets: bool = False, context: CommandContext | None = None
     ) -> RunHandle:
-        """Run it again: one more attempt of a run that failed, was lost, cancelled or terminated.
+        """Start one more attempt of a run that failed, was lost, cancelled or terminated.
 
-        One that is blocked is offered to the workers now instead of after its delay.
+        A blocked run is offered to the workers now instead of after its delay.
 
-        It keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
-        `buffered` until those ahead of it have ended), and counts for no `max_runs`. A run that is being retried on
-        request already is left as it is. Of a run with targets those are handled again that failed or were lost, and no
-        others are named; `failed_targets` asks for that of a run that has succeeded, too, and refuses one without any.
-        Raises RunStateError for one that has succeeded or not ended, or whose schedule is deleted.
+        The run keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
+        `buffered` until the runs ahead of it have ended), and does not count for `max_runs`. A run that is being
+        retried on request already stays. In a run with targets, the failed and lost targets are handled again and no
+        new ones are named; `failed_targets` allows this for a succeeded run, too, and refuses a run without such
+        targets. Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
 
         >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
@@ -132,20 +132,20 @@ class RunHandle(RunView):
         return self
 
     def require_retryable(self, *, failed_targets: bool = False) -> None:
-        """Check that `retry` would be accepted now; raises what it would raise. Writes nothing."""
+        """Check that `retry` would be accepted now; raises the same errors. Writes nothing."""
         retrying.require_retryable(self._runtime, self._run.uid, failed_targets=failed_targets)
 
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent.
 
-        Who (`context`) and why are recorded as RunCancelled; without either nothing is.
+        The caller (`context`) and the reason are recorded as RunCancelled if either is given.
         """
         return self._end(AttemptOutcome.CANCELLED, reason, context)
 
     def terminate(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run and have RQ kill its process. Idempotent.
 
-        Who (`context`) and why are recorded as RunTerminated; without either nothing is.
+        The caller (`context`) and the reason are recorded as RunTerminated if either is given.
         """
         return self._end(AttemptOutcome.TERMINATED, reason, context)
 
@@ -156,6 +156,6 @@ class RunHandle(RunView):
 
 
 def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult[RunHandle]:
-    """Turn the outcome of a trigger into what its caller gets."""
+    """Convert the outcome of a trigger to its public result."""
     run = RunHandle(runtime, outcome.run) if outcome.run else None
     return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)

@@ -84,7 +84,7 @@ class ScheduleView(ScheduleFields, ABC):
 
 
 class ScheduleHandle(ScheduleView):
-    """One schedule: its fields as they were read last, and everything that can be done to it.
+    """One schedule: its fields as they were read last, and its operations.
 
     >>> schedule = scheduler.get("nightly")
     >>> schedule.pause(note="maintenance").status
@@ -92,9 +92,9 @@ class ScheduleHandle(ScheduleView):
     >>> schedule.resume(catch_up="once").status
     'active'
 
-    Each operation is one transaction with its audit event, and leaves the handle as the schedule is afterwards. With
-    `session` or `connection` it is a part of yours: Redis follows after your commit, and after a rollback the handle
-    shows what is not so; `refresh()` it.
+    Each operation is one transaction with its audit event, and updates the handle. With `session` or `connection` it
+    is a part of your transaction: Redis follows after your commit, and after a rollback the handle is wrong;
+    `refresh()` it.
     """
 
     def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
@@ -106,7 +106,7 @@ class ScheduleHandle(ScheduleView):
 
     @property
     def runtime(self) -> Runtime:
-        """What its process holds: settings, SQL, Redis."""
+        """Its process's runtime: settings, SQL, Redis."""
         return self._runtime
 
     @property
@@ -150,7 +150,7 @@ class ScheduleHandle(ScheduleView):
     def deliveries(
         self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
     ) -> Page[DeliveryDescription]:
-        """Read a page (1 to 500) of what was owed to whom about it, newest first; works after delete too.
+        """Read a page (1 to 500) of its notifications, newest first; works after delete too.
 
         `status` is one of `pending`, `running`, `succeeded` and `failed`.
         """
@@ -235,10 +235,10 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
-        With `until` it fires again by itself from then on, within `reconcile_interval` and whatever crashed meanwhile:
-        where `catch_up` says, by default where its policy of this moment does; `resume()` before that ends the pause
-        and this. A schedule that is paused already gets another end so. What has been due since `until` when a process
-        sees to it fires late, by the schedule's `missed` policy. Raises InvalidInputError when `until` has passed.
+        With `until` it resumes by itself at that time, within `reconcile_interval`, even after crashes. It continues as
+        `catch_up` says, by default as its policy of this moment does. An earlier `resume()` cancels this. On a paused
+        schedule, `until` sets a new end. Occurrences that were due between `until` and the resumption fire late, by the
+        schedule's `missed` policy. Raises InvalidInputError when `until` has passed.
         """
         require_note(note)
         require_note(reason, "reason")
@@ -273,10 +273,10 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Skip the next occurrences: 1 to 100 of those that are not due yet, by their times at the call (`skips`).
 
-        It sets which occurrences ahead are skipped, and does not add to them: the same call again skips no more, and
-        `skip_next(0)` skips none. `reason` is told with each of them. A change of the timing drops those that are no
-        occurrences any more. Raises ScheduleStateError unless active (0 also takes back those of a paused one), and
-        InvalidInputError for a `from_completion` interval, and when no occurrence is ahead.
+        It replaces earlier skips: the same call again skips no more, and `skip_next(0)` skips none. `reason` is
+        recorded with each of them. A change of the timing drops skips that are no occurrences any more. Raises
+        ScheduleStateError unless active (0 also works on a paused one), and InvalidInputError for a `from_completion`
+        interval, and when no occurrence is ahead.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -298,7 +298,7 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Fire again; see CatchUp for where it continues. Raises ScheduleStateError unless paused."""
+        """Fire again; see CatchUp for the first occurrence. Raises ScheduleStateError unless paused."""
         require_note(note)
         mode = None if catch_up is None else CatchUp.of(catch_up)
         within = caller_transaction(connection, session)
@@ -353,7 +353,7 @@ class ScheduleHandle(ScheduleView):
         session: SessionLike | None = None,
         **options: Unpack[WritingOptions],
     ) -> ScheduleHandle:
-        """Change what is given and leave the rest; the next time moves only when spec or jitter changed.
+        """Change the given fields and leave the rest; the next time moves only when spec or jitter changed.
 
         `paused` also pauses it, or makes a paused or dead one fire again, in the same transaction. Raises
         VersionConflictError when `if_version` is given and the schedule has changed since.
@@ -399,7 +399,7 @@ class ScheduleHandle(ScheduleView):
             )
 
         after = None if timing is None else wanted.parsed_spec.after
-        # A switch reads runs, which stay as they are under a lock only.
+        # A switch reads runs, which only a lock keeps unchanged.
         foresee = partial(decide, locks=False) if wanted.parsed_spec.exclude and paused is None else None
         return self._operate(
             decide, if_version, within, upstream=None if after is None else after.schedule_id, foresee=foresee
@@ -426,7 +426,7 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good.
 
-        A purge is a transaction of its own: in yours, delete, and purge after the commit.
+        A purge needs a separate transaction: in yours, delete without it, and purge after the commit.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -486,9 +486,9 @@ class ScheduleHandle(ScheduleView):
     ) -> BackfillProgress:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
-        `rerun="failed"` also retries those whose run failed or was lost, as `RunHandle.retry` does, and `"all"` also
-        fires those up to the last one whose run was pruned, which count as run otherwise. Raises
-        InvalidLimitError when there are more than `bound`. `dry_run` writes nothing; `progress` gets each chunk.
+        `rerun="failed"` also retries failed and lost runs, as `RunHandle.retry` does. Occurrences up to the last one
+        whose run was pruned count as run; `rerun="all"` fires them, too. Raises InvalidLimitError when there are more
+        than `bound`. `dry_run` writes nothing; `progress` gets each chunk.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
@@ -496,7 +496,7 @@ class ScheduleHandle(ScheduleView):
             chunks = self.preview_backfill(wanted)
             return describe_preview(self._schedule, wanted, chunks)
         rows: list[BackfillRow] = []
-        for step in self.iter_backfill(wanted):  # a range without occurrences is a step, too
+        for step in self.iter_backfill(wanted):  # even an empty range makes one step
             rows += step.rows
             if progress is not None:
                 progress(step)
@@ -504,7 +504,7 @@ class ScheduleHandle(ScheduleView):
         return replace(step, rows=rows)
 
     def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
-        """Say what a backfill would do, chunk by chunk, in bounded memory; writes nothing."""
+        """Yield the rows that a backfill would have, chunk by chunk, in bounded memory; writes nothing."""
         return backfill.preview(self._runtime, self.refresh().state, wanted)
 
     def iter_backfill(self, wanted: BackfillRange) -> Generator[BackfillProgress]:

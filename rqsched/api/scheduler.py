@@ -98,14 +98,15 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     ) -> None:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
-        What its decorators declare is its own where a URL, an engine, settings or a registry are given; else it is the
-        process's, and each such scheduler of the process syncs it, as the command `rqsched sync` does.
+        Declarations of its decorators belong to this scheduler if a URL, an engine, settings or a registry are given.
+        Else they belong to the process: each such scheduler of the process syncs them, and so does `rqsched sync`.
 
-        `engine` is your application's, in place of a `database_url`: connections of our own are opened as it opens its.
+        `engine` is your application's, in place of a `database_url`: the scheduler opens its own connections like it.
 
         Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
-        database that does not answer now is not an error yet: the first operation raises if it still does not. One that
-        refuses this process (a wrong password, an unknown database) or has no address is a ConfigError at once.
+        database that does not answer now is not an error yet: the first operation raises if it still does not. A
+        database that refuses this process (a wrong password, an unknown name) or has no address is a ConfigError at
+        once.
         """
         database = None if engine is None else database_of(engine)
         if database is not None and (database_url or settings):
@@ -119,7 +120,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         )
         self.runtime.breakers.on_back = self._resync_redis
         self.has_checked_schema = True
-        """Whether the tables were found to be those of this version; not while the database was away."""
+        """Whether the tables were checked to be those of this version; False while the database is down."""
         try:
             self._check_schema()
         except Exception:
@@ -151,8 +152,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def from_env(cls, **overrides: Any) -> Scheduler:
         """Open a scheduler from `RQSCHED_*`, which imports RQSCHED_IMPORTS when it first needs a workflow.
 
-        That is when an operation names one, in `tick()` and in `sync()`; never while the module that calls this is
-        being imported, for those modules may import it. What cannot be imported is logged; `sync()` raises ConfigError.
+        It needs one when an operation names it, in `tick()` and in `sync()`; never while the calling module is being
+        imported, because those modules may import it. Failed imports are logged; `sync()` raises ConfigError.
         """
         scheduler = cls(**overrides)
         caller = inspect.currentframe()
@@ -161,7 +162,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return scheduler
 
     def close(self) -> None:
-        """Close every connection, and end what `keep_recovering` began."""
+        """Close every connection, and end the thread of `keep_recovering`."""
         self._recovering.end()
         self.runtime.close()
 
@@ -185,7 +186,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         session: SessionLike | None = None,
         **options: Unpack[WritingOptions],
     ) -> ScheduleHandle:
-        """Create a schedule and arm its first link; everything it may be given is listed here.
+        """Create a schedule and arm its first link; all options are listed here.
 
         >>> schedule = scheduler.create(
         ...     "nightly", "invoice-sync", Cron("0 2 * * *"), timezone="Europe/Berlin", kwargs={"region": "eu"}
@@ -196,12 +197,12 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         Args:
             schedule_id: 1 to 255 of `A-Z a-z 0-9 . _ : -`, a letter or digit first; unique in its namespace.
             workflow: A registered name, the registered function or class, or a dotted path.
-            spec: When: `Cron`, `Every`, `Once`, their plain values or texts (`10m`), a `Spec` of several, a `Timing`.
+            spec: The timing: `Cron`, `Every`, `Once`, plain values or texts (`10m`), a `Spec` of several, a `Timing`.
             note: Free text kept with the schedule, at most 4 KiB.
             namespace: Default: RQSCHED_NAMESPACE.
             paused: Create it paused; nothing fires before `resume()`.
             idempotency_key: For a day, the same key and declaration return the same schedule again.
-            context: Who asks and why, for the audit event.
+            context: The caller and the reason, for the audit event.
             session: Your own transaction, an ORM Session or a Connection: written in it, published after its commit.
             timezone: IANA name for cron expressions that name none; default RQSCHED_TIMEZONE, which is UTC by default.
             exclude: Dates, ranges of dates and weekly windows in its timezone in which it does not fire: `2026-12-25`,
@@ -212,17 +213,17 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             dst_fold: A local time that the clock shows twice fires the `first` time (default), or `both`.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
-            overlap: What a fire does while an earlier run is unfinished; see OverlapPolicy; default `skip`.
+            overlap: How a fire treats an unfinished earlier run; see OverlapPolicy; default `skip`.
             buffer_limit: The most runs that wait under `buffer_all`; default no limit.
             missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
             catch_up_window: Occurrences later than this count as missed; default no limit, 60 s under `skip`.
             catch_up_limit: The most occurrences one fire starts under `missed="all"`; default 100.
-            catch_up: Where `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
+            catch_up: How `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
-            limit: The group of which only so many runs run at once or start in a time: `tenant:{labels.tenant}`.
-            limit_running: How many at once, where the schedule is the first of the group; see `set_limit`.
-            limit_rate: How many start in any window, such as `100/min`, where it is the first; see `set_limit`.
+            limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
+            limit_running: The most runs at once, if this is the group's first schedule; see `set_limit`.
+            limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `set_limit`.
             start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
@@ -240,7 +241,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
                 RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
             connection: A name in RQSCHED_CONNECTIONS, the Redis of its runs; default the workflow's, then the main one.
-                A SQLAlchemy Connection is what `session` is.
+                A SQLAlchemy Connection is taken as `session`.
             priority: Above 0, runs go to the front of their queue; default 0.
             labels: Up to 64 short texts to filter by, copied to each run.
             memo: JSON-native object, at most 256 KiB, copied to each run.
@@ -248,18 +249,18 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             description: Free text for people.
             owner: Who owns it; `list` filters by it.
             executor: `rq` (default): a job on a queue; `external`: a worker of any language pulls it.
-            on_failure: The workflow told of failures; default the workflow's, then RQSCHED_ON_FAILURE.
-            on_recovery: The workflow told of the first success after failures; default the workflow's, then
+            on_failure: The workflow to run on failures; default the workflow's, then RQSCHED_ON_FAILURE.
+            on_recovery: The workflow to run on the first success after failures; default the workflow's, then
                 RQSCHED_ON_RECOVERY.
             expect_success_within: Such as `26h`: without a success for so long it is overdue.
-            expect_duration: Such as `20m`: a run that takes longer is told.
+            expect_duration: Such as `20m`: a run that takes longer makes a notification.
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:
-            InvalidInputError: Something given is refused (UnknownWorkflowError, InvalidSpecError ...); an option that
-                does not exist is an InvalidTypeError, and so a TypeError.
+            InvalidInputError: An argument is refused (UnknownWorkflowError, InvalidSpecError ...); an option that does
+            not exist is an InvalidTypeError, and so a TypeError.
             ScheduleExistsError: The id is taken.
-            QuotaExceededError: The namespace holds as much as it may; see RQSCHED_QUOTAS.
+            QuotaExceededError: The namespace is full; see RQSCHED_QUOTAS.
             IdempotencyConflictError: The key was used with another declaration.
             TransactionConflictError: Your own transaction has to be repeated.
 
@@ -274,7 +275,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def create_request(
         self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
     ) -> ScheduleRequest:
-        """Check what `create` is asked, for surfaces that add to it; raises what `create` does, and writes nothing."""
+        """Check the arguments of `create`, for surfaces that add to it; raises the same errors, and writes nothing."""
         definition = self._define(workflow, spec, options)
         return ScheduleRequest(named, definition, **{**said, "note": require_note(said.get("note"))})
 
@@ -291,9 +292,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         session: SessionLike | None = None,
         **options: Unpack[WritingOptions],
     ) -> tuple[ScheduleHandle, str]:
-        """Create a schedule or make the known one what is declared; also return `created`, `updated` or `unchanged`.
+        """Create a schedule or redefine the known one; also return `created`, `updated` or `unchanged`.
 
-        Takes what `create` takes; an option that is not given gets its default. The next time stays
+        Takes the arguments of `create`; an option that is not given gets its default. The next time stays
         unless the timing changed, and a paused schedule stays paused unless `paused=False`.
         """
         require_known(options, Scheduler.upsert)
@@ -359,7 +360,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         sort: str = "created",
         **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
-        """Read a page of schedules in the order they were created; see ListFilters for what may be asked.
+        """Read a page of schedules in the order they were created; see ListFilters for the filters.
 
         >>> [schedule.schedule_id for schedule in scheduler.list(status=["active", "paused"]).items]
         ['nightly']
@@ -424,8 +425,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         []
 
         Args:
-            status: One status or several; `blocked` for those of the pending ones.
-            schedule_id: Of the schedules that have, or had, this id.
+            status: One status or several; `blocked` for the blocked ones among pending runs.
+            schedule_id: Only runs of schedules that have, or had, this id.
             workflow: The name of the workflow.
             since: Created then or later; in the order `-ended`: ended.
             until: Created, or ended, before.
@@ -487,7 +488,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     ) -> BackfillProgress:
         """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
 
-        The reason is recorded, and who stopped it.
+        The reason and the caller are recorded.
         """
         require_note(reason, "reason")
         found = self._find_backfill(uid, namespace)
@@ -512,9 +513,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         >>> scheduler.retry_failed("1h", reason="the mail server is back", dry_run=True)
         []
 
-        Oldest end first; where the overlap policy allows one at a time, those of a schedule run one after another.
-        Returns a row for each; `dry_run` writes nothing. Raises InvalidLimitError when there are more than `bound`,
-        with nothing written. Interrupted, call it again: what was retried has not failed any more.
+        Oldest end first; if the overlap policy allows one at a time, runs of a schedule follow one another. Returns a
+        row for each; `dry_run` writes nothing. Raises InvalidLimitError when there are more than `bound`, with nothing
+        written. After an interruption, call it again: a retried run is no longer failed.
         """
         require_note(reason, "reason")
         begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)
@@ -529,7 +530,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return rows
 
     def usage(self, *, namespace: str | None = None) -> Usage:
-        """Count the schedules of a namespace and the bytes they declare, beside what RQSCHED_QUOTAS allows.
+        """Count the schedules of a namespace and the bytes they declare, with the quota of RQSCHED_QUOTAS.
 
         >>> scheduler.usage(namespace="acme").limits
         Quota(schedules=None, bytes=None)
@@ -537,17 +538,17 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
 
     def usages(self) -> Sequence[Usage]:
-        """Count what each namespace with a quota holds, in the order of their names."""
+        """Count the usage of each namespace with a quota, in the order of their names."""
         return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
     def load(self, hours: int = 24, *, namespace: str | None = None) -> Load:
-        """Count what fires in the next hours (1 to 744), minute by minute: the peaks, who makes them, and each queue.
+        """Count the fires of the next hours (1 to 744), minute by minute: the peaks, their schedules, and each queue.
 
         >>> load = scheduler.load(hours=168)
         >>> load.fires == sum(load.minutes)
         True
 
-        Reads without a lock what is stored, and computes the rest; `assumed` says what the figures rest on.
+        Reads the stored schedules without a lock, and computes the rest; `assumed` lists the assumptions.
         """
         filters = Filters(require_id(self._namespace(namespace), "namespace"))
         return read_load(self.runtime, filters, window_of(self.runtime.now(), hours))
@@ -571,20 +572,20 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         >>> simulation.fires == sum(day.fires for day in simulation.days)
         True
 
-        `declarations` replace the stored schedules by those that a sync of them would create at `start`. Each fire is
-        decided as in production, on a virtual clock. The same schedules, arguments and seed give the same report; give
-        `start`, too. Raises InvalidInputError for more than three million fires.
+        With `declarations`, the schedules that a sync of them would create at `start` replace the stored ones. Each
+        fire is decided as in production, on a virtual clock. The same schedules, arguments and seed give the same
+        report; give `start`, too. Raises InvalidInputError for more than three million fires.
 
         Args:
-            start: Where the span begins, a whole minute; default now.
+            start: The start of the span, a whole minute; default now.
             end: The first instant after it; default 365 days later.
-            declarations: What is simulated in place of what is stored.
+            declarations: Schedules to simulate in place of the stored ones.
             namespace: Default: RQSCHED_NAMESPACE.
             workers: How many attempts each queue executes at once; a queue that is not named, any number.
-            duration: How long attempts take of which nothing is measured.
-            durations: How long those of a schedule, or of a workflow, take; measured ones do not count then.
-            failure_rate: Which part of all attempts fails; what was measured is used without.
-            seed: What is drawn is a hash of it.
+            duration: How long attempts take without a measurement.
+            durations: How long attempts of a schedule, or of a workflow, take; they override measurements.
+            failure_rate: The share of all attempts that fails; default the measured one.
+            seed: Random values are hashes of it.
         """
         from rqsched.api import simulating, simulation_entries  # noqa: PLC0415 - as in `recover`
 
@@ -602,33 +603,33 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
         """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
 
-        `deep` verifies the link of every active schedule; `progress` is told how many rows each batch compared.
+        `deep` verifies the link of every active schedule; `progress` gets the number of rows of each batch.
         """
         from rqsched.chain import reconcile  # noqa: PLC0415 - most commands and requests need none of its thirty modules
 
         return reconcile.recover(self.runtime, deep=deep, progress=progress)
 
     def keep_recovering(self) -> None:
-        """Make passes in turn with every worker, in a thread, while this process and those forked from it live.
+        """Make reconcile passes in turn with every worker, in a thread, while this process and its forks live.
 
         >>> app.before_request(scheduler.keep_recovering)  # doctest: +SKIP
 
-        For web applications beside plain `rq worker`s, which cannot repair. Call it in each request, so that it begins
-        with the first one that a process serves: it is idempotent, waits for no server, and raises nothing. It does
-        nothing in a job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
+        For web applications beside plain `rq worker`s, which make none. Call it in each request, so that it begins with
+        the first request of a process: it is idempotent, waits for no server, and raises nothing. It does nothing in a
+        job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
         """
         is_working = get_current_job() is not None or find_worker_command() is not None
         if not is_working and not is_importing_workflows():
             self._recovering.begin()
 
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Sequence[dict[str, Any]]:
-        """Fire what is due in this process, without waiting for a worker; return one row per outcome.
+        """Fire the due schedules in this process, without waiting for a worker; return one row per outcome.
 
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
         from rqsched.chain import fire_due  # noqa: PLC0415 - as in `recover`
 
-        self.runtime.imports.attempt()  # what listens to events may be in one of them
+        self.runtime.imports.attempt()  # they may contain subscribers to events
 
         return fire_due.tick(self.runtime, limit=schedule_queries.require_limit(limit, 10_000), now=now)
 
@@ -649,9 +650,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         dry_run: bool = False,
         progress: Callable[[Pruned], None] | None = None,
     ) -> Pruned:
-        """Delete what is beyond each schedule's retention, for good, in small transactions; return the counts.
+        """Delete runs and history beyond each schedule's retention, for good, in small transactions; return the counts.
 
-        `retention` is instead of RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
+        `retention` overrides RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
         """
         from rqsched.chain import pruning  # noqa: PLC0415 - as in `recover`
 

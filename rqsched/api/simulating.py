@@ -1,4 +1,4 @@
-"""Simulate a span: choose the schedules that take part, decide each of their fires, and report what happened.
+"""Simulate a span: choose the schedules that take part, decide each of their fires, and report the outcome.
 
 A span with more than MOST_FIRES fires is refused before the first one is decided.
 """
@@ -47,34 +47,34 @@ MOST_DAYS = 1_100
 MAX_YEAR = 9990
 """A span begins and ends before this year: the calendar of datetime ends soon after."""
 MOST_WORKERS = 1_000_000
-"""The most workers of a queue: more wait for nothing in any simulation."""
+"""The most workers of a queue: more would change nothing in any simulation."""
 YEAR = timedelta(days=365)
-"""The span where none is given."""
+"""The default span."""
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _MOST_NAMED = 10
 _COUNTED = 100_000
-"""Up to here occurrences are counted where only enumeration tells their number."""
+"""The most occurrences that are counted one by one, if no arithmetic gives their number."""
 
 
 class Wanted(NamedTuple):
-    """What is asked of a simulation."""
+    """The parameters of a simulation."""
 
     start: datetime
-    """Where it begins: a whole minute."""
+    """Its start: a whole minute."""
     end: datetime
     """The first instant after it: a whole minute."""
     seed: int = 0
-    """What is drawn is a hash of this."""
+    """Random values are hashes of this."""
     workers: Mapping[str, int] = {}
-    """How many attempts a queue executes at once; one that is not named executes any number."""
+    """How many attempts a queue executes at once; a queue that is not named executes any number."""
     duration: timedelta | None = None
-    """How long attempts take of which nothing is measured."""
+    """How long attempts take without a measurement."""
     durations: Mapping[str, timedelta] = {}
-    """How long those of a schedule or of a workflow take, whatever is measured."""
+    """How long attempts of a schedule or of a workflow take; they override measurements."""
     failure_rate: float | None = None
-    """Which part of all attempts fails; None is what was measured."""
+    """The share of all attempts that fails; None is the measured one."""
     most_fires: int = MOST_FIRES
-    """More fires than these are refused."""
+    """The most fires; more are refused."""
 
 
 def wanted_of(
@@ -88,7 +88,7 @@ def wanted_of(
     durations: Mapping[str, SpanLike] | None = None,
     failure_rate: float | None = None,
 ) -> Wanted:
-    """Check what is asked of a simulation; raises a kind of InvalidInputError that names the argument."""
+    """Check the parameters of a simulation; raises a kind of InvalidInputError that names the argument."""
     _require_instants(start=start, end=end)
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
     ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
@@ -138,13 +138,13 @@ def _length(name: str, value: SpanLike) -> timedelta:
 
 
 class Progress:
-    """Told how a simulation goes on; this one tells nobody."""
+    """The progress of a simulation; this base class ignores it."""
 
     def begin(self, fires: int) -> None:
-        """Note how many fires are to be decided, about, or counted."""
+        """Note about how many fires will be decided or counted."""
 
     def advance(self, fires: int) -> None:
-        """Note that some more are."""
+        """Note that some more fires are done."""
 
 
 def simulate(
@@ -152,7 +152,7 @@ def simulate(
 ) -> Simulation:
     """Simulate a span; see the module.
 
-    Raises InvalidInputError for a queue, schedule or workflow that no schedule of it has, and for too many fires.
+    Raises InvalidInputError for a queue, schedule or workflow that no simulated schedule has, and for too many fires.
     """
     _require_known(wanted, entries)
     return _Simulating(entries, wanted, now, env, progress or Progress()).report()
@@ -178,7 +178,7 @@ class _Simulating:
         self._fires = fires
 
     def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the schedules that are simulated, by name, and list what is not."""
+        """Yield the schedules that are simulated, by name, and list those that are not."""
         paused = 0
         for one in sorted(entries, key=lambda entry: entry.name):
             schedule = one.schedule
@@ -199,7 +199,7 @@ class _Simulating:
             self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
 
     def _rooted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the schedules but for those whose chain begins with one that takes no part, and list these."""
+        """Return the schedules except those whose chain begins with one that takes no part; list these."""
         self._by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in entries}
         found = []
         for one in entries:
@@ -213,9 +213,9 @@ class _Simulating:
         return found
 
     def _first_of(self, entry: Entry) -> Entry:
-        """Return the schedule with which a chain begins. Its `remaining` is the smallest one of the chain.
+        """Return the first schedule of a chain. Its `remaining` is the smallest one of the chain.
 
-        Where an upstream is missing, the chain begins with the schedule that comes after it.
+        If an upstream is missing, the chain begins with the schedule after it.
         """
         first, lefts = entry, [entry.schedule.remaining]
         while (schedule := first.schedule).upstream_id is not None and len(lefts) <= len(self._by_id):
@@ -277,7 +277,7 @@ class _Simulating:
         return found
 
     def _expect(self, entry: Entry) -> tuple[Expected, str]:
-        """Return what the attempts of a schedule are like, and where that is from."""
+        """Return the expected attempts of a schedule, and the source of that expectation."""
         known = self._expected.get(entry.name)
         if known is not None:
             return known
@@ -312,7 +312,7 @@ class _Simulating:
         return SimulationOutcome(_outcome("", total), queues, limits, rows)
 
     def _limit_named(self, key: str) -> str:
-        """Return what people call a group: its name, with its namespace where several are simulated."""
+        """Return the shown name of a group, with its namespace if several are simulated."""
         return key if any(one.name != one.schedule.schedule_id for one in self._entries) else split_key(key)[1]
 
     def _count(self, entry: Entry) -> int:
@@ -361,7 +361,7 @@ class _Simulating:
         )
 
     def _changes(self) -> list[tuple[datetime, str, timedelta]]:
-        """Return where clocks change in the zones of crons, in order."""
+        """Return the changes of clocks in the zones of crons, in order."""
         zones = {zone for one in self._entries for zone in _zones(one.schedule.spec)}
         found = []
         for zone in sorted(zones):
@@ -444,7 +444,7 @@ def _add(total: Told, one: Told) -> None:
 
 
 def _is_told(one: Told) -> bool:
-    """Return whether there is more to tell than that its runs succeeded."""
+    """Return whether a schedule did more than succeed."""
     is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
     return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
 
@@ -465,7 +465,7 @@ def _queue_outcome(name: str, line: Line, start: datetime, end: datetime) -> Que
 
 
 def _bounds(entries: Iterable[Entry]) -> dict[str, Bounds]:
-    """Return what each group allows of which that is known."""
+    """Return the bounds of each group whose bounds are known."""
     return {
         one.schedule.limit_group: one.bounds
         for one in entries
@@ -483,7 +483,7 @@ def _limit_outcome(name: str, bounds: Bounds, line: Line, start: datetime, end: 
 
 
 def _waits(line: Line) -> tuple[float, float, float]:
-    """Return what half of a line waited at most, what 95 of 100, and the longest wait, in seconds."""
+    """Return the median, the 95th percentile and the longest wait of a line, in seconds."""
     waits = sorted(line.waits) or [0.0]
     p50, p95 = (waits[min(int(share * len(waits)), len(waits) - 1)] for share in (0.5, 0.95))
     return round(p50, 3), round(p95, 3), round(waits[-1], 3)
@@ -510,7 +510,7 @@ def _zones(spec: Spec) -> set[str]:
 
 
 def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str, list[datetime]]]:
-    """Yield what a change of clocks does to a timing: the effect, the local time it names, and when that fires."""
+    """Yield the effects of a clock change on a timing: the effect, the local time it names, and its fires."""
     if by > timedelta(0):
         for gap in spec.gaps_between(at - TICK, at + by):
             is_shifted = spec.dst_gap == "shift"
@@ -543,7 +543,7 @@ def _require_known(wanted: Wanted, given: Sequence[Entry]) -> None:
 
 
 def _left_out(entry: Entry) -> Iterator[str]:
-    """Yield what is not simulated of a schedule that takes part."""
+    """Yield the parts of a simulated schedule that are not simulated."""
     schedule = entry.schedule
     if schedule.policies.targets is not None:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
@@ -556,7 +556,7 @@ def _left_out(entry: Entry) -> Iterator[str]:
 
 
 def _half(expected: Expected) -> timedelta:
-    """Return how long half of the attempts take at most."""
+    """Return the median duration of the attempts."""
     return expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
 
 

@@ -1,6 +1,6 @@
-"""Which schedules a simulation has: those that are stored, or what a sync of declarations would create.
+"""The schedules of a simulation: the stored ones, or those that a sync of declarations would create.
 
-Reads SQL alone, and nothing at all for declarations whose measured durations are not asked for.
+Reads only SQL, and nothing at all for declarations without measured durations.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from rqsched.store.schedule_queries import Filters
 from rqsched.timing import unfold
 
 MEASURED_DAYS = 90
-"""What runs took in so many days is measured."""
+"""The days over which durations of runs are measured."""
 
 
 class Entry(NamedTuple):
-    """One schedule that may take part, and what is known of it."""
+    """One schedule that may take part, with its measurements and bounds."""
 
     schedule: Schedule
-    """As it is stored, or as a sync would create it at the begin of the span."""
+    """The schedule as stored, or as a sync would create it at the start of the span."""
     name: str
-    """What people call it."""
+    """Its shown name."""
     queue: str
     """The queue of its runs."""
     timeout: timedelta
-    """What ends its attempts."""
+    """The longest time of an attempt."""
     measured: Spans | None = None
-    """How long its runs took lately; None where nothing is known."""
+    """How long its runs took lately; None if unknown."""
     failure_rate: float = 0.0
-    """Which part of its attempts failed so far."""
+    """The share of its attempts that failed so far."""
     lacks: tuple[str, ...] = ()
-    """Calendars that it names and whose contents are not known."""
+    """Calendars that it names but whose contents are not known."""
     bounds: Bounds = Bounds()
-    """What its group allows; nothing where it is in none, or that is not known."""
+    """The bounds of its group; empty without a group, or if unknown."""
 
 
 def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
-    """Read the schedules of a namespace (None: of all) that fire or will, and how long their runs took lately."""
+    """Read the active and paused schedules of a namespace (None: of all), and how long their runs took lately."""
     active, paused = (
         Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
     )
@@ -79,11 +79,10 @@ def declared(
     is_measured: bool,
     calendars: Sequence[Calendar] = (),
 ) -> list[Entry]:
-    """Return what a sync of declarations would create at an instant; raises what that would for what is declared.
+    """Return the schedules that a sync of declarations would create at an instant; raises the errors of that sync.
 
-    No server is asked: a workflow that is not imported here is not looked for. Only `is_measured` reads the database:
-    how long the runs took of the schedules that have these ids there, and the calendars that are named and not among
-    those that are given.
+    No server is asked: a workflow that is not imported here is not searched for. Only `is_measured` reads the database:
+    the durations of runs of schedules with these ids, and the calendars that are named but not given.
     """
     given = list(declarations)
     require_distinct(given)
@@ -91,7 +90,7 @@ def declared(
     upstreams = {one.name: one.schedule.upstream_id for one in entries}
     require_no_cycle({name: upstream for name, upstream in upstreams.items() if upstream is not None}, upstreams)
     bounds = _read_bounds(runtime, entries) if is_measured else {}
-    for one in reversed(entries):  # the first that gives one makes the group
+    for one in reversed(entries):  # the first schedule that gives a bound makes the group
         if (group := one.schedule.limit_group) is not None:
             policies, known = one.schedule.policies, bounds.get(group, Bounds())
             says = Bounds.read(policies.limit_running, policies.limit_rate)
@@ -167,13 +166,13 @@ def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entr
 
 
 def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
-    """Return entries with how long their runs took, and how many attempts failed; `namespace` has those of a file."""
+    """Return entries with the durations of their runs and their share of failures; `namespace` is a file's."""
     since = day_of(hour_of(runtime.now())) - MEASURED_DAYS * A_DAY
     found: list[Entry] = []
     for page in chunks(entries, MAX_PAGE):
         known = {one.name: one.schedule for one in page}
         if namespace is not None:
-            ids = [*known]  # those of a file are called by their ids alone
+            ids = [*known]  # the names of a file's entries are their ids
             known = runtime.database.read(partial(changes.find_all_named, namespace=namespace, schedule_ids=ids))
         uids = [one.uid for one in known.values()]
         buckets = runtime.database.read(partial(run_hours.durations, schedule_uids=uids, since=since))

@@ -1,4 +1,4 @@
-"""The part of a Scheduler that makes the stored schedules what is declared."""
+"""The part of a Scheduler that makes the stored schedules equal the declared ones."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SYNC_BATCH = 500
 
 
 class PlannedSync(NamedTuple):
-    """What a sync would do now."""
+    """The effect that a sync would have now."""
 
     synced: Synced
-    """To which schedules."""
+    """The outcome by schedule."""
     changes: list[Change]
-    """What it would write of those that it would create or update, in their order."""
+    """The changes of the schedules that it would create or update, in their order."""
 
 
 def plan_sync(
@@ -44,9 +44,9 @@ def plan_sync(
     namespace: str | None = None,
     calendars: Sequence[Calendar] = (),
 ) -> PlannedSync:
-    """Decide what `sync` would do now, with the same checks; writes nothing.
+    """Decide the effect of `sync` now, with the same checks; writes nothing.
 
-    `calendars` are those that would be set before, whatever is there.
+    `calendars` are taken as set, whatever is stored.
     """
     requests = scheduler._requests(declarations, namespace, None)
     done, changes = _nothing_done(), list[Change]()
@@ -61,7 +61,7 @@ def plan_sync(
 
 
 class Syncing:
-    """The part of a Scheduler that makes the stored schedules what is declared."""
+    """The part of a Scheduler that makes the stored schedules equal the declared ones."""
 
     def sync(
         self: Any,
@@ -73,15 +73,14 @@ class Syncing:
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
+        """Upsert a declared set; with `prune`, delete schedules of earlier syncs that this set lacks.
 
-        Without a set, it is what the decorators of this scheduler and MachineScheduler declared, in the modules of
-        RQSCHED_IMPORTS too where `from_env` opened it; raises ConfigError when one of those cannot be imported.
+        The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` opened
+        it, these include the modules of RQSCHED_IMPORTS; raises ConfigError when one of those cannot be imported.
 
-        Everything is checked before anything is written, also that the namespace's quota has room for what is added
-        before anything is pruned. `keep` names schedules beside the set that are not pruned, for a set that is written
-        in parts. `progress` is called with each id and its outcome once that is committed; Redis and subscribers
-        follow.
+        The whole set is checked before anything is written, also that the quota has room for the additions before the
+        pruning. `keep` names schedules outside the set that are not pruned, for a set that is written in parts.
+        `progress` is called with each id and its outcome after the commit; Redis and subscribers follow.
         """
         if declarations is None:
             self.runtime.imports.require()
@@ -107,13 +106,13 @@ class Syncing:
         keep: Iterable[str] = (),
         namespace: str | None = None,
     ) -> Synced:
-        """Return what `sync` would do now, with the same checks; writes nothing."""
+        """Return the effect of `sync` now, with the same checks; writes nothing."""
         return plan_sync(self, declarations, prune=prune, keep=keep, namespace=namespace).synced
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
     ) -> list[ScheduleRequest]:
-        """Check a whole set, and that there is room for it."""
+        """Check a whole set, and that the quota has room for it."""
         given = list(declarations)
         require_distinct(given)
         known: dict[object, Definition] = {}
@@ -134,7 +133,7 @@ class Syncing:
         context: CommandContext | None,
         known: dict[object, Definition],
     ) -> ScheduleRequest:
-        """Check one declaration; `known` are the definitions of those before it, by what they were defined from."""
+        """Check one declaration; `known` are the definitions of earlier ones, by their inputs."""
         try:
             shared = self._shared(declared, known)
             definition = with_arguments(shared, declared.options.get("args"), declared.options.get("kwargs"))
@@ -147,7 +146,7 @@ class Syncing:
         return ScheduleRequest(*said, must_have_future=False, shared=shared)
 
     def _shared(self: Any, declared: Declaration, known: dict[object, Definition]) -> Definition:
-        """Define what is declared, without its arguments; what was defined from the same before is that very object."""
+        """Define a declaration without its arguments; equal declarations share one definition object."""
         alike = _said_by(declared)
         definition = None if alike is None else known.get(alike)
         if definition is None:
@@ -175,9 +174,9 @@ _PLAIN = (str, int, float, timedelta, type(None))
 
 
 def _said_by(declared: Declaration) -> object | None:
-    """Return what tells apart what declarations define beside arguments; None for what cannot be compared (lists).
+    """Return a key of a declaration without its arguments; None if a value cannot be compared (lists).
 
-    Types belong to it: 1 and True are equal, and only one of them is a priority.
+    It includes types: 1 and True are equal, but only one of them is a priority.
     """
     options = [(name, type(value), value) for name, value in declared.options.items() if name not in _ARGUMENTS]
     if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, _, value in options):
@@ -188,7 +187,7 @@ def _said_by(declared: Declaration) -> object | None:
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Return what each transaction takes of a set, in its order."""
+    """Split a set into the parts of its transactions, in order."""
     return chunks(items, SYNC_BATCH)
 
 
