@@ -139,7 +139,7 @@ def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any
         blocked_reason=latest.blocked_reason if latest and latest.is_blocked else None,
         timing_in_words=timing_in_words,
         warnings=[*_warnings(definition.spec, schedule.contents, schedule.updated_at.date())],
-        last_outcome=schedule.outcome_of_last_run,
+        last_outcome=schedule.last_outcome,
         skips=schedule.skipped_at,
         moved_from=schedule.moved_from,
     )

@@ -79,7 +79,7 @@ class ScheduleView(ScheduleFields, ABC):
     search_attributes = ScheduleFields.search_attributes.of("definition.search_attributes", loads)
     position = ScheduleFields.position.of("n")
     remaining_runs = ScheduleFields.remaining_runs.of("remaining")
-    last_outcome = ScheduleFields.last_outcome.of("outcome_of_last_run")
+    last_outcome = ScheduleFields.last_outcome.of("last_outcome")
     skips = ScheduleFields.skips.of("skipped_at")
 
 

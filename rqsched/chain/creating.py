@@ -255,8 +255,6 @@ def _key_of(request: ScheduleRequest) -> Key | None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))
     said["jitter"] = request.definition.jitter.total_seconds()
-    if request.definition.notifications == "{}":
-        del said["notifications"]  # the release before has no such field, and its keys live for a day
     digest = idempotency.digest_of(request.named.schedule_id, said, request.note, bool(request.paused))
     return Key(request.named.namespace, require_key(request.key), digest)
 

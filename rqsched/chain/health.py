@@ -587,13 +587,13 @@ def _environments(scope: _Scope) -> Finding:
         lambda connection: schedule_queries.limited_to_environments(connection, scope.namespace, _MOST)
     )
     here = {one.environment for one in alive}
-    if not limited or not alive or None in here:
+    if not limited or not alive:
         return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some")
     skipped = [one for one in limited if here - {*one.policies.environments}]
     if not skipped:
         return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some, and here")
     named = _listed(f"{_path(one)} ({', '.join(one.policies.environments)})" for one in skipped)
-    where = ", ".join(repr(name) if name else "none" for name in sorted(map(str, here)))
+    where = ", ".join(repr(name) if name else "none" for name in sorted(here))
     is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
     told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENV: {where}): {named}"
     return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])

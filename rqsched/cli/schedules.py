@@ -107,7 +107,7 @@ def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
     state = handle.state
     status = f"{handle.status}, no success" if handle.overdue_since else handle.status
     first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
-    return *first, state.outcome_of_last_run, in_words(state.spec)
+    return *first, state.last_outcome, in_words(state.spec)
 
 
 @command(app)

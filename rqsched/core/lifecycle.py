@@ -99,7 +99,7 @@ def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
     By default a new spec shifts an occurrence out of a gap, and fires once at a time that the clock shows twice.
     """
     gap, fold = ("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)
-    if spec.dst_gap not in {None, gap or "skip"}:
+    if spec.dst_gap not in {None, gap}:
         gap = spec.dst_gap
     if spec.dst_fold not in {None, fold or "first"}:
         fold = spec.dst_fold
@@ -560,10 +560,8 @@ def decide_resume(
 
 def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
     """Fire again as from the time at which the pause was to end; nothing is changed unless that has come."""
-    at, paused_at = schedule.resume_at, schedule.paused_at
-    # An older release, which does not know of it, may have ended that pause and begun another one.
-    is_of_this_pause = at is not None and paused_at is not None and paused_at < at
-    if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now or not is_of_this_pause:
+    at = schedule.resume_at
+    if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now:
         return unchanged(schedule)
     if not schedule.spec.is_known:
         return unchanged(schedule)

@@ -444,8 +444,7 @@ class Schedule:
     last_error: str | None = None
     """The error of the newest failed attempt or fire; None when there was none."""
     last_outcome: str | None = None
-    """How the newest run ended that succeeded, failed or was lost; None before the first, and in the row of an older
-    release whose runs have all succeeded."""
+    """How the newest run ended that succeeded, failed, was lost or expired; None before the first."""
     latest_run_uid: str | None = None
     """The newest started run; None before the first."""
     latest_instance_id: str | None = None
@@ -574,11 +573,6 @@ class Schedule:
     def buffered_count(self) -> int:
         """Runs that wait for the run ahead of them, those of backfills included."""
         return self.buffer_depth + self.backfill_waiting
-
-    @property
-    def outcome_of_last_run(self) -> str | None:
-        """How the run that ended last did; a row of an older release does not say so while all succeeded."""
-        return self.last_outcome or ("succeeded" if self.success_count else None)
 
     @property
     def lets_waiting_start(self) -> bool:
@@ -754,10 +748,7 @@ class Run:
 
     def is_late(self, now: datetime) -> bool:
         """Return whether it waits for a process, and may not start any more."""
-        if self.start_by is None or self.start_by > now or self.status is not RunStatus.PENDING:
-            return False
-        # An older release queues a retry and leaves the end of the attempt before it; a blocked one is queued ahead.
-        return self.is_blocked or (self.queued_at is not None and self.start_by > self.queued_at)
+        return self.start_by is not None and self.start_by <= now and self.status is RunStatus.PENDING
 
     @property
     def is_in_line(self) -> bool:

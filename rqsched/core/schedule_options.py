@@ -189,8 +189,8 @@ def value_of(name: str, definition: Definition) -> Any:
         return option.default
     if name == "on_excluded":
         return definition.parsed_spec.on_excluded
-    if name in _CLOCKS:  # in a row that does not say it, as every release before had it
-        return getattr(definition.parsed_spec, name) or {"dst_gap": "skip", "dst_fold": "first"}[name]
+    if name in _CLOCKS:
+        return getattr(definition.parsed_spec, name) or {"dst_gap": "shift", "dst_fold": "first"}[name]
     if name in _OF_ACTION:
         return loads(definition.action)[name]
     if option.kind is Kind.NOTIFICATIONS:

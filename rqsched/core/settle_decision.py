@@ -240,7 +240,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
 def _expire(builder: ChangeBuilder, run: Run) -> None:
     """End a run whose attempt was not started in time: its workflow did not fail, so it is not one of a row of those.
 
-    Its status is one that an older release knows.
+    Its status is `cancelled`; `expired_at` tells it from one that somebody cancelled.
     """
     error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
     builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)

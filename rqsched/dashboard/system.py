@@ -113,7 +113,7 @@ class LiveWorker:
     version: str
     """The version of RQ."""
     rqsched_version: str
-    """The version of rqsched; empty for RQ's own worker, and for one of an older release."""
+    """The version of rqsched; empty for RQ's own worker."""
     host: str
     """The machine it runs on; empty if the viewer may not know."""
     pid: int | None

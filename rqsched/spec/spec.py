@@ -71,7 +71,7 @@ class Spec(Timeline):
     calendars of these. A spec that names a calendar has occurrences once it has the contents (`with_calendars`)."""
     dst_gap: str | None
     """The rule for a local time that the clock leaves out: shift it by the change (`shift`), or do not fire (`skip`).
-    None is `shift`; in a row that was stored without a rule, it is `skip`."""
+    None is `shift`."""
     dst_fold: str | None
     """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
     on_excluded: str
@@ -82,8 +82,6 @@ class Spec(Timeline):
     written."""
     settled = frozenset[datetime]()
     """Nominal instants that no occurrence stands for any more, as they have had their outcome elsewhere."""
-    is_stored: bool = field(repr=False, compare=False)
-    """Whether it is as a row has it, where a `dst_gap` of None means `skip`."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
     """The calendars that it names, as it was given them; none before that."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
@@ -100,9 +98,7 @@ class Spec(Timeline):
         dst_fold: str | None = None,
         on_excluded: str | None = None,
         newer: str = "",
-        is_stored: bool = False,
     ) -> None:
-        object.__setattr__(self, "is_stored", is_stored)
         object.__setattr__(self, "dst_gap", require_choice("dst_gap", dst_gap))
         object.__setattr__(self, "dst_fold", require_choice("dst_fold", dst_fold))
         object.__setattr__(self, "on_excluded", require_on_excluded(on_excluded))
@@ -271,13 +267,13 @@ class Spec(Timeline):
     @property
     def is_shifting(self) -> bool:
         """Whether a local time that the clock leaves out fires later, shifted by the change."""
-        return self.dst_gap == "shift" or (self.dst_gap is None and not self.is_stored)
+        return self.dst_gap != "skip"
 
     def with_clocks(self, dst_gap: str | None, dst_fold: str | None) -> Spec:
-        """Return the spec that says this of changes of the clocks, as a row stores it: a gap of None is `skip`."""
-        if (dst_gap, dst_fold, True) == (self.dst_gap, self.dst_fold, self.is_stored):
+        """Return the spec that says this of changes of the clocks."""
+        if (dst_gap, dst_fold) == (self.dst_gap, self.dst_fold):
             return self
-        said = {"dst_gap": dst_gap, "dst_fold": dst_fold, "is_stored": True}
+        said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
         return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
 
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
@@ -533,13 +529,11 @@ class Spec(Timeline):
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
         """Return the Spec that `to_json` of this or a newer release wrote; what it does not know is its `newer`."""
         try:
-            found = cls.from_json(form)
+            return cls.from_json(form)
         except InvalidSpecError as error:
             if not form:  # no release wrote that
                 raise
-            found = cls._of_newer_release(form, str(error).partition(";")[0])
-        object.__setattr__(found, "is_stored", True)
-        return found
+            return cls._of_newer_release(form, str(error).partition(";")[0])
 
     @classmethod
     def _of_newer_release(cls, form: Mapping[str, Any], newer: str) -> Spec:

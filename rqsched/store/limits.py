@@ -109,15 +109,11 @@ class _Kind:
         self.needs_grant = is_open & is_pending & table.c.granted_at.is_(None)
         self.order = table.c.limit_at, table.c.number, table.c.uid
         is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
-        # A process of an earlier release lets runs and targets wait without `limit_at`.
-        self.since = sa.func.coalesce(
-            table.c.limit_at, table.c.queued_at, table.c.created_at, type_=table.c.limit_at.type
-        )
         connection, queue = (sa.func.coalesce(column, "") for column in (table.c.connection, table.c.queue))
         self.queue = (executor + ":" + connection + ":" + queue).label("queue")
         self.place = (
             table.c.uid,
-            self.since.label("limit_at"),
+            table.c.limit_at,
             table.c.number,
             table.c.granted_at,
             table.c.passed_count,
@@ -747,7 +743,7 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
 def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
     # In one scan for all: most open runs may be of one line, and a plan for any group reads them for each.
     def waiting(kind: _Kind) -> sa.Select[Any]:
-        group, since = kind.table.c.limit_group, sa.func.min(kind.since, type_=kind.table.c.limit_at.type)
+        group, since = kind.table.c.limit_group, sa.func.min(kind.table.c.limit_at, type_=kind.table.c.limit_at.type)
         found = sa.select(group, sa.func.count(), since).where(kind.needs_grant)
         return found.where(dialect.among(group)).group_by(group)
 

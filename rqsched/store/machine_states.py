@@ -111,7 +111,7 @@ def states_in_use(connection: Connection, machine: str) -> list[str]:
 
 def entered_at(connection: Connection, machine: str, instance_id: str) -> datetime | None:
     """Return since when an instance is in its state; None when the machine has no such instance."""
-    return connection.execute(sa.select(_entered_at()).where(_is(machine, instance_id))).scalar()
+    return connection.execute(sa.select(table.c.entered_at).where(_is(machine, instance_id))).scalar()
 
 
 def page_in(
@@ -129,18 +129,13 @@ def page_in(
     is_in = dialect_of(connection).one_of(table.c.state, states)
     mine = [table.c.machine == machine, table.c.instance_id > after, is_in]
     if entered_until is not None:
-        mine.append(_entered_at() <= entered_until)
+        mine.append(table.c.entered_at <= entered_until)
     statement = sa.select(table.c.instance_id).where(*mine).order_by(table.c.instance_id).limit(limit)
     return list(connection.execute(statement).scalars())
 
 
-def _entered_at() -> sa.ColumnElement[Any]:
-    """Since when an instance is in its state: at the latest since it was written, if an earlier build did so."""
-    return sa.func.coalesce(table.c.entered_at, table.c.updated_at, type_=table.c.entered_at.type)
-
-
 def _kept_unless_moved(state: sa.ColumnElement[str], moved_at: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.case((table.c.state == state, _entered_at()), else_=moved_at)
+    return sa.case((table.c.state == state, table.c.entered_at), else_=moved_at)
 
 
 def _is(machine: str, instance_id: str) -> sa.ColumnElement[bool]:

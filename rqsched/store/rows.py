@@ -109,7 +109,7 @@ def to_run(row: Sequence[Any]) -> Run:
     """Read a run from a row of RUN_COLUMNS."""
     values = list(row)
     values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
-    # A run that comes after another schedule's is stored with a kind that an older release knows.
+    # The kind `after` is stored as `manual`, beside the run that it comes after.
     values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT] if values[_RUN_UPSTREAM_AT] is None else _AFTER)
     return _made(Run, zip(_RUN, values, strict=True))
 

@@ -161,11 +161,7 @@ def ended_so(
 ) -> sa.ColumnElement[bool]:
     """Return the condition; `is_named` as in `has_status`."""
     is_one = _is_one_of(outcomes, LastOutcome, column)
-    if _ended_badly(outcomes):
-        return is_one & ENDED_BADLY if is_named else is_one
-    if LastOutcome.SUCCEEDED not in outcomes:
-        return is_one
-    return is_one | (schedules.c.last_outcome.is_(None) & (schedules.c.success_count > 0))  # an older release's row
+    return is_one & ENDED_BADLY if is_named and _ended_badly(outcomes) else is_one
 
 
 def _ended_badly(outcomes: Iterable[str]) -> bool:

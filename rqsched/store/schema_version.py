@@ -127,8 +127,9 @@ def _require_upgradable(current: str) -> None:
         )
     if current < FIRST:
         raise SchemaError(
-            f"the database's schema is at {current}, which a build before release 0.1 made and no release upgrades; "
-            "give rqsched an empty database and create the schedules again, or drop its tables."
+            f"the database's schema is at {current}, which a development build before release 0.1 made; such a "
+            "database is not upgraded and must be made anew: drop its tables, or give rqsched an empty database, and "
+            "create the schedules again."
         )
 
 

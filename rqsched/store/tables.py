@@ -367,7 +367,7 @@ runs = sa.Table(
     sa.Column("start_by", Instant),
     sa.Column("expired_at", Instant),
     *_place_columns(),
-    # A run with an upstream is stored as a manual one, which an older release knows; see `rows.to_run`.
+    # A run with this is stored with the kind `manual`, and read as `after`; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),
     sa.UniqueConstraint("schedule_uid", "number"),
@@ -418,9 +418,7 @@ PartialIndex("ix_rqsched_runs_start_by", runs.c.start_by, runs.c.uid, where=MAY_
 
 def is_late(now: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
     """Say of a pending run that it may not start any more, as `Run.is_late` does."""
-    # An older release queues a retry and leaves the end of the attempt before it; a blocked one is queued ahead.
-    is_of_attempt = (runs.c.start_by > runs.c.queued_at) | runs.c.blocked_at.is_not(None)
-    return MAY_EXPIRE & (runs.c.start_by <= now) & is_of_attempt
+    return MAY_EXPIRE & (runs.c.start_by <= now)
 
 
 IS_EXPIRED = runs.c.expired_at.is_not(None)

@@ -105,7 +105,7 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
 
 
 def _on(text: str) -> str | None:
-    """Return which ends count for a schedule that comes after; None for a schedule to which an old release gave times.
+    """Return which ends count for a schedule that comes after; None for a schedule with times of its own.
 
     A spec that only a newer release knows may say so, else each end counts. A spec that cannot be read must not keep an
     upstream run from ending: the end is owed, and reported where it cannot be followed.

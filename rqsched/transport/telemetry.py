@@ -55,11 +55,11 @@ class LiveDispatcher:
     started_at: str
     """ISO 8601 UTC."""
     version: str = ""
-    """The version of rqsched; empty for an older release."""
+    """The version of rqsched; empty for a copy of the sources."""
     silent_for: timedelta = timedelta(0)
     """How long it has sent no heartbeat."""
-    environment: str | None = None
-    """RQSCHED_ENV of its process, empty where it is not set; None for an older release."""
+    environment: str = ""
+    """RQSCHED_ENV of its process, empty where it is not set."""
     waits_for: str = ""
     """The answer of SQL when it could not write; empty while it fires."""
 
@@ -132,7 +132,7 @@ def show_worker_version(redis: Redis, key: str) -> None:
 
 
 def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
-    """Return our version in each of RQ's workers; empty of RQ's own, of an older release's, and after a flush."""
+    """Return our version in each of RQ's workers; empty of RQ's own, and after a flush."""
     if not keys:
         return []
     with redis.pipeline(transaction=False) as pipe:
@@ -187,9 +187,9 @@ def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
 
 def _live(name: str, value: str, left: timedelta, waits_for: str) -> LiveDispatcher:
     started_at, _, rest = value.partition(" ")
-    number, is_told, environment = rest.partition(" ")
+    number, _, environment = rest.partition(" ")
     silent_for = max(EXPIRY - left, timedelta(0))
-    return LiveDispatcher(name, started_at, number, silent_for, environment if is_told else None, waits_for)
+    return LiveDispatcher(name, started_at, number, silent_for, environment, waits_for)
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:

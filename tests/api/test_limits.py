@@ -488,7 +488,6 @@ def test_run_that_was_passed_over_is_delivered_again_when_its_job_is_lost(env: E
 
 @pytest.mark.every_database
 def test_what_runs_although_nobody_granted_it_counts(any_env: Env) -> None:
-    """As a process of an older release claims it."""
     env = any_env
     first, second = env.fire_all(create(env, "a"), create(env, "b"))
     old = sa.update(runs).where(runs.c.uid == first.uid).values(status="running", granted_at=None)

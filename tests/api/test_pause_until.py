@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
-from rqsched.store.tables import schedules
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, occurrences, statuses, types
 
 UNTIL = NOON + 35 * MINUTE
@@ -150,19 +148,6 @@ def test_spec_that_ended_during_the_pause_ends_the_schedule(env: Env) -> None:
     env.recover()
 
     assert schedule.refresh().status == "done"
-
-
-def test_end_of_another_pause_that_an_older_release_began_is_not_taken_for_its_own(env: Env) -> None:
-    schedule = env.create(spec=Every("10m"))
-    schedule.pause(until=UNTIL)
-    schedule.resume()
-    env.advance(HOUR)
-    schedule.pause()
-    stale = sa.update(schedules).values(resume_at=UNTIL, resume_catch_up="next")
-    env.runtime.database.transact(lambda connection: connection.execute(stale))
-
-    assert env.recover().resumed == 0
-    assert schedule.refresh().status == "paused"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {

@@ -6,14 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched import Every, RetryPolicy
 from rqsched.chain import external_runs
 from rqsched.chain.settling import expire_run
 from rqsched.core.model import RunStatus
 from rqsched.errors import InvalidInputError
-from rqsched.store.tables import runs
 from tests.support.env import (
     HOUR,
     MINUTE,
@@ -261,18 +259,6 @@ def test_interval_from_completion_counts_from_the_end(env: Env) -> None:
     env.advance(LATE)
     env.recover()
     assert schedule.refresh().next_run_at == env.clock.now() + HOUR
-
-
-def test_retry_that_an_older_release_has_queued_is_not_taken_for_late(env: Env) -> None:
-    schedule = create(env)
-    run = env.fire_next(schedule, HOUR)
-    env.advance(HOUR)
-    stale = sa.update(runs).values(queued_at=env.clock.now(), attempt=2)
-    env.runtime.database.transact(lambda connection: connection.execute(stale))
-
-    assert env.recover().expired == 0
-    env.work()
-    assert run.refresh().status == "succeeded"
 
 
 def test_change_of_the_option_concerns_what_is_queued_from_then_on(env: Env) -> None:

@@ -220,12 +220,6 @@ def test_late_schedule_of_a_newer_release_is_found_shown_and_left_out_of_a_file(
     assert "Ask a process of the newer release" in served("update", "left", "--label", "a=b", code=4).err
 
 
-def test_dispatchers_of_a_release_that_does_not_say_where_they_are_say_nothing_of_environments(cli: Cli) -> None:
-    cli.scheduler.create("a", HELLO, Every("1h"), environments=["production"])
-    show_dispatcher(cli, "old:1", "0.1.0")
-    assert cli.findings(0)["environments"]["level"] == "ok"
-
-
 def test_plain_rq_workers_on_the_control_queue_count_as_dispatchers(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     redis = cli.scheduler.runtime.transport.redis

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rqsched.core.lifecycle import decide_create, decide_update, with_clocks
-from rqsched.core.model import Schedule, dump_spec
+from rqsched.core.lifecycle import decide_create, decide_update
+from rqsched.core.model import Schedule
 from rqsched.core.policy import MissedPolicy, Policies
-from rqsched.core.schedule_options import define, value_of
+from rqsched.core.schedule_options import define
 from rqsched.errors import InvalidSpecError
 from rqsched.spec.spec import Cron, Every, Spec
 from rqsched.spec.words import clock_warnings, in_words
@@ -24,12 +24,6 @@ NEW_YORK = "America/New_York"
 
 def stored(schedule: Schedule) -> tuple[str | None, str | None]:
     return schedule.spec.dst_gap, schedule.spec.dst_fold
-
-
-def of_older_release(schedule: Schedule) -> Schedule:
-    """As a release before the options wrote it."""
-    spec = replace(schedule.spec, dst_gap=None, dst_fold=None)
-    return replace(schedule, definition=replace(schedule.definition, spec=dump_spec(spec)))
 
 
 def test_a_reading_that_is_left_out_is_shifted_and_nothing_counts_as_skipped() -> None:
@@ -65,19 +59,9 @@ def test_what_is_not_stored_yet_is_previewed_as_it_will_be_stored() -> None:
     assert replace(unsaid, end_at=NOON + 400 * DAY).next_after(SPRING) == GAP
 
 
-def test_a_row_that_does_not_say_it_skips_whatever_is_made_of_its_spec() -> None:
-    older = of_older_release(active(Spec("30 2 * * *", NEW_YORK), now=SPRING)).spec
-    assert older.next_after(SPRING) == GAP + 23 * HOUR
-    assert replace(older, end_at=NOON + 400 * DAY).next_after(SPRING) == GAP + 23 * HOUR
-    assert older.with_calendars([]).placed_for("a", "b").next_after(SPRING) == GAP + 23 * HOUR
-    again = with_clocks(Spec("30 2 * * *", NEW_YORK), older)
-    assert (again.dst_gap, again.next_after(SPRING)) == (None, GAP + 23 * HOUR)
-    assert clock_warnings(older, SPRING)[0].endswith("does not fire (dst_gap=skip)")
-
-
 @pytest.mark.parametrize("spec", ["30 2 * * *", "@every 40m"])
 def test_a_declaration_that_does_not_say_it_never_changes_what_is_stored(spec: str) -> None:
-    for before in (active(spec), of_older_release(active(spec)), active(Spec(spec, dst_gap="skip", dst_fold="both"))):
+    for before in (active(spec), active(Spec(spec, dst_gap="skip", dst_fold="both"))):
         again = define(None, {}, workflow="report", spec=spec)
         again = replace(again, policies=before.definition.policies)
         assert decide_update(before, again, now=NOON + HOUR).is_empty
@@ -87,15 +71,6 @@ def test_a_declaration_that_does_not_say_it_never_changes_what_is_stored(spec: s
         assert stored(decide_update(before, define(before.definition, {}, spec="0 5 * * *"), now=NOON).after) == stored(
             before
         )
-
-
-def test_what_a_row_of_an_older_release_does_is_no_change_when_it_is_named() -> None:
-    before = of_older_release(active("30 2 * * *"))
-    assert (value_of("dst_gap", before.definition), value_of("dst_fold", before.definition)) == ("skip", "first")
-    named = define(before.definition, {"dst_gap": "skip", "dst_fold": "first"})
-    assert decide_update(before, named, now=NOON).is_empty
-    shifted = decide_update(before, define(before.definition, {"dst_gap": "shift"}), now=NOON)
-    assert (stored(shifted.after), types(shifted)) == (("shift", None), ["Updated"])
 
 
 def test_an_option_that_contradicts_its_new_spec_is_refused_and_so_are_other_words() -> None:

@@ -6,10 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from rqsched.errors import InvalidInputError
-from rqsched.store.tables import schedules
 from tests.support.client import client_of
 from tests.support.env import ONCE, SECOND
 from tests.support.web import SCHEDULES, Web, at, problem
@@ -75,14 +73,6 @@ def test_a_list_shows_how_the_newest_run_ended(any_web: Web) -> None:
     problem(any_web.get(SCHEDULES, params={"outcome": "fine"}), 422, "invalid_input")
     with pytest.raises(InvalidInputError):
         env.scheduler.list(outcome="fine")
-
-
-def test_a_row_of_an_older_release_whose_runs_succeeded_is_listed_as_succeeded(any_web: Web) -> None:
-    any_web.create("old")
-    older = sa.update(schedules).values(success_count=3, last_outcome=None)
-    any_web.env.runtime.database.transact(lambda connection: connection.execute(older))
-    assert [one.schedule_id for one in any_web.env.scheduler.list(outcome="succeeded").items] == ["old"]
-    assert any_web.env.scheduler.list(outcome=["failed", "lost"]).items == []
 
 
 def test_a_list_shows_a_span_of_time(three: Web) -> None:

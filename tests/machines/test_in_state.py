@@ -7,12 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from statemachine import State, StateMachine
 
 from rqsched.errors import InvalidInputError
 from rqsched.machines import MachineScheduler, MachineStates, in_state, machine
-from rqsched.store.tables import machine_states as table
 from rqsched.testing import execute_pending
 from rqsched.workflows import Registry
 from tests.support.env import DAY, HOUR, NOON, Env, MakeEnv
@@ -98,17 +96,6 @@ def test_the_application_says_since_when_instances_it_had_before_are_in_their_st
     assert found(case) == ["a-1", "a-2"]
     with pytest.raises(InvalidInputError, match="entered_at"):
         case.states.put("a-4", entered_at=datetime(2026, 1, 1))  # noqa: DTZ001 - naive on purpose
-
-
-def test_a_row_of_an_earlier_release_is_in_its_state_since_it_was_written_at_the_latest(any_env: Env) -> None:
-    case = case_of(any_env, in_state("approved", for_="P1D"))
-    case.states.put_all({"a-1": "approved", "a-2": "approved"})
-    any_env.runtime.database.transact(lambda c: c.execute(sa.update(table).values(entered_at=None)))
-    any_env.advance(DAY)
-    case.states.put("a-2", "approved")
-
-    assert [case.states.entered_at(name) for name in ("a-1", "a-2")] == [NOON, NOON]
-    assert found(case) == ["a-1", "a-2"]
 
 
 def test_a_state_around_others_is_meant_with_each_of_them_from_when_the_instance_last_moved(any_env: Env) -> None:

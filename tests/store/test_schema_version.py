@@ -126,13 +126,13 @@ def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(e
 
 
 def test_a_schema_from_before_the_first_release_is_refused_and_left_alone(database: Database) -> None:
-    execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '0003'")
+    execute(database, f"UPDATE {VERSION_TABLE} SET version_num = '0004'")
     for refuse in (schema_version.require_current, schema_version.upgrade):
         with pytest.raises(
-            SchemaError, match=r"is at 0003, which a build before release 0.1 made .* an empty database"
+            SchemaError, match=r"is at 0004, which a development build before release 0.1 made.* must be made anew"
         ):
             refuse(database)
-    assert schema_version.status(database).current == "0003"
+    assert schema_version.status(database).current == "0004"
 
 
 def test_a_schema_one_step_newer_is_accepted_and_left_alone(database: Database) -> None:

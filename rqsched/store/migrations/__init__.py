@@ -5,7 +5,7 @@ A revision is written by hand, without `tables`: it says what the schema was the
 adding one, set HEAD; a contract test compares the migrated schema with `tables` on every database.
 """
 
-FIRST = "0004"
+FIRST = "0005"
 """The revision of the first release: it makes every table, and a database at an older one cannot be upgraded."""
 
 HEAD = "0005"

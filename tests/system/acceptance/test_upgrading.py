@@ -1,17 +1,17 @@
-"""docs/upgrading.md word for word: workers of an older build beside those of this one, there and back, as runs go on.
+"""docs/upgrading.md word for word: workers of a newer release beside those of this one, there and back, as runs go on.
 
-The older build is the last one of the schema before this one's, out of the history of the repository. Where a clone has
-no history, as a source distribution or a shallow one, nothing of this is played.
+The newer release is a copy of this one with one migration more.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
+import shutil
 from pathlib import Path
 
 import pytest
 
+from rqsched.store.migrations import HEAD
 from tests.support.processes import REPOSITORY, Processes, rqsched_command
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.chores import HOLD, NOTE
@@ -19,8 +19,18 @@ from tests.system.acceptance.live import MakeLive
 from tests.system.acceptance.runbooks import OFTEN, UPGRADING, Runbook, plain, sections, tools
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-OLD = "e085cbbd4cc8a64127f44106f234eefd6cf2c896"
-"""The last commit of schema 0004."""
+NEXT = f"{int(HEAD) + 1:04}"
+MIGRATION = f"""
+import sqlalchemy as sa
+from alembic import op
+
+revision = {NEXT!r}
+down_revision = {HEAD!r}
+
+
+def upgrade() -> None:
+    op.add_column("rqsched_schedules", sa.Column("of_the_next_release", sa.Text))
+"""
 SCHEDULES = f"""
 import os
 from rqsched import Every, RetryPolicy, Scheduler
@@ -44,21 +54,21 @@ def test_each_section_is_followed_here() -> None:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """The code of the older build."""
-    wanted = ["git", "-C", str(REPOSITORY), "archive", OLD, "rqsched", "tests"]
-    done = subprocess.run(wanted, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("needs the history of the repository: git fetch --unshallow")
-    folder = tmp_path / "old"
-    folder.mkdir()
-    subprocess.run(["tar", "-x", "-C", folder], input=done.stdout, check=True)
+def newer(tmp_path: Path) -> Path:
+    """The code of the next release."""
+    folder = tmp_path / "newer"
+    for name in ("rqsched", "tests"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    migrations = folder / "rqsched" / "store" / "migrations"
+    (migrations / "versions" / f"{NEXT}_next.py").write_text(MIGRATION)
+    written = (migrations / "__init__.py").read_text()
+    (migrations / "__init__.py").write_text(written.replace(f'HEAD = "{HEAD}"', f'HEAD = "{NEXT}"'))
     return folder
 
 
 @pytest.mark.postgres
 def test_a_release_is_rolled_out_and_back_while_schedules_fire(
-    make_live: MakeLive, own_postgres: PostgresServer, redis_url: str, tmp_path: Path, old: Path
+    make_live: MakeLive, own_postgres: PostgresServer, redis_url: str, tmp_path: Path, newer: Path
 ) -> None:
     url = plain(own_postgres.create_database())
     log, gate = tmp_path / "executions", tmp_path / "gate"
@@ -75,19 +85,20 @@ def test_a_release_is_rolled_out_and_back_while_schedules_fire(
             "GATE": str(gate),
         },
     )
-    of_old = {"PYTHONPATH": str(old)}
+    of_this, of_next = {"PYTHONPATH": str(REPOSITORY)}, {"PYTHONPATH": str(newer)}
     for command in (rqsched_command("db", "upgrade"), ["python", "-c", SCHEDULES]):
-        done = first.start(command, cwd=tmp_path, **of_old)
+        done = first.start(command, cwd=tmp_path, **of_this)
         assert done.wait() == 0, done.log()
-    assert "its schema is 0004" in done.log()
-    worker = first.start(rqsched_command("worker"), cwd=tmp_path, **of_old)
+    assert f"its schema is {HEAD}" in done.log()
+    worker = first.start(rqsched_command("worker"), cwd=tmp_path, **of_this)
     worker.wait_for_log("(acceptance.hold)")
 
     try:
+        first.environment |= of_next
         with Runbook(first, "A new release of rqsched") as book:
             book.step()
             live = make_live(url)
-            live.environment |= first.environment
+            live.environment |= first.environment | of_this
             nightly = live.scheduler.get("nightly")
             gate.touch()
             live.wait_for_successes(nightly)
@@ -97,7 +108,7 @@ def test_a_release_is_rolled_out_and_back_while_schedules_fire(
             live.wait_for_successes(nightly)
             book.step()
         new = first.started[-1]
-        first.environment |= of_old
+        first.environment |= of_this
         with Runbook(first, "Back again") as book:
             book.step()
             live.wait_for_successes(nightly)

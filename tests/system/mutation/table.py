@@ -432,7 +432,7 @@ FENCES = (
                 "schedules.c.namespace, schedules.c.schedule_id, unique=False,",
             ),
             Edit(
-                "rqsched/store/migrations/versions/0004_initial.py",
+                "rqsched/store/migrations/versions/0005_initial.py",
                 '        ["namespace", "schedule_id"],\n        unique=True,',
                 '        ["namespace", "schedule_id"],\n        unique=False,',
             ),
@@ -451,7 +451,7 @@ FENCES = (
                 "runs.c.schedule_uid, runs.c.occurrence_at, unique=False,",
             ),
             Edit(
-                "rqsched/store/migrations/versions/0004_initial.py",
+                "rqsched/store/migrations/versions/0005_initial.py",
                 '        ["schedule_uid", "occurrence_at"],\n        unique=True,',
                 '        ["schedule_uid", "occurrence_at"],\n        unique=False,',
             ),

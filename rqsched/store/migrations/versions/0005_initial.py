@@ -1,7 +1,7 @@
 """The tables of the first release, 0.1.
 
-Frozen: what `tables` says later reaches a database through a later revision. The builds before the release made them in
-four revisions, 0001 to 0004: a database of the newest of them is at this one.
+Frozen from the release on: what `tables` says later reaches a database through a later revision. Builds before the
+release made the tables in five revisions, 0001 to 0005, of which this is the last; the others cannot be upgraded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
+revision = "0005"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -32,10 +32,23 @@ def upgrade() -> None:
     _create_idempotency_keys()
     _create_deliveries()
     _create_facts()
+    _create_hours()
+    _create_facts_of_namespaces()
+    _create_calendars()
+    _create_limits()
+    _create_upstream_ends()
 
 
 def downgrade() -> None:
     """Drop every table, and what is in it."""
+    op.drop_table("rqsched_upstream_ends")
+    op.drop_table("rqsched_limit_starts")
+    op.drop_table("rqsched_limits")
+    op.drop_table("rqsched_calendars")
+    op.drop_table("rqsched_namespace_facts")
+    op.drop_table("rqsched_uncounted")
+    op.drop_table("rqsched_counted")
+    op.drop_table("rqsched_hours")
     op.drop_table("rqsched_facts")
     op.drop_table("rqsched_deliveries")
     op.drop_table("rqsched_idempotency_keys")
@@ -116,6 +129,16 @@ def _create_schedules() -> None:
         sa.Column("last_outcome", sa.String(16)),
         sa.Column("overdue_at", INSTANT),
         sa.Column("overdue_since", INSTANT),
+        sa.Column("resume_at", INSTANT),
+        sa.Column("resume_catch_up", sa.String(16)),
+        sa.Column("traceparent", sa.String(55)),
+        sa.Column("skips", sa.Text),
+        sa.Column("calendars", sa.Text),
+        sa.Column("limit_group", sa.String(511)),
+        sa.Column("upstream_id", sa.String(255)),
+        sa.Column("followed_at", INSTANT),
+        sa.Column("missed_run_uid", sa.String(26)),
+        sa.Column("moves", sa.Text),
         sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name=op.f("ck_rqsched_schedules_due_with_next")),
         sa.CheckConstraint("due_at IS NULL OR status = 'active'", name=op.f("ck_rqsched_schedules_only_active_is_due")),
         sa.CheckConstraint(
@@ -185,6 +208,22 @@ def _create_schedules() -> None:
         unique=True,
         **_where("status != 'deleted'"),
     )
+    op.create_index(
+        "ix_rqsched_schedules_resuming", "rqsched_schedules", ["resume_at", "uid"], **_where("resume_at IS NOT NULL")
+    )
+    op.create_index("ix_rqsched_schedules_calendars", "rqsched_schedules", ["uid"], **_where("calendars IS NOT NULL"))
+    op.create_index(
+        "ix_rqsched_schedules_limit",
+        "rqsched_schedules",
+        ["limit_group", "status"],
+        **_where("limit_group IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_rqsched_schedules_upstream",
+        "rqsched_schedules",
+        ["namespace", "upstream_id", "uid"],
+        **_where("upstream_id IS NOT NULL AND status != 'deleted'"),
+    )
 
 
 def _create_runs() -> None:
@@ -238,6 +277,18 @@ def _create_runs() -> None:
         sa.Column("dispatched_at", INSTANT),
         sa.Column("dead_letter_at", INSTANT),
         sa.Column("held_until", INSTANT),
+        sa.Column("long_at", INSTANT),
+        sa.Column("traceparent", sa.String(55)),
+        sa.Column("start_by", INSTANT),
+        sa.Column("expired_at", INSTANT),
+        sa.Column("limit_group", sa.String(511)),
+        sa.Column("limit_at", INSTANT),
+        sa.Column("granted_at", INSTANT),
+        sa.Column("passed_at", INSTANT),
+        sa.Column("passed_count", sa.Integer),
+        sa.Column("is_rated", sa.Boolean, server_default=sa.false(), nullable=False),
+        sa.Column("upstream_run_uid", sa.String(26)),
+        sa.Column("nominals", sa.Text),
         sa.CheckConstraint("kind IN ('scheduled', 'manual', 'backfill')", name=op.f("ck_rqsched_runs_kind")),
         sa.CheckConstraint(
             "status IN ('pending', 'running', 'retrying', 'buffered', "
@@ -252,7 +303,12 @@ def _create_runs() -> None:
         sa.UniqueConstraint("schedule_uid", "instance_id", name=op.f("uq_rqsched_runs_schedule_uid_instance_id")),
         sa.UniqueConstraint("schedule_uid", "number", name=op.f("uq_rqsched_runs_schedule_uid_number")),
     )
-    op.create_index("ix_rqsched_runs_backfill", "rqsched_runs", ["backfill_uid", "number"])
+    op.create_index(
+        "ix_rqsched_runs_backfill",
+        "rqsched_runs",
+        ["backfill_uid", "number"],
+        **_where("backfill_uid IS NOT NULL"),
+    )
     op.create_index(
         "ix_rqsched_runs_blocked",
         "rqsched_runs",
@@ -296,6 +352,21 @@ def _create_runs() -> None:
         unique=True,
         **_where("kind != 'manual'"),
     )
+    op.create_index("ix_rqsched_runs_live", "rqsched_runs", ["schedule_uid", "number"], **_where("kind != 'backfill'"))
+    op.create_index(
+        "ix_rqsched_runs_start_by",
+        "rqsched_runs",
+        ["start_by", "uid"],
+        **_where("start_by IS NOT NULL AND status = 'pending'"),
+    )
+    op.create_index(
+        "uq_rqsched_runs_upstream",
+        "rqsched_runs",
+        ["upstream_run_uid", "schedule_uid"],
+        unique=True,
+        **_where("upstream_run_uid IS NOT NULL"),
+    )
+    _index_places("rqsched_runs", "status = 'running' AND dispatched_at IS NULL")
 
 
 def _create_audit_events() -> None:
@@ -311,6 +382,12 @@ def _create_audit_events() -> None:
         sa.PrimaryKeyConstraint("schedule_uid", "sequence", name=op.f("pk_rqsched_audit_events")),
     )
     op.create_index("ix_rqsched_audit_events_recorded_at", "rqsched_audit_events", ["recorded_at"])
+    op.create_index(
+        "ix_rqsched_audit_events_asked",
+        "rqsched_audit_events",
+        ["recorded_at", "schedule_uid", "sequence"],
+        **_where("payload LIKE '%\"command_context\":%'"),
+    )
 
 
 def _create_backfills() -> None:
@@ -383,6 +460,12 @@ def _create_targets() -> None:
         sa.Column("delivery", sa.Integer, server_default="1", nullable=False),
         sa.Column("blocked_at", INSTANT),
         sa.Column("max_parallel", sa.Integer),
+        sa.Column("limit_group", sa.String(511)),
+        sa.Column("limit_at", INSTANT),
+        sa.Column("granted_at", INSTANT),
+        sa.Column("passed_at", INSTANT),
+        sa.Column("passed_count", sa.Integer),
+        sa.Column("is_rated", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.CheckConstraint(
             "status IN ('waiting', 'pending', 'running', 'retrying', 'blocked', "
             "'succeeded', 'ignored', 'failed', 'lost', 'cancelled')",
@@ -399,6 +482,7 @@ def _create_targets() -> None:
         **_where("status IN ('waiting', 'pending', 'running', 'retrying', 'blocked')"),
     )
     op.create_index("ix_rqsched_targets_schedule_uid", "rqsched_targets", ["schedule_uid"])
+    _index_places("rqsched_targets", "status = 'running'")
 
 
 def _create_machine_states() -> None:
@@ -479,6 +563,136 @@ def _create_facts() -> None:
         sa.Column("value", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_rqsched_facts")),
     )
+
+
+def _create_hours() -> None:
+    op.create_table(
+        "rqsched_hours",
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("width", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("hour", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("is_backfilled", sa.Boolean, nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("count", sa.BigInteger, nullable=False),
+        sa.Column("longest", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("waits", sa.Text, server_default="{}", nullable=False),
+        sa.Column("durations", sa.Text, server_default="{}", nullable=False),
+        sa.CheckConstraint(
+            "outcome IN ('succeeded', 'failed', 'cancelled', 'terminated', 'lost')",
+            name=op.f("ck_rqsched_hours_outcome"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "schedule_uid", "width", "hour", "is_backfilled", "outcome", name=op.f("pk_rqsched_hours")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "rqsched_counted",
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("schedule_uid", name=op.f("pk_rqsched_counted")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "rqsched_uncounted",
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("schedule_uid", "number", name=op.f("pk_rqsched_uncounted")),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_facts_of_namespaces() -> None:
+    op.create_table(
+        "rqsched_namespace_facts",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "name", name=op.f("pk_rqsched_namespace_facts")),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_calendars() -> None:
+    op.create_table(
+        "rqsched_calendars",
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(63), nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("edit", sa.String(26), nullable=False),
+        sa.Column("exclude", sa.Text, server_default="[]", nullable=False),
+        sa.Column("since", INSTANT, nullable=False),
+        sa.Column("is_planned", sa.Boolean, server_default=sa.false(), nullable=False),
+        sa.Column("reaches", sa.String(10)),
+        sa.Column("source", sa.Text),
+        sa.Column("description", sa.Text),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("changed_at", INSTANT, nullable=False),
+        sa.Column("changed_by", sa.Text),
+        sa.Column("changes", sa.Text, server_default="[]", nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "name", name=op.f("pk_rqsched_calendars")),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_limits() -> None:
+    op.create_table(
+        "rqsched_limits",
+        sa.Column("limit_group", sa.String(511), nullable=False),
+        sa.Column("namespace", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("number", sa.Integer),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("changes", sa.Text, server_default="[]", nullable=False),
+        # How many attempts start in so many seconds.
+        sa.Column("rate_number", sa.Integer),
+        sa.Column("rate_seconds", sa.Integer),
+        sa.PrimaryKeyConstraint("limit_group", name=op.f("pk_rqsched_limits")),
+    )
+    op.create_table(
+        "rqsched_limit_starts",
+        sa.Column("limit_group", sa.String(511), nullable=False),
+        sa.Column("started_at", INSTANT, nullable=False),
+        sa.Column("uid", sa.String(26), nullable=False),
+        sa.PrimaryKeyConstraint("limit_group", "started_at", "uid", name=op.f("pk_rqsched_limit_starts")),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_upstream_ends() -> None:
+    op.create_table(
+        "rqsched_upstream_ends",
+        sa.Column("run_uid", sa.String(26), nullable=False),
+        sa.Column("schedule_uid", sa.String(26), nullable=False),
+        sa.Column("upstream_uid", sa.String(26), nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("ended_at", INSTANT, nullable=False),
+        sa.Column("due_at", INSTANT),
+        sa.Column("tries", sa.Integer, server_default="0", nullable=False),
+        sa.Column("error", sa.Text),
+        sa.Column("followed", sa.String(16)),
+        sa.Column("followed_at", INSTANT),
+        sa.Column("upstream_id", sa.String(255)),
+        sa.PrimaryKeyConstraint("run_uid", "schedule_uid", name=op.f("pk_rqsched_upstream_ends")),
+        sqlite_with_rowid=False,
+    )
+    is_owed, name = _where("due_at IS NOT NULL"), "rqsched_upstream_ends"
+    op.create_index("ix_rqsched_upstream_ends_owed", name, ["schedule_uid", "due_at"], **is_owed)
+    op.create_index("ix_rqsched_upstream_ends_schedule_uid", name, ["schedule_uid", "ended_at"])
+    op.create_index("ix_rqsched_upstream_ends_upstream_uid", name, ["upstream_uid", "due_at"])
+
+
+def _index_places(table: str, runs: str) -> None:
+    """Index the lines and places of limits; `runs` says of a row that it runs and so has a place."""
+    key, is_limited = ["limit_group", "status"], "limit_group IS NOT NULL"
+    pending = "status = 'pending' AND (granted_at IS NOT NULL OR passed_at IS NOT NULL)"
+    is_in_line = f"{is_limited} AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL"
+    op.create_index(f"ix_{table}_limit", table, key, **_where(f"{is_limited} AND ended_at IS NULL"))
+    op.create_index(
+        f"ix_{table}_place", table, [*key, "passed_at"], **_where(f"{is_limited} AND ({runs} OR {pending})")
+    )
+    line = ["limit_group", "limit_at", "number", "uid"]
+    op.create_index(f"ix_{table}_line", table, line, **_where(is_in_line))
 
 
 def _where(condition: str) -> dict[str, Any]:
