@@ -114,7 +114,7 @@ def _warm_up(queue: Queue) -> None:
 
 
 def _soon(count: int) -> datetime:
-    """An instant that is still to come when so many have been scheduled."""
+    """Return an instant that is still to come when so many have been scheduled."""
     return datetime.now(UTC) + timedelta(seconds=5 + count / 250)
 
 

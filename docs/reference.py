@@ -78,7 +78,7 @@ def write(folder: Path) -> None:
 
 
 def python() -> str:
-    """The public names of the modules, from their docstrings."""
+    """Return the public names of the modules, from their docstrings."""
     head = "# Python\n\nEvery public name, by the module that an application imports it from.\n"
     seen: set[int] = set()
     return "\n".join([head, *(_module(name, about, seen) for name, about in MODULES.items())])
@@ -424,7 +424,7 @@ def _curl(name: str) -> list[str]:
 
 
 def observed() -> str:
-    """What an installation shows of itself: metrics, audit events, log actions."""
+    """Return what an installation shows of itself: metrics, audit events, log actions."""
     return "\n".join(["# Metrics, events and log keys\n", _metrics(), _events(), _log_actions()])
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def rqsched_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real Valkey, which runs for the test session."""
+    """Yield the URL of a real Valkey, which runs for the test session."""
     embedded = import_module("rqsched.embedded")
     folder = tmp_path_factory.mktemp("rqsched-valkey")
     server = embedded.attach(folder)
@@ -32,7 +32,7 @@ def rqsched_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture
 def rqsched_clock() -> ManualClock:
-    """A clock at 2026-01-01 00:00 UTC that stands still until the test moves it."""
+    """Return a clock at 2026-01-01 00:00 UTC that stands still until the test moves it."""
     clock: ManualClock = import_module("rqsched.testing").ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     return clock
 
@@ -41,7 +41,7 @@ def rqsched_clock() -> ManualClock:
 def rqsched_scheduler(
     rqsched_redis_url: str, rqsched_clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scheduler]:
-    """A scheduler on an empty SQLite database, an empty Valkey and `rqsched_clock`."""
+    """Yield a scheduler on an empty SQLite database, an empty Valkey and `rqsched_clock`."""
     url = f"sqlite:///{tmp_path_factory.mktemp('rqsched-sql') / 'rqsched.db'}"
     with import_module("rqsched.testing").empty_scheduler(
         url, redis_url=rqsched_redis_url, clock=rqsched_clock
@@ -51,7 +51,7 @@ def rqsched_scheduler(
 
 @pytest.fixture
 def rqsched_database_url(rqsched_redis_url: str) -> str:
-    """The URL of the application's own database: RQSCHED_DATABASE_URL. A conftest.py may override this fixture."""
+    """Return RQSCHED_DATABASE_URL, the URL of the application's own database. A conftest.py may override this."""
     url: str | None = import_module("rqsched.config").Settings(redis_url=rqsched_redis_url).database_url
     if url is None:
         pytest.fail(
@@ -62,7 +62,7 @@ def rqsched_database_url(rqsched_redis_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def _rqsched_tables() -> Iterator[Callable[[str], None]]:
-    """Creates the tables in a database once, and drops them at the end of the session."""
+    """Create the tables in a database once, and drop them at the end of the session."""
     urls = set[str]()
     with ExitStack() as made:
 
@@ -81,7 +81,7 @@ def rqsched_application_scheduler(
     rqsched_clock: ManualClock,
     _rqsched_tables: Callable[[str], None],
 ) -> Iterator[Scheduler]:
-    """A scheduler on the application's own database, an empty Valkey and `rqsched_clock`.
+    """Yield a scheduler on the application's own database, an empty Valkey and `rqsched_clock`.
 
     The database must hold no schedules. Afterwards it is as it was: rows are deleted after each test, and tables that
     were not there are dropped at the end of the session.

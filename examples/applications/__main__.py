@@ -114,7 +114,7 @@ class Bank:
             connection.executemany("INSERT INTO applications VALUES (?, ?, ?, ?, ?)", rows)
 
     def _live_a_day(self) -> None:
-        """Some new applications come in, one in ten customers sends documents, and one loan in fifty is paid back."""
+        """Let new applications come in, one customer in ten send documents, and one loan in fifty be paid back."""
         with self._table.table() as connection:
             known = connection.execute("SELECT id, state FROM applications ORDER BY id").fetchall()
         moved: dict[str, str] = {}

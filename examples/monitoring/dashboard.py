@@ -47,7 +47,7 @@ def _quantiles(metric: str, by: str = "", shares: Sequence[float] = (0.5, 0.95))
 
 
 def _problem(title: str, query: str, about: str, *, red_from: float = 1, unit: str = "short") -> Panel:
-    """A number that is 0 while all is well; a series of nothing is absent."""
+    """Return a number that is 0 while all is well; a series of nothing is absent."""
     return Panel(title, [(f"{query} or vector(0)", "")], unit, "stat", 3, about, red_from)
 
 

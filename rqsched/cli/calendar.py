@@ -39,7 +39,7 @@ _SHOWN = 12
 
 @app.callback()
 def calendar() -> None:
-    """Named exclusions that many schedules use."""
+    """Manage named exclusions that many schedules use."""
 
 
 @command(app, "list")

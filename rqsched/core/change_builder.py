@@ -173,7 +173,7 @@ class ChangeBuilder:
         self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
 
     def build(self, operation: str | None = None) -> Change:
-        """Number the position, stamp the row and return the Change; `operation` is the uid of what an owner asked."""
+        """Return the Change, its position numbered, its row stamped; `operation` is the uid of what an owner asked."""
         if self.schedule.moves is not None and self.schedule.next_run_at is None:
             self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=())))
         before, after = self._before, self.schedule

@@ -162,7 +162,7 @@ class PatientWorker(BaseWorker):
         return ANSWER_SECONDS
 
     def on_turn(self) -> None:
-        """Called each time RQ's loop turns: every few seconds, every half minute while a job executes.
+        """Look around as RQ's loop turns: every few seconds, every half minute while a job executes.
 
         RQ's scheduler is started again soon after it died, or taken over from another worker's: it ends with the first
         error of Redis, and with its worker, and RQ itself looks every ten minutes.
@@ -527,7 +527,7 @@ def end_scheduler_with(worker: Any) -> None:
 
 
 def _die_with_worker(worker: Any) -> None:
-    """Called in each process that multiprocessing forks below the worker; those that a run forks are left alone."""
+    """Let a process that multiprocessing forks below the worker die with it; those that a run forks are left alone."""
     parent = parent_process()  # at the moment of the fork: the worker may have died since
     if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)

@@ -120,7 +120,7 @@ class Runner(PatientWorker):
     _failed_claims: frozenset[str] = frozenset()
 
     def on_turn(self) -> None:
-        """Called each time RQ's loop turns."""
+        """Note that RQ's loop turns."""
         self._turned_at = time.monotonic()
         super().on_turn()
 

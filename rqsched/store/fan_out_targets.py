@@ -122,12 +122,12 @@ TARGET_COLUMNS = [targets.c[name] for name in Target._fields]
 
 
 def _has_ended_in_vain() -> sa.ColumnElement[bool]:
-    """The run of a target was cancelled, terminated or lost, or its workflow failed."""
+    """Say that the run of a target was cancelled, terminated or lost, or its workflow failed."""
     return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(sorted(ENDED_IN_VAIN)))
 
 
 def _is_open(status: TargetStatus) -> sa.ColumnElement[bool]:
-    """The target is in this status, in which it has not ended: the index of open targets finds it."""
+    """Say that a target is in this status, in which it has not ended: the index of open targets finds it."""
     return IS_OPEN_TARGET & (targets.c.status == constant(status))
 
 

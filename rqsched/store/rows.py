@@ -221,7 +221,7 @@ def event_columns(changes: Sequence[Change]) -> Columns:
 
 
 def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict[str, Any]]:
-    """Number a Change's events: sequences have no gaps because the counter is in the schedule's locked row.
+    """Return the rows of a Change's events, numbered without gaps: the counter is in the schedule's locked row.
 
     `texts` are those of payloads that were written before, by the identity of the payload.
     """

@@ -119,7 +119,7 @@ def name_library(pool: ConnectionPool) -> None:
 
 @cache
 def _library() -> Any:
-    """The name of redis-py for servers; None before its version 7.2, which looks it up at import."""
+    """Return the name of redis-py for servers; None before its version 7.2, which looks it up at import."""
     is_option = _LIBRARY in signature(AbstractConnection.__init__).parameters
     return redis.DriverInfo() if is_option else None
 
