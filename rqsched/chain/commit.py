@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from redis.exceptions import RedisError
 
+from rqsched.chain.feature import Features
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_ends
@@ -23,7 +24,6 @@ from rqsched.core.model import Change, Schedule
 from rqsched.errors import RedisUnavailableError, WrongDatabaseError, error_line
 from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes as store
-from rqsched.store import upstream_ends
 from rqsched.store.database import Connection
 from rqsched.store.limits import Seen
 from rqsched.transport.breaker import Breakers, RedisAwayError
@@ -44,14 +44,6 @@ R = TypeVar("R")
 _SCHEDULE_ID = attrgetter("after.schedule_id")
 
 
-class Followers(Protocol):
-    """The schedules that come after others."""
-
-    def start(self, committed: Sequence[Change], *, skip_locked: bool) -> None:
-        """Start what comes after the runs that end in committed Changes; nothing is raised."""
-        ...
-
-
 class Parts(Protocol):
     """What both sides of a commit use of their process's runtime."""
 
@@ -69,19 +61,14 @@ class Parts(Protocol):
     """What Changes owe to those who are notified."""
     limits: Limits
     """Who gets a place of a group."""
-
-    @property
-    def followers(self) -> Followers:
-        """What Changes owe to the schedules that come after theirs."""
-        ...
+    features: Features
+    """What else takes part."""
 
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes of locked (or new) schedules in the caller's transaction, with all that they owe to others."""
-    for change in changes:
-        if change.is_followed:
-            upstream_ends.record(connection, changes)
-            break
+    for feature in parts.features.involved(changes):
+        feature.before_write(connection, changes)
     store.write(connection, changes)
     parts.notifier.record(connection, changes)
 
@@ -155,8 +142,8 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
                 call_in_this_process(subscriber, change, event)
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-    if followed := [change for change in changes if change.is_followed]:
-        parts.followers.start(followed, skip_locked=skip_locked)
+    for feature in parts.features.involved(changes):
+        feature.follow(changes, skip_locked=skip_locked)
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:

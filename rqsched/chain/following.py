@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from rqsched.chain import commit
 from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
+from rqsched.chain.feature import Feature
 from rqsched.chain.hold import HoldGate
 from rqsched.config import Settings
-from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at
+from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at, owes
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
 from rqsched.core.model import Change
@@ -48,22 +50,25 @@ class Parts(commit.Parts, Protocol):
     """What this process traces with."""
 
 
-class Followers:
-    """The schedules that come after others, for the process that writes what is owed to them."""
+class After(Feature):
+    """Schedules that come after others: what is owed to them is written with an end, and started after its commit."""
+
+    columns = ((attrgetter("followed_at"), None), (attrgetter("upstream_id"), None))
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def start(self, committed: Sequence[Change], *, skip_locked: bool = False) -> None:
-        """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass.
+    def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write what Changes owe to the schedules that come after."""
+        if any(owes(change) for change in changes):
+            upstream_ends.record(connection, changes)
 
-        Nothing is raised: the runs have ended. With `skip_locked` a schedule that another process holds is left to a
-        pass.
-        """
+    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
+        """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass."""
+        committed, parts = [one for one in changes if owes(one)], self._parts
         # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
-        parts = self._parts
         if not (ended or resumed) or parts.hold.is_on:
             return
         try:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from rqsched.chain.claim import ParentWorker
 from rqsched.chain.commit import Subscriber
 from rqsched.chain.database_time import DatabaseTime
-from rqsched.chain.following import Followers
+from rqsched.chain.feature import Features
+from rqsched.chain.feature_list import features_of
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
 from rqsched.chain.limits import Limits
@@ -98,8 +99,8 @@ class Runtime:
         self.notifier = Notifier(self)
         self.limits = Limits(self)
         """Who gets a place of a group."""
-        self.followers = Followers(self)
-        """The schedules that come after others."""
+        self.features = Features(features_of(self))
+        """What else takes part in what happens with a Change."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""

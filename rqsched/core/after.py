@@ -87,6 +87,11 @@ class Thaw(NamedTuple):
     """Whether all of that is missed."""
 
 
+def owes(change: Change) -> bool:
+    """Return whether a Change may owe something to schedules that come after its own, or to its own after a pause."""
+    return change.after.followed_at is not None or change.owed_again is not None
+
+
 def ended_runs(change: Change) -> list[Run]:
     """Return the runs that end in a Change and that others may come after: not backfilled, and started before."""
     if change.after.followed_at is None:  # as of nearly all

@@ -815,11 +815,6 @@ class Change:
             return False
         return self.before is self.after or self.before == self.after  # of fifty fields
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether something may be owed to schedules that come after its own, or to its own that comes after one."""
-        return self.after.followed_at is not None or self.owed_again is not None
-
 
 def fence_of(started_at: datetime) -> int:
     """Return the fencing token of the attempt that was claimed at an instant: microseconds since 1970."""

@@ -2061,7 +2061,7 @@ _PURE_AFTER = "tests/core/test_after.py::test_"
 AFTER = (
     _edit(
         "the end of a run is written without what it owes to the schedules after it",
-        "chain/commit.py",
+        "chain/following.py",
         "            upstream_ends.record(connection, changes)\n",
         "            pass\n",
         _AFTER + "a_success_starts_one_run_of_the_schedule_after_it[sqlite]",
@@ -2152,8 +2152,8 @@ AFTER = (
     ),
     _edit(
         "what a resume catches up of a pause is owed to nobody",
-        "core/model.py",
-        " or self.owed_again is not None",
+        "core/after.py",
+        " or change.owed_again is not None",
         "",
         _AFTER + "what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw[sqlite-None-1]",
         _AFTER + "a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit",
