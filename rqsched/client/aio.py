@@ -85,7 +85,7 @@ async def _pages(read: Callable[[str | None], Awaited[Page[T]]]) -> AsyncGenerat
 class AsyncClient:
     """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
 
-    Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
+    Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
     when the server does not respond within `timeout` seconds and the retries.
     """
 
@@ -115,7 +115,7 @@ class AsyncClient:
         await self._http.aclose()
 
     async def send(self, request: Request[T]) -> T:
-        """Send one request, again where that is safe, and return what its response means."""
+        """Send one request, retry it if that is safe, and return the value of its response."""
         try:
             async for attempt in tenacity.AsyncRetrying(**self._retries.options(request)):
                 with attempt:
@@ -197,7 +197,7 @@ class AsyncClient:
         return requests.joined([requests.told(await self.send(part), progress) for part in parts])
 
     async def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
-        """Return what `sync` would do now; see `Client.preview_sync`."""
+        """Return the effect of `sync` now; see `Client.preview_sync`."""
         parts = requests.sync_requests(declarations, prune=prune)
         return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
 
@@ -212,11 +212,11 @@ class AsyncClient:
     ) -> AsyncGenerator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        `principal` is a part of the name of who asked, in upper or lower case: what nobody asked for, such as a fire,
-        is left out.
+        `principal` is a part of the caller's name, in any case; it leaves out events without a caller, such as fires.
 
-        With `follow` it also yields each as it is recorded (without `after` and `since` new ones only) until it is
-        closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        With `follow` it also yields each event as it is recorded (without `after` and `since` only new ones) until it
+        is closed. A lost connection is opened again at its position. Raises the errors of `get` when the first
+        connection is refused.
         """
         params = requests.event_params(after, since, event_types, principal)
         if follow:

@@ -21,7 +21,7 @@ _KNOWN = 5_000
 
 @dataclass
 class EventStream:
-    """The place of one reader, kept over all its connections."""
+    """The position of one reader, kept over all its connections."""
 
     path: str
     """The path of the stream."""
@@ -45,11 +45,11 @@ class EventStream:
         return {"method": "GET", "url": self.path, "params": self.params, "headers": headers, "timeout": quiet}
 
     def begin(self) -> None:
-        """Note that the server accepted: from now on a lost connection is opened again without a limit."""
+        """Note that the server has accepted: from now on a lost connection is reopened without a limit."""
         self._was_connected, self._failures = True, 0
 
     def read(self, line: str) -> EventRecord | None:
-        """Read one line; returns the event that it ends, unless it was returned before."""
+        """Read one line; returns the event that it completes, unless it was returned before."""
         if line.startswith("id:"):
             self._id = line[3:].strip()
         elif line.startswith("data:"):

@@ -1,4 +1,4 @@
-"""What both clients share: how a request is sent, when it is sent again, and what its response means."""
+"""The base of both clients: the arguments of a request, its retries, and the reading of its response."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ResponseError(RqschedError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When a request is sent again: never when it could take effect twice."""
+    """The retries of a request, which never let it take effect twice."""
 
     most: int = 3
     """Attempts after the first; 0 sends every request once."""
     first: float = 0.1
-    """Seconds before the first of them; later delays double, or follow the Retry-After of the response."""
+    """Seconds before the first retry; later delays double, or follow the response's Retry-After."""
     longest: float = 10.0
     """The longest delay in seconds."""
 
@@ -82,7 +82,7 @@ def arguments(request: Request[Any]) -> dict[str, Any]:
 
 
 def _span() -> dict[str, str]:
-    """Return the header that names the current span; none where the application does not trace by OpenTelemetry."""
+    """Return the header that names the current span; empty if the application does not trace with OpenTelemetry."""
     propagate = sys.modules.get("opentelemetry.propagate")
     found: dict[str, str] = {}
     if propagate is not None:
@@ -135,7 +135,7 @@ def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
     kind = _KINDS.get(code)
     if kind is None and status not in {502, 503, 504}:
         return ResponseError(status, code, detail)
-    # Not by its own __init__, which would write another message than the server's.
+    # Not by its own __init__, which would replace the server's message.
     kind = kind or BackendUnavailableError
     error = kind.__new__(kind)
     RqschedError.__init__(error, detail)

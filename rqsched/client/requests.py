@@ -1,4 +1,4 @@
-"""The requests of the client: what one sends, how its response is read, whether it may be repeated; their JSON."""
+"""The requests of the client: content as JSON, the reading of responses, and whether a request may be repeated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T_co = TypeVar("T_co", covariant=True)
 _MOST_KEPT = 20_000
 _MOST_SENT = 200
 _MOST_CHARACTERS = 256 * 1024
-"""The size of one request, about: a server takes 1 MiB by default, and checks and writes one as a whole."""
+"""The approximate size of one request: a server takes 1 MiB by default, and checks and writes each as a whole."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Request(Generic[T_co]):
     params: Mapping[str, Any] = field(default_factory=dict)
     """The query."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers beside those of every request."""
+    """Headers in addition to the common ones."""
     is_repeatable: bool = False
-    """Sending it twice has the effect of sending it once, so that it is sent again when the response is lost."""
+    """Whether the request is idempotent, so that it is sent again when the response is lost."""
 
     def then(self, convert: Callable[[T_co], T]) -> Request[T]:
         """Return the same request, whose result is converted."""
@@ -74,7 +74,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def instant(field: str, value: datetime) -> str:
-    """Write an instant; raises InvalidInputError for a naive one, which would mean this host's zone."""
+    """Write an instant; raises InvalidInputError for a naive one, which would depend on this host's zone."""
     if value.tzinfo is None:
         raise InvalidInputError(field, "is naive; give an aware datetime, such as one with tzinfo=UTC")
     return iso_utc(value)
@@ -144,7 +144,7 @@ def plain(name: str, value: Any) -> Any:
     """Return an option as JSON; durations are seconds."""
     if isinstance(value, RetryPolicy):
         fields = {key: plain(key, inner) for key, inner in asdict(value).items()}
-        # What a target's retries do not have is sent only when it is given, for the server to refuse.
+        # Fields that a target's retries do not have are sent only when given, so that the server refuses them.
         return given(fields) if name == "target_retry" else fields
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -156,7 +156,7 @@ def plain(name: str, value: Any) -> Any:
 
 
 def sync_requests(declarations: Iterable[Declaration], *, prune: bool) -> list[Request[Synced]]:
-    """Return the requests that write a declared set, the last of which prunes; raises before anything is sent."""
+    """Return the requests that write a declared set; the last one prunes. Raises before anything is sent."""
     found: dict[str, dict[str, Any]] = {}
     for declared in declarations:
         if declared.schedule_id in found:
@@ -194,12 +194,12 @@ def _parts(schedules: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def rehearsed(requests: Iterable[Request[Synced]]) -> Iterator[Request[Synced]]:
-    """Yield the same requests, which say what they would do and write nothing."""
+    """Yield the same requests as dry runs."""
     return (replace(request, body={**(request.body or {}), "dry_run": True}) for request in requests)
 
 
 def joined(parts: Iterable[Synced]) -> Synced:
-    """Return what the parts of a set did, together."""
+    """Return the combined outcome of the parts of a set."""
     done = [asdict(part) for part in parts]
     return Synced(**{name: [id_ for one in done for id_ in one[name]] for name in Synced.__dataclass_fields__})
 

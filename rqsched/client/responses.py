@@ -71,17 +71,17 @@ def _rows(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def one(kind: Callable[..., T]) -> Callable[[httpx.Response], T]:
-    """Return how a response is read that holds one."""
+    """Return the reader of a response with one value."""
     return lambda response: read(kind, response.json())
 
 
 def listed(kind: Callable[..., T]) -> Callable[[httpx.Response], list[T]]:
-    """Return how a response is read that holds all of a list."""
+    """Return the reader of a response with a whole list."""
     return lambda response: [read(kind, item) for item in response.json()["items"]]
 
 
 def page(kind: Callable[..., T]) -> Callable[[httpx.Response], Page[T]]:
-    """Return how a response is read that holds a page of a list."""
+    """Return the reader of a response with a page of a list."""
     return lambda response: Page(listed(kind)(response), response.json()["next_cursor"])
 
 
@@ -92,7 +92,7 @@ def found_runs(response: httpx.Response) -> Page[tuple[str, RunDescription]]:
 
 
 def nothing(response: httpx.Response) -> None:
-    """Read a response whose status says all."""
+    """Read a response without content."""
 
 
 def held(response: httpx.Response) -> Hold | None:
@@ -106,7 +106,7 @@ def hold(response: httpx.Response) -> Hold:
 
 
 def holds(response: httpx.Response) -> list[Hold]:
-    """Read the holds that there were."""
+    """Read the current and past holds."""
     return [_hold(one) for one in response.json()["items"]]
 
 
@@ -135,18 +135,18 @@ def _calendar(json: Mapping[str, Any]) -> Calendar:
 
 
 def release_preview(response: httpx.Response) -> ReleasePreview:
-    """Read what a release would do."""
+    """Read the effect that a release would have."""
     json = response.json()
     return read(ReleasePreview, json | {"hold": _hold(json["hold"]) if json["hold"]["held"] else None})
 
 
 def released(response: httpx.Response) -> Released:
-    """Read what a release did."""
+    """Read the effect of a release."""
     return read(Released, {"hold": None, **response.json()})
 
 
 def usage(response: httpx.Response) -> Usage:
-    """Read what a namespace holds, and its quota."""
+    """Read the usage and the quota of a namespace."""
     json = response.json()
     used, limits = ({name: json[name][part] for name in RESOURCES} for part in ("used", "limit"))
     return Usage(json["namespace"], **used, limits=Quota(**limits))

@@ -54,7 +54,7 @@ T = TypeVar("T")
 class Client:
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
-    Raises the errors of the in-process API, ResponseError for those that only HTTP has, and BackendUnavailableError
+    Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
     when the server does not respond within `timeout` seconds and the retries.
     """
 
@@ -84,7 +84,7 @@ class Client:
         self._http.close()
 
     def send(self, request: Request[T]) -> T:
-        """Send one request, again where that is safe, and return what its response means."""
+        """Send one request, retry it if that is safe, and return the value of its response."""
         try:
             for attempt in tenacity.Retrying(**self._retries.options(request)):
                 with attempt:
@@ -159,10 +159,10 @@ class Client:
         sort: str = "created",
         **filters: Unpack[ListFilters],
     ) -> Page[ScheduleHandle]:
-        """Read a page (1 to 500) of schedules in the order they were created; see ListFilters for what may be asked.
+        """Read a page (1 to 500) of schedules in the order they were created; see ListFilters for the filters.
 
-        `sort` is `created`, `next` (those that fire) or `id`; with `-` the other way round. Where schedules are large a
-        page has fewer than `limit`, and a `next_cursor`.
+        `sort` is `created`, `next` (those that fire) or `id`; with `-` the other way round. A page of large schedules
+        has fewer than `limit`, and a `next_cursor`.
         """
         params = requests.list_params(filters, sort=sort, limit=limit, cursor=cursor)
         request = get(path_of("schedules"), responses.page(Description), params)
@@ -183,15 +183,15 @@ class Client:
         return self.send(Request("POST", path, responses.nothing, body, is_repeatable=True))
 
     def workflows(self) -> Sequence[dict[str, Any]]:
-        """List the registered workflows, with their defaults; only those in use here for a token of some namespaces."""
+        """List the registered workflows, with their defaults; a token of some namespaces gets those in use here."""
         return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
 
     def usage(self) -> Usage:
-        """Read what the namespace holds and what its quota allows: schedules, and the bytes they declare."""
+        """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
         return self.send(get(path_of("usage"), responses.usage))
 
     def load(self, hours: int = 24) -> Load:
-        """Count what fires in the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
+        """Count the fires of the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
         return self.send(get(path_of("load"), responses.one(Load), {"hours": hours}))
 
     def hold(self, reason: str | None = None) -> Hold:
@@ -201,15 +201,15 @@ class Client:
         )
 
     def held(self) -> Hold | None:
-        """Read the hold, with who set it, why and since when; None when nothing is held."""
+        """Read the hold: by whom, why and since when; None when nothing is held."""
         return self.send(get(path_of("hold"), responses.held))
 
     def holds(self) -> Sequence[Hold]:
-        """Read the hold and those that were released, the newest first; see `Scheduler.holds`."""
+        """Read the current and past holds, newest first; see `Scheduler.holds`."""
         return self.send(get(path_of("hold", "history"), responses.holds))
 
     def preview_release(self, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
-        """Read what `release` with the same arguments would do now; see `Scheduler.preview_release`."""
+        """Read the effect of `release` with the same arguments; see `Scheduler.preview_release`."""
         at = None if since is None else instant("since", since)
         params = {"since": at, "missed": "true" if missed else None}
         return self.send(get(path_of("hold", "preview"), responses.release_preview, params))
@@ -222,7 +222,7 @@ class Client:
         cancel_pending: bool = False,
         reason: str | None = None,
     ) -> Released:
-        """Let everything begin again; see `Scheduler.release`. What has ended is not read: `hold` is None."""
+        """Let everything begin again; see `Scheduler.release`. The ended hold is not read: `hold` is None."""
         at = None if since is None else instant("since", since)
         body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
@@ -256,15 +256,15 @@ class Client:
         return self.send(Request("POST", path_of("freeze"), responses.hold, body, is_repeatable=True))
 
     def frozen(self) -> Sequence[Hold]:
-        """Read the freeze of each namespace that is frozen and that the token sees; see `Scheduler.frozen`."""
+        """Read the freeze of each frozen namespace that the token sees; see `Scheduler.frozen`."""
         return self.send(get(path_of("frozen"), responses.holds))
 
     def freezes(self) -> Sequence[Hold]:
-        """Read the freeze of the namespace and those that ended, the newest first; see `Scheduler.freezes`."""
+        """Read the current and past freezes of the namespace, newest first; see `Scheduler.freezes`."""
         return self.send(get(path_of("freeze", "history"), responses.holds))
 
     def preview_thaw(self, *, missed: Literal["one", "all", "none"] | None = None) -> ReleasePreview:
-        """Read what `thaw` with the same arguments would do now; see `Scheduler.preview_thaw`."""
+        """Read the effect of `thaw` with the same arguments; see `Scheduler.preview_thaw`."""
         return self.send(get(path_of("freeze", "preview"), responses.release_preview, {"missed": missed}))
 
     def thaw(
@@ -274,12 +274,12 @@ class Client:
         cancel_pending: bool = False,
         reason: str | None = None,
     ) -> Released:
-        """Let everything of the namespace begin again; see `Scheduler.thaw`. What has ended is not read."""
+        """Let everything in the namespace begin again; see `Scheduler.thaw`. The ended freeze is not read."""
         body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
 
     def preview_delete_namespace(self, name: str) -> NamespaceData:
-        """Read what `delete_namespace` would delete; see `Scheduler.preview_delete_namespace`."""
+        """Read the data that `delete_namespace` would delete; see `Scheduler.preview_delete_namespace`."""
         read = responses.one(NamespaceData)
         return self.send(Request("GET", path_of("namespace"), read, headers={"X-Namespace": name}, is_repeatable=True))
 
@@ -297,11 +297,11 @@ class Client:
         return self.send(get(path_of("calendars"), responses.calendars))
 
     def calendar(self, name: str) -> Calendar:
-        """Read one of them; raises CalendarNotFoundError."""
+        """Read a calendar; raises CalendarNotFoundError."""
         return self.send(get(path_of("calendars", name), responses.calendar))
 
     def calendar_users(self, name: str) -> Sequence[tuple[str, str]]:
-        """Read the namespace and id of the schedules that name it and that the token sees."""
+        """Read the namespace and id of the schedules that name a calendar and that the token sees."""
         return self.send(get(path_of("calendars", name), responses.calendar_users))
 
     def set_calendar(
@@ -379,10 +379,10 @@ class Client:
         bound: int = 500,
         **filters: Unpack[ListFilters],
     ) -> Sequence[BulkRow]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these; a row for each.
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters.
 
-        Without `status` it is those that are active (pause, trigger, skip_next) or paused (resume). Raises
-        InvalidLimitError, with nothing done, when more than `bound` (at most 1000) match.
+        Returns a row for each schedule. Without `status`, active schedules match (pause, trigger, skip_next), or paused
+        ones (resume). Raises InvalidLimitError, with nothing done, when more than `bound` (at most 1000) match.
         """
         end = None if until is None else instant("until", until)
         asked = None if count == 1 else count  # an older server knows none
@@ -403,11 +403,11 @@ class Client:
     ) -> Iterator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        `principal` is a part of the name of who asked, in upper or lower case: what nobody asked for, such as a fire,
-        is left out.
+        `principal` is a part of the caller's name, in any case; it leaves out events without a caller, such as fires.
 
-        With `follow` it also yields each as it is recorded (without `after` and `since` new ones only) until it is
-        closed; a lost connection is opened again where it was. It raises what `get` does when the first is refused.
+        With `follow` it also yields each event as it is recorded (without `after` and `since` only new ones) until it
+        is closed. A lost connection is opened again at its position. Raises the errors of `get` when the first
+        connection is refused.
         """
         params = requests.event_params(after, since, event_types, principal)
         if follow:
@@ -450,9 +450,9 @@ class Client:
     ) -> Page[tuple[str, RunHandle]]:
         """Read a page (1 to 500) of the runs of all schedules, deleted ones too, each with the id of its schedule.
 
-        `since` and `until` are by when they were created. `error` is a part of the text of their error: then, and with
-        the order `-ended`, it is failed and lost runs alone, by when they ended. Other orders are `-created`, the
-        newest first, and `created`.
+        `since` and `until` bound the time of creation. `error` is a part of the text of the error. With it, and with
+        the order `-ended`, only failed and lost runs are read, by the time of their end. Other orders are `-created`,
+        the newest first, and `created`.
         """
         params = {
             "status": [status] if isinstance(status, str) else status,
@@ -475,7 +475,7 @@ class Client:
     def cancel_backfill(self, uid: str, reason: str | None = None) -> BackfillProgress:
         """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
 
-        The reason is recorded, and who stopped it.
+        The reason and the caller are recorded.
         """
         path, read = path_of("backfills", uid, "cancel"), responses.one(BackfillProgress)
         return self.send(Request("POST", path, read, given({"reason": reason}) or None, is_repeatable=True))
@@ -506,10 +506,10 @@ class Client:
         prune: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `prune`, delete what an earlier sync made and this set lacks.
+        """Upsert a declared set; with `prune`, delete schedules of earlier syncs that this set lacks.
 
-        All of it is checked, here and by the server, before anything is written. A large set is sent in several
-        requests; when one fails, what came before is done, and the same call again does the rest. `progress` is called
+        The whole set is checked, here and by the server, before anything is written. A large set is sent in several
+        requests; when one fails, the earlier ones are done, and the same call again does the rest. `progress` is called
         with each id and its outcome.
         """
         parts = requests.sync_requests(declarations, prune=prune)
@@ -518,7 +518,7 @@ class Client:
         return requests.joined([requests.told(self.send(part), progress) for part in parts])
 
     def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
-        """Return what `sync` would do now, with the same checks; writes nothing."""
+        """Return the effect of `sync` now, with the same checks; writes nothing."""
         parts = requests.sync_requests(declarations, prune=prune)
         return requests.joined([self.send(part) for part in requests.rehearsed(parts)])
 
@@ -546,17 +546,17 @@ class RunHandle(RunView):
         return self
 
     def retry(self, reason: str | None = None, *, failed_targets: bool = False) -> RunHandle:
-        """Run it again: one more attempt. Raises RunStateError unless it failed, was lost, cancelled or terminated.
+        """Start one more attempt; raises RunStateError unless the run failed, was lost, cancelled or terminated.
 
-        With `failed_targets`, its targets that failed or were lost, also of a run that has succeeded.
+        With `failed_targets`, handle its failed and lost targets again, even if the run has succeeded.
         """
-        # Not repeatable: one that is being retried is left as it is, but one that failed again would be retried twice.
+        # Not repeatable: a run that failed again meanwhile would be retried twice.
         body = given({"reason": reason, "failed_targets": failed_targets or None})
         request = Request("POST", self._path("retry"), responses.one(RunDescription), body)
         return self._client.send(request.then(self._keep))
 
     def progress(self) -> TargetProgress | None:
-        """Read how far its targets are; None when it has no targets."""
+        """Read the progress of its targets; None when it has no targets."""
 
         def read(response: httpx.Response) -> TargetProgress | None:
             found = response.json()["progress"]
@@ -589,7 +589,7 @@ class ScheduleHandle(ScheduleView):
 
     @property
     def description(self) -> Description:
-        """Every field of the schedule as it was last read; reads it when that has not happened yet."""
+        """Every field of the schedule as it was last read; the first access reads it."""
         return self._description or self.describe()
 
     def _run_handle(self, description: RunDescription) -> RunHandle:
@@ -613,7 +613,7 @@ class ScheduleHandle(ScheduleView):
         paused: bool | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Change what is given and keep the rest; raises VersionConflictError when `if_version` is not current.
+        """Change the given fields and keep the rest; raises VersionConflictError when `if_version` is not current.
 
         `paused` also pauses it, or makes a paused or dead one fire again.
         """
@@ -635,17 +635,18 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does.
 
-        With `until` it fires again by itself then, where `catch_up` says; one that is paused already is paused until
-        then.
+        With `until` it resumes by itself at that time, as `catch_up` says; on a paused schedule, `until` sets a new
+        end.
         """
         end = None if until is None else instant("until", until)
         body = {"note": note, "reason": reason, "until": end, "catch_up": catch_up}
         return self._client.send(self._edit("pause", body, if_version))
 
     def skip_next(self, count: int = 1, *, reason: str | None = None, if_version: int | None = None) -> ScheduleHandle:
-        """Skip the next occurrences, 1 to 100, and no others that are ahead: 0 takes back those that are.
+        """Skip exactly the next 1 to 100 occurrences; 0 removes the skips.
 
-        Sent again it skips no more. Raises ScheduleStateError unless active, VersionConflictError as `update` does.
+        Idempotent: it replaces earlier skips. Raises ScheduleStateError unless active, VersionConflictError as `update`
+        does.
         """
         return self._client.send(self._edit("skip-next", {"count": count, "reason": reason}, if_version))
 
@@ -664,7 +665,7 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Delete softly: the id becomes free, history stays unless purged.
 
-        A handle that had been read has the status `deleted` then and fires no more; its other fields stay as they were.
+        A handle that was read before gets the status `deleted` and no next fire; its other fields stay.
         """
         params, headers = given({"purge": "true" if purge else None, "reason": reason}), self._if_match(if_version)
         read, path = responses.nothing, self._path()
@@ -699,9 +700,9 @@ class ScheduleHandle(ScheduleView):
         dry_run: bool = False,
         bound: int = 10_000,
     ) -> BackfillProgress:
-        """Fire the occurrences of [start, end) that have passed and have no run yet; a long one continues later.
+        """Fire the occurrences of [start, end) that have passed and have no run yet; a long backfill continues later.
 
-        `rerun="failed"` also retries those whose run failed or was lost, `"all"` also fires what was pruned.
+        `rerun="failed"` also retries failed and lost runs; `"all"` also fires occurrences whose runs were pruned.
         """
         span = {"start": instant("start", start), "end": instant("end", end)}
         body = given({**span, "overlap": overlap, "rerun": rerun, "dry_run": dry_run, "bound": bound})

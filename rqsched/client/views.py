@@ -1,4 +1,4 @@
-"""What the handles of both clients have in common: the description as it was last read, and requests of one form."""
+"""The base of the handles of both clients: the description as it was last read, and requests of one form."""
 
 from __future__ import annotations
 
