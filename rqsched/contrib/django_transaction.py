@@ -41,9 +41,9 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Let Django make the call after its commit, once for all that the block wrote under a key.
+        """Let Django make the call after its commit, once for all writes of the block under a key.
 
-        It is registered with each of it, for after a rollback to a savepoint Django drops what was registered since.
+        Each write registers it again, because a rollback to a savepoint drops the calls that were registered since.
         """
         del connection
         waiting = (call for _, call, *_ in connections[self._using].run_on_commit if isinstance(call, _Call))
@@ -54,7 +54,7 @@ class InAtomic:
 
 
 class _Call(NamedTuple):
-    """What Django calls after its commit, perhaps more than once."""
+    """The function that Django calls after its commit, perhaps more than once."""
 
     key: object
     publish: Callable[[], None]

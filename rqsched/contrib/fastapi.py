@@ -37,12 +37,12 @@ def lifespan(
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """Return a lifespan with a scheduler: the given one, or one from `RQSCHED_*` that is closed at shutdown.
 
-    From start-up on a thread makes passes of reconcile in turn with the workers, which repair what Redis has lost even
-    if all workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated
-    before the first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be
-    imported is logged, and the declarations of the others are synced.
+    From start-up on a thread makes reconcile passes in turn with the workers. They repair losses of Redis even if all
+    workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated before the
+    first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be imported is
+    logged, and the declarations of the others are synced.
 
-    An application with a lifespan of its own enters this one in it: `async with lifespan()(app): ...`. Start-up raises
+    An application with its own lifespan enters this one in it: `async with lifespan()(app): ...`. Start-up raises
     ConfigError for wrong settings, and SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
     """
 
@@ -72,9 +72,9 @@ def _sync(scheduler: Scheduler) -> None:
 def add_error_handlers(app: FastAPI) -> None:
     """Let the application answer rqsched's errors as the HTTP API does, with its statuses and bodies.
 
-    Invalid input is 422 with the field, what is not found 404, a conflict 409, a backend that is away 503 with
-    Retry-After (docs/http.md lists them all), as problem details (RFC 9457). A handler of your own for one of these
-    classes takes precedence. Needs the `http` extra.
+    Invalid input is 422 with the field, a missing object 404, a conflict 409, an unavailable backend 503 with
+    Retry-After (docs/http.md lists them all), as problem details (RFC 9457). Your own handler for one of these classes
+    takes precedence. Needs the `http` extra.
     """
     from rqsched.http.native.router import answer_error  # noqa: PLC0415 - an optional extra
 

@@ -1,4 +1,4 @@
-"""The Django app: what happens when Django is set up, and around each run."""
+"""The Django app: its set-up with Django, and its work around each run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def import_task_backends() -> None:
 
 
 def keep_recovering(sender: type, **others: Any) -> None:
-    """Make passes of reconcile from the first request of a web server on; Django's test client does not start them."""
+    """Make reconcile passes from the first request of a web server on; Django's test client does not start them."""
     del others
     if issubclass(sender, WSGIHandler | ASGIHandler):
         scheduler.keep_recovering()

@@ -36,7 +36,7 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
 
 
 def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report that the framework is missing of which TASKS names our backend; the framework checks the rest."""
+    """Report that the task framework is missing although TASKS names our backend; the framework checks the rest."""
     del app_configs, others
     for alias, params in getattr(django_settings, "TASKS", {}).items():
         try:
@@ -52,7 +52,7 @@ def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
 
 
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report what the dashboard lacks, if the project's URLs include it."""
+    """Report the dashboard's missing requirements, if the project's URLs include it."""
     del app_configs, others
     try:
         operator = own_settings().get(OPERATOR)

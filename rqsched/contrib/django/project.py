@@ -1,6 +1,6 @@
-"""rqsched's settings in a Django project: `RQSCHED = {...}`, else what DATABASES and RQ_QUEUES already say.
+"""rqsched's settings in a Django project: `RQSCHED = {...}`, by default derived from DATABASES and RQ_QUEUES.
 
-They are read anew whenever rqsched reads settings, because a test run renames the databases. What cannot be used is a
+They are read anew whenever rqsched reads settings, because a test run renames the databases. An unusable setting is a
 ConfigError that says what to write; `manage.py check` reports it before anything is opened.
 """
 
@@ -33,10 +33,10 @@ _OF_LIBPQ = frozenset(
         "tcp_user_timeout",
     }
 )  # fmt: skip
-"""The OPTIONS of a database that are libpq's; all others are Django's own and are left out."""
+"""The OPTIONS of a database that belong to libpq; all others are Django's own and are left out."""
 
 _OF_SENTINEL = frozenset({"username", "password"})
-"""What SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
+"""The keys that SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
 
 
 _VARIABLE = re.compile(r"\bRQSCHED_([A-Z][A-Z_]*[A-Z])\b")
@@ -46,7 +46,7 @@ _COMMANDS = {
     "`rq worker -c rqsched.preload": f"`rq worker -c {WORKFLOWS}",
     "`rqsched ": "`python manage.py rqsched ",
 }
-"""What one types in a project; the first that fits."""
+"""The commands of a project in place of ours; the first match counts."""
 _COMMAND = re.compile("|".join(map(re.escape, _COMMANDS)))
 
 
@@ -60,7 +60,7 @@ def in_words(text: str) -> str:
 
 
 def _name_of(setting: str) -> str | None:
-    """Return where the project has a setting; None for a variable of the environment, and for what is no setting."""
+    """Return the name of a setting in the project; None for a variable of the environment, and for other words."""
     if setting.lower() not in Settings.model_fields or is_in_environment(setting.lower()):
         return None
     own = getattr(django_settings, "RQSCHED", {})
@@ -114,7 +114,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
 
 
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what RQSCHED sets by the names of our settings, the timezone, and the module that sets Django up."""
+    """Return the values of RQSCHED by the names of our settings, the timezone, and the module that sets Django up."""
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
     if not (known.get("timezone") or is_in_environment("timezone")):
         known["timezone"] = timezone()
@@ -219,7 +219,7 @@ def redis_url(queue: str | None) -> str | None:
 
 
 def timezone() -> str | None:
-    """Return TIME_ZONE where the project sets it, else None; raises ConfigError for one that schedules cannot have."""
+    """Return TIME_ZONE if the project sets it, else None; raises ConfigError for one that schedules cannot have."""
     if not django_settings.is_overridden("TIME_ZONE") or not django_settings.TIME_ZONE:
         return None  # Django's own default is Chicago, which nobody has chosen
     try:

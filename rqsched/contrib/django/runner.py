@@ -33,7 +33,7 @@ def isolated() -> Iterator[None]:
     """Give tests inside the block a Valkey of their own, beside the project's test database; leave no connection open.
 
     The Valkey of the `embedded` extra is started at the first use, one for each process of a parallel run, and ends
-    with the block. Where the test database is in memory, or of another kind, a SQLite in its folder is used instead.
+    with the block. If the test database is in memory, or of another kind, a SQLite in its folder is used instead.
     """
     data = project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched"
     tests = Path(data) / "test"
@@ -52,13 +52,13 @@ def isolated() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Use the settings of tests, and close what was opened with other settings."""
+    """Use the settings of tests, and close the connections that were opened with other settings."""
     provide(lambda: project.provided_to_tests(Path(os.environ[_FOLDER])))
     scheduler.forget()
 
 
 def _remove_left(tests: Path) -> None:
-    """Remove what killed test runs have left."""
+    """Remove the folders of killed test runs."""
     for left in tests.glob("[0-9]*"):
         try:
             os.kill(int(left.name), 0)

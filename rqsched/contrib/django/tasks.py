@@ -65,14 +65,14 @@ _STATUS = {
     RunStatus.SUCCEEDED: Status.SUCCESSFUL,
     **dict.fromkeys((RunStatus.FAILED, RunStatus.LOST, RunStatus.CANCELLED, RunStatus.TERMINATED), Status.FAILED),
 }
-"""What a run is in the framework's words; every other one is ready, to start or to be tried again."""
+"""The framework's words for the statuses of runs; every other run is ready, to start or to be retried."""
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*")
 _UNKNOWN = "unknown"
 """The worker of an attempt that another one followed: its name is not kept."""
 
 
 class WorkerLostError(Exception):
-    """The error of a task whose worker vanished while it executed it, and which is not tried again."""
+    """The error of a task whose worker died while executing it, and which is not retried."""
 
 
 class TaskStoppedError(Exception):
@@ -80,7 +80,7 @@ class TaskStoppedError(Exception):
 
 
 class RqschedBackend(_backends.BaseTaskBackend):
-    """Enqueues tasks durably, and tells their results from SQL.
+    """Enqueues tasks durably, and reads their results from SQL.
 
     OPTIONS takes the `namespace` of the tasks and the schedule options in `OPTIONS`, such as `{"retry": {"max_retries":
     3}, "retention": "7d"}`. Without `retry` here or in RQSCHED a task is tried once.
@@ -99,9 +99,9 @@ class RqschedBackend(_backends.BaseTaskBackend):
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a task; returns its result, which is READY.
 
-        In `atomic()` it is a part of the block where rqsched is in that PostgreSQL database, and written when the block
-        has been committed elsewhere (`enqueued_at` is None until then). Outside it is committed at once. Raises
-        TypeError for arguments that are not JSON, InvalidPayloadError for more than 256 KiB of them.
+        In `atomic()` it is a part of the block if rqsched is in that PostgreSQL database. With another database it is
+        written after the block's commit (`enqueued_at` is None until then). Outside of a block it is committed at once.
+        Raises TypeError for arguments that are not JSON, InvalidPayloadError for more than 256 KiB of them.
         """
         self.validate_task(task)
         runtime = scheduler.runtime
@@ -132,7 +132,7 @@ class RqschedBackend(_backends.BaseTaskBackend):
         return _result_of(*found)
 
     def check(self, **others: Any) -> Iterable[checks.CheckMessage]:
-        """Report what would be refused when a task is enqueued."""
+        """Report settings that would be refused when a task is enqueued."""
         yield from super().check(**others)
         if not apps.is_installed("rqsched.contrib.django"):
             hint = "Insert 'rqsched.contrib.django' in INSTALLED_APPS: it makes the tables, and brings the worker."
@@ -167,19 +167,19 @@ class RqschedBackend(_backends.BaseTaskBackend):
         )  # fmt: skip
 
     def _definition(self, result: Any) -> Definition:
-        """Return what is written of a task; raises InvalidInputError for what OPTIONS must not say."""
+        """Return the definition of a task's schedule; raises InvalidInputError for a forbidden value in OPTIONS."""
         runtime, task = scheduler.runtime, result.task
         queue = None if task.queue_name == _base.DEFAULT_TASK_QUEUE_NAME else task.queue_name
         memo = {**(self._given.get("memo") or {}), TASK: {"backend": self.alias, "queue": task.queue_name}}
         own = {"args": result.args, "kwargs": result.kwargs, "memo": memo}
         spec = Once(runtime.now() if task.run_after is None else _aware(task.run_after))
         options = {**self._options(runtime.settings, queue), **own}
-        # The code of a task is a dotted path, which has no defaults; to ask whether it is registered would read SQL.
+        # The code of a task is a dotted path, which has no defaults; checking whether it is registered would read SQL.
         return option_checks.new_definition(runtime, task.module_path, spec, options, is_external=True)
 
 
 def _open_block() -> tuple[str | None, InAtomic | None]:
-    """Return the database whose `atomic()` block is open here, and what writes in it where rqsched can."""
+    """Return the database whose `atomic()` block is open here, and the `session` for it if rqsched can use one."""
     for using in dict.fromkeys((project.alias(), DEFAULT_DB_ALIAS)):
         if using not in connections:
             continue
@@ -245,7 +245,7 @@ def _first_start(run: Run) -> datetime | None:
 
 
 def _errors_of(run: Run) -> list[Any]:
-    """Return an error for each attempt that did not succeed; that of the newest is whole."""
+    """Return an error for each attempt that did not succeed; only the newest one is complete."""
     entries = [entry for entry in json.loads(run.attempts) if entry["outcome"] != "succeeded"]
     texts = [entry["error"] or "" for entry in entries]
     if texts and run.error and run.status is not RunStatus.SUCCEEDED:
@@ -286,12 +286,12 @@ def _shown(at: datetime | None) -> datetime | None:
 
 @callable_of.register(Task)
 def _callable_of(task: Any) -> Any:
-    """Let a worker call what a dotted path names when that is a task."""
+    """Return the callable of a task that a dotted path names, for a worker."""
     return partial(perform, task)
 
 
 def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
-    """Execute a task in a worker; raises what it raises, and for a result that is not JSON of at most 64 KiB."""
+    """Execute a task in a worker; raises its errors, and one for a result that is not JSON of at most 64 KiB."""
     result = _running(task, current_run(), args, kwargs)
     _signals.task_started.send(type(result.task.get_backend()), task_result=result)
     given = (TaskContext(task_result=result), *args) if task.takes_context else args
@@ -302,7 +302,7 @@ def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
-    """Return the result of the task that executes here, from what its run knows: nothing is read for it."""
+    """Return the result of the task that executes here, from its run's context, without a read."""
     told = run.memo.get(TASK, {})
     at = _shown(run.started_at)
     return TaskResult(
@@ -323,7 +323,7 @@ def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
 
 @on_end
 def _tell_end(schedule: Schedule, run: Run) -> None:
-    """Send `task_finished` once the end of a task is committed, whichever process saw it."""
+    """Send `task_finished` once the end of a task is committed, in the process that committed it."""
     if schedule.definition.managed_by == TASK:
         result = _result_of(schedule, run)
         _signals.task_finished.send(type(result.task.get_backend()), task_result=result)

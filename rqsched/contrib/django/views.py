@@ -27,7 +27,7 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return what a user may do in the dashboard: superusers everything, other staff may look, others have no access.
+    """Return a user's principal for the dashboard: superusers may do everything, other staff may look; None for others.
 
     RQSCHED["OPERATOR"] names a function that decides otherwise.
     """

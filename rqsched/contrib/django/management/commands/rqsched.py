@@ -26,7 +26,7 @@ class Command(BaseCommand):
         django.add_argument("--settings")
         django.add_argument("--pythonpath")
         arguments = django.parse_known_args(argv[2:])[1]
-        connections.close_all()  # a worker forks, and its children must not share one
+        connections.close_all()  # a worker forks, and its children must not share a connection
         app([*self.words, *arguments], prog_name=f"{argv[0]} {argv[1]}")
 
     def add_arguments(self, parser: ArgumentParser) -> None:
