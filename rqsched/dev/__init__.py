@@ -1,1 +1,1 @@
-"""`rqsched dev`: a whole system on this machine, with a screen of what it does."""
+"""`rqsched dev`: a whole system on this machine, with a screen of its activity."""

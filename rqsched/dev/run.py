@@ -1,7 +1,7 @@
-"""`rqsched dev`: a whole system in one terminal, of which nothing is left running at the end.
+"""`rqsched dev`: a whole system in one terminal, which leaves nothing running at the end.
 
-This module owns the processes, with that of the dashboard, and the embedded Valkey of the data folder; `screen` owns
-what is shown.
+This module owns the processes, including the dashboard's, and the embedded Valkey of the data folder; `screen` owns
+the display.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def run_dev(
 
     Configured servers are used; without them it uses the embedded default in `data_dir`, whose data stays. Schedules
     that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. A terminal shows a
-    screen that is kept up to date; elsewhere lines are written. When it returns, everything that it started has ended.
-    Raises ConfigError when another `rqsched dev` uses the data folder.
+    live screen; elsewhere lines are written. When it returns, all processes that it started have ended. Raises
+    ConfigError when another `rqsched dev` uses the data folder.
     """
     settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
     console = console or Console()
@@ -79,14 +79,14 @@ def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | Non
 
 
 def _leave(number: int, frame: Any) -> None:
-    """Exit through the open `with` blocks, so that everything started so far ends, too."""
+    """Exit through the open `with` blocks, so that every process started so far ends, too."""
     del frame
     sys.exit(128 + number)
 
 
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
-    """Refuse a second `rqsched dev` on the folder: the one that ends first would stop the Valkey of the other."""
+    """Refuse a second `rqsched dev` on the folder: the first to end would stop the other's Valkey."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with embedded.open_privately(data_dir / "dev.lock") as file:
         try:
@@ -199,7 +199,7 @@ def _serve_dashboard(progress: Progress, *, port: int) -> None:
 
 
 class _Turn:
-    """What is done each time the supervisor has checked its children: time limit, Valkey, screen."""
+    """The work after each check of the supervisor's children: time limit, Valkey, screen."""
 
     def __init__(self, scheduler: Scheduler, supervisor: Supervisor, screen: Screen, seconds: float | None) -> None:
         self._scheduler = scheduler

@@ -1,4 +1,4 @@
-"""What `rqsched dev` shows: schedules with their next times, runs with their outcomes, processes, what to try next.
+"""The screen of `rqsched dev`: schedules with their next times, runs with their outcomes, processes, next steps.
 
 In a terminal each snapshot replaces the one before; elsewhere changes are written as lines.
 """
@@ -38,12 +38,12 @@ _LEAST_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where this `rqsched dev` works and how another terminal reaches it."""
+    """The place of this `rqsched dev`, and how another terminal reaches it."""
 
     data_dir: Path
     """The folder of SQLite and the embedded Valkey."""
     log_path: Path
-    """Where the worker's log is written."""
+    """The file of the worker's log."""
     command: str
     """How to call `rqsched` from the working directory."""
     dashboard: str | None
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Snapshot:
-    """Read what is to be shown now, in two short reads."""
+    """Read a snapshot, in two short reads."""
     namespace = scheduler.settings.namespace
     handles = scheduler.list(limit=MOST_SCHEDULES).items
     runs = scheduler.runtime.database.read(lambda connection: run_queries.recent_runs(connection, namespace, MOST_RUNS))
@@ -77,7 +77,7 @@ def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending:
 
 
 class Screen:
-    """The live snapshot of a terminal, or plain lines of what is new."""
+    """The live snapshot of a terminal, or plain lines of changes."""
 
     def __init__(self, location: Location, console: Console) -> None:
         self._location = location
@@ -171,7 +171,7 @@ def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
 
 
 def _commands(snapshot: Snapshot, location: Location) -> list[str]:
-    """Return commands that can be copied: as long as there is no schedule, one that creates the first."""
+    """Return commands to copy; without a schedule, one that creates the first."""
     call = f"{location.environment}{location.command}"
     if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]
@@ -198,7 +198,7 @@ def _next(schedule: Schedule, now: datetime) -> str:
 
 
 def _until(schedule: Schedule, now: datetime) -> Text:
-    """Return how soon a schedule fires, or why it does not."""
+    """Return the time until a schedule fires, or why it does not."""
     if schedule.due_at is not None:
         return Text(_in(schedule.due_at, now))
     return Text("after run") if schedule.awaiting_run_uid else _coloured(schedule.status.value)
@@ -245,7 +245,7 @@ def _clock(instant: datetime) -> str:
 
 
 def _plain(text: str, most: int) -> str:
-    """Cut a text and remove what could move the cursor, because users wrote it."""
+    """Cut a text of a user and remove characters that could move the cursor."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
@@ -261,7 +261,7 @@ class EventLog:
         self._is_ending = False
 
     def lines(self, snapshot: Snapshot) -> list[str]:
-        """Return lines about changes; those of the first snapshot say where things are and what to try."""
+        """Return lines about changes; the first snapshot's lines show places and next steps."""
         lines = self._first(snapshot) if self._began_at is None else []
         for child in snapshot.children:
             if self._pids.get(child.role) != child.pid:
