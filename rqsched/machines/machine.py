@@ -1,4 +1,4 @@
-"""A state machine class: what it declares for rqsched, and its states as python-statemachine has them. No I/O."""
+"""A state machine class: its declarations for rqsched, and its states in python-statemachine's form. No I/O."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
     >>> in_state("pending", for_="P2D")
     InState(states=('pending',), span=datetime.timedelta(days=2))
 
-    A state that holds others includes each of them. What counts is what `MachineStates` holds when the run executes.
-    The time begins anew whenever an active state of the instance changes: a move between the states inside `shopping`,
-    or in another region, restarts it; a transition to the state that the instance is in does not.
-    An instance that stays in the state gets the event at each occurrence: let the event move it, or guard it.
+    A compound state includes the states inside it. The states in `MachineStates` when the run executes count. The time
+    begins anew whenever an active state of the instance changes: a move between the states inside `shopping`, or in
+    another region, restarts it; a transition to the same state does not. An instance that stays in the state gets the
+    event at each occurrence: let the event move it, or guard it.
 
     Raises InvalidInputError without a state and for a negative length; `@machine` does for an unknown state.
     """
@@ -51,7 +51,7 @@ MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
 """Returns the ids of the instances to which an event is sent."""
 Resolver: TypeAlias = Resolve | type[Resolve] | InState
-"""A callable; or a class of such callables, whose constructor takes what they depend on; or the result of
+"""A callable, a class of such callables with its dependencies as constructor arguments, or the result of
 `in_state`."""
 Load: TypeAlias = Callable[[str], Any]
 """Takes an id; returns the instance's model or the machine itself, None when it no longer exists."""
@@ -66,7 +66,7 @@ class Machine:
     cls: MachineClass
     """The class."""
     name: str
-    """The machine's name in SQL and in schedule ids: that of the class, unless another was given."""
+    """The machine's name in SQL and in schedule ids: by default the class's name."""
     schedules: Mapping[str, Resolver | None]
     """The resolver of each event; None stands for every instance whose state accepts the event."""
     load: Load | None
@@ -81,7 +81,7 @@ class Machine:
         return f"machine:{self.name}:{event}"
 
     def steps(self, sent: str) -> tuple[Step, ...]:
-        """Return what each event does, in the order of the class; `sent` is the event that the workflow sends."""
+        """Return the transitions of each event, in the class's order; `sent` is the event that the workflow sends."""
         return tuple(
             Step(state.id, str(event), (transition.target or state).id, str(event) == sent)
             for state in self._states.values()
@@ -147,7 +147,7 @@ def state_of(instance: StateChart[Any]) -> str:
 
 
 def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
-    """Return what the class declares in `schedules`; raises InvalidInputError for an unknown event."""
+    """Return the declarations in `schedules` of the class; raises InvalidInputError for an unknown event."""
     declared = getattr(cls, "schedules", {})
     if not isinstance(declared, Mapping):
         raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict from event to resolver")

@@ -1,4 +1,4 @@
-"""Resolving: finds the instances to which an event goes, and passes those of the machine to the fan-out in chunks."""
+"""Resolving: find the instances that get an event, and pass them to the fan-out in chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Resolved:
     """The instances of one fan-out, read once, chunk by chunk."""
 
     runtime: Runtime
-    """What SQL is read through."""
+    """The runtime for reads of SQL."""
     machine: Machine
     """The machine of the instances."""
     event: str
@@ -47,7 +47,7 @@ class Resolved:
             yield from self._checked(_ids_of(self.machine, self.event, resolver))
 
     def _found(self, is_wanted: Callable[[str], bool], entered_until: datetime | None = None) -> Iterator[list[str]]:
-        """Yield every instance in a wanted state, if a time is given only those that entered it by then."""
+        """Yield every instance in a wanted state, which it entered by `entered_until` if that is given."""
         read, name = self.runtime.database.read, self.machine.name
         in_use = read(lambda connection: machine_states.states_in_use(connection, name))
         wanted = [state for state in in_use if is_wanted(state)]
@@ -93,7 +93,7 @@ class Dispatched:
 def dispatch(
     runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
 ) -> Dispatched:
-    """Resolve and dispatch; it is no error if there are no instances. If the resolver raises, nothing is dispatched."""
+    """Resolve and dispatch; no instances are no error. If the resolver raises, nothing is dispatched."""
     resolved = Resolved(runtime, machine, event)
     count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
     return Dispatched(batch.run_uid, count, resolved.filtered)

@@ -79,7 +79,7 @@ def machine(
         queue: The queue of runs and targets.
         connection: The named Redis of runs and targets.
         timeout: How long a run, or the job of a target, may take: a length or seconds.
-        workflows: Where the workflows are registered.
+        workflows: The registry of the workflows.
     """
     if cls is not None:
         return machine()(cls)
@@ -104,7 +104,7 @@ def machine(
 
 
 def machine_of(cls: type) -> Machine:
-    """Return what `@machine` registered for a class; raises InvalidInputError for a class without the decorator."""
+    """Return the machine that `@machine` registered for a class; raises InvalidInputError for an undecorated class."""
     known = vars(cls).get(KEPT_AS)
     if not isinstance(known, Machine):
         raise InvalidInputError("machine", f"{cls.__name__} is not registered; decorate the class with @machine")
@@ -164,7 +164,7 @@ class MachineScheduler:
         schedule_id: str | None = None,
         workflows: Registry = registry,
     ) -> Any:
-        """Declare a schedule that sends the event; returns a builder, whose steps say when.
+        """Declare a schedule that sends the event; returns a builder for its timing.
 
         Its id is `machine:{name}:{event}` unless `schedule_id` is given, as for a second schedule of the same event.
         `builder` is your own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
@@ -178,9 +178,8 @@ class MachineScheduler:
     def run(scheduler: Scheduler, machine_class: MachineClass, event: str, *, queue: str | None = None) -> Dispatched:
         """Send an event now, without a schedule: resolve it in this process and enqueue a job for each instance.
 
-        An error of the resolver is raised here, and nothing is dispatched then. Raises InvalidInputError when the class
-        does not declare the event, and WrongDatabaseError, with nothing written, when Redis belongs to another
-        database.
+        An error of the resolver is raised here, with nothing dispatched. Raises InvalidInputError when the class does
+        not declare the event, and WrongDatabaseError, with nothing written, when Redis belongs to another database.
         """
         known = require_declared(machine_class, event)
         runtime = scheduler.runtime

@@ -66,7 +66,7 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
         for result in done if isinstance(done, list) else [done]:  # of each action, where there are several
             require_executed(result)
     except TransitionNotAllowed as refusal:
-        # An action may have sent another event that was refused; the instance has moved all the same.
+        # An action may have sent another event that was refused; the instance has moved nevertheless.
         if str(refusal.event) == event and state_of(instance) == before:
             return False
         raise
@@ -88,7 +88,7 @@ def _store(
         def work(connection: Connection) -> bool:
             machine_states.lock(connection, machine.name, [instance_id])
             tried.insert(0, runtime.now())
-            # The row may be as an earlier attempt wrote it, whose answer was lost.
+            # An earlier attempt whose answer was lost may have written the row.
             return any(replace(connection, state=state, now=at) for at in tried)
 
         return runtime.database.transact(work)
@@ -105,6 +105,6 @@ def write(
     *,
     entered_at: datetime | None = None,
 ) -> None:
-    """Set the states of instances under their locks: by default those that move have entered theirs by then."""
+    """Set the states of instances under their locks; by default, an instance that moves enters its state now."""
     machine_states.lock(connection, machine, states)
     machine_states.put(connection, machine, states, runtime.now(), entered_at)

@@ -36,7 +36,7 @@ class MachineStates:
     def put(
         self, instance_id: str, state: str | StateChart[Any] | None = None, *, entered_at: datetime | None = None
     ) -> None:
-        """Set the state of an instance: that of a live machine, the id of a state, or the initial state (None).
+        """Set the state of an instance from a live machine, the id of a state, or None for the initial state.
 
         `entered_at` is as for `put_all`.
         """
@@ -71,7 +71,7 @@ class MachineStates:
         return None if known is None else known.state
 
     def entered_at(self, instance_id: str) -> datetime | None:
-        """Return since when an instance has been in its state; None if it is not known."""
+        """Return when an instance entered its state; None if it is not known."""
         find = machine_states.entered_at
         return self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
 

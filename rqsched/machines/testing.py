@@ -21,10 +21,10 @@ from rqsched.machines.states import MachineStates
 
 
 def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None) -> ReadyMachineTest:
-    """Begin a chain that tests a machine: creates the schedules that are registered for it.
+    """Begin a chain that tests a machine, and create the schedules that are registered for it.
 
-    The default of `scheduler` is that of the fixture `rqsched_scheduler`. Raises InvalidInputError without either, and
-    for a class without `@machine`.
+    `scheduler` defaults to the scheduler of the fixture `rqsched_scheduler`. Raises InvalidInputError without either,
+    and for a class without `@machine`.
     """
     used = testing.of_test.get() if scheduler is None else scheduler
     if used is None:
@@ -33,7 +33,7 @@ def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None
 
 
 class ReadyMachineTest(testing.MachineTest):
-    """A MachineTest made by `machine_test`: it creates what is registered, and puts instances."""
+    """A MachineTest made by `machine_test`, which can also put instances."""
 
     def __init__(self, scheduler: Scheduler, machine_class: MachineClass) -> None:
         known = machine_of(machine_class)
