@@ -82,7 +82,7 @@ class Thaw(NamedTuple):
     policy: str
     """The word for it in audit events, `frozen` or `held`."""
     missed: MissedPolicy | None = None
-    """By which policy what came during it is followed; None for each schedule's own."""
+    """The policy for the ends that came during it; None is each schedule's own."""
     is_missed: bool = False
     """Whether all of that is missed."""
 
@@ -93,7 +93,7 @@ def owes(change: Change) -> bool:
 
 
 def ended_runs(change: Change) -> list[Run]:
-    """Return the runs that end in a Change and that others may come after: not backfilled, and started before."""
+    """Return the runs that end in a Change and may have followers: those that had started, without backfilled ones."""
     if change.after.followed_at is None:  # as of nearly all
         return []
     return [

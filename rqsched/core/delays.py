@@ -30,7 +30,7 @@ DELIVERY_BACKOFF = RetryPolicy(
 )
 """How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
 PING_BACKOFF = replace(DELIVERY_BACKOFF, max_retries=3)
-"""How a heartbeat or check-in is repeated: one that comes late says what is no longer true."""
+"""How a heartbeat or check-in is repeated: a late one would report a state that is no longer true."""
 FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
 """After how long a blocked run is offered to workers again, at first and at most."""
 

@@ -170,7 +170,7 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
 
 
 def _was_told(change: Change, run_uid: str | None) -> bool:
-    """Return whether the success follows what was told: not only a failed attempt of the same run."""
+    """Return whether the success ends a state that was reported: more than a failed attempt of the same run."""
     before = change.before
     is_long = any(run.uid == run_uid and run.long_at is not None for run, _ in change.changed_runs)
     return before is not None and (is_long or has_failed_last(before) or before.overdue_since is not None)
@@ -239,7 +239,7 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _longest(schedule: Schedule) -> timedelta | None:
-    """Return how long a run takes at most as far as its schedule says: what is expected, else the timeout."""
+    """Return the longest duration of a run by its schedule: the expected one, else the timeout."""
     definition = schedule.definition
     seconds = definition.timeout or definition.parsed_defaults.get("timeout")
     has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # these have timeouts instead

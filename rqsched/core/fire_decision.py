@@ -66,9 +66,9 @@ def decide_fire(
 ) -> Change:
     """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
 
-    The caller has checked that the schedule is active and due; `runs` are its open runs. Where somebody asks for that,
-    `missed` is the policy instead of the schedule's own, however late they are; all are one where its overlap policy
-    would start or keep only one of them.
+    The caller has checked that the schedule is active and due; `runs` are its open runs. `missed` replaces the
+    schedule's own policy on request, however late the occurrences are. They count as one where the overlap policy would
+    start or keep only one of them.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
     if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:

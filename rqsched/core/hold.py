@@ -110,7 +110,7 @@ class HeldSchedule:
     next_at: datetime | None
     """When it is due next after that; None when it is over, or waits for a run."""
     error: str | None = None
-    """Why it cannot be told; it stays due until that is mended, and a release does nothing with it."""
+    """Why its outcome is not known; it stays due until that is mended, and a release leaves it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Released:
     hold: Hold | None
     """The hold that has ended; None when there was none."""
     schedules: int
-    """Of how many schedules what was due was dealt with first."""
+    """How many due schedules were dealt with first."""
     missed: int
     """How many occurrences were recorded as missed."""
     cancelled: int

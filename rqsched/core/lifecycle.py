@@ -119,10 +119,10 @@ def decide_create(
     starts_past: bool = False,
     calendars: tuple[Calendar, ...] = (),
 ) -> Change:
-    """Create a schedule; a spec without an occurrence after `now` makes it done at once, unless all are excluded.
+    """Create a schedule. It is done at once if its spec has no occurrence after `now`.
 
-    With `starts_past` such a one starts a run at once, as a trigger does, and is done then. `calendars` are those that
-    its spec names. Raises InvalidSpecError where all occurrences are excluded.
+    With `starts_past` a schedule without a later occurrence starts a run first, as a trigger does. `calendars` are the
+    ones that its spec names. Raises InvalidSpecError where all occurrences are excluded.
     """
     declared = definition.parsed_spec
     if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
@@ -239,9 +239,9 @@ def decide_update(
     The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
     An occurrence moved off an excluded day that has its outcome gets no other; an occurrence that was ahead and has
     passed by the new timing is due at once. `keep_next` leaves the next time alone even then (Waymark's
-    re-registration). `calendars` are those that the spec of the definition names. Raises when it is deleted,
-    NewerReleaseError where its timing is not known here, and InvalidSpecError for a changed spec all of whose
-    occurrences are excluded.
+    re-registration). `calendars` are the ones that the spec of the definition names. Raises when the schedule is
+    deleted, NewerReleaseError where this release does not know its timing, and InvalidSpecError when a changed spec
+    excludes all occurrences.
     """
     _require(schedule, "update", *_LIVE)
     schedule.spec.require_known()
@@ -287,10 +287,10 @@ def decide_apply_calendars(
 ) -> Change:
     """Plan a schedule again if one of its calendars was changed since its next time was planned.
 
-    As a change of its own `exclude` does at the moment of that change: what was due then keeps its fire. It stays
-    active where all its further occurrences are excluded now. `before` are calendars as they were, as far as that is
-    known: what they excluded until then is recorded. The Change is empty where there is nothing to plan, or one of them
-    is gone.
+    It is planned as by a change of its own `exclude` at the moment of the calendar's change: an occurrence that was due
+    then keeps its fire. The schedule stays active where all its further occurrences are excluded now. `before` are the
+    earlier contents of the calendars, as far as they are known: instants that they excluded until then are recorded.
+    The Change is empty where there is nothing to plan, or a calendar is gone.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
@@ -315,7 +315,7 @@ def decide_apply_calendars(
 def planned_first(
     schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime, ran_of: RanOf | None = None
 ) -> Change:
-    """Decide about a schedule once it is planned by its calendars as they are; nothing precedes that of most."""
+    """Decide about a schedule after planning it by the current calendars; most need no planning."""
     if not schedule.has_old_plan:
         return decide(schedule)
     planned = decide_apply_calendars(schedule, now=now, ran_of=ran_of)
@@ -334,8 +334,8 @@ def _change_timing(
 ) -> None:
     """Set another timing, its definition or the contents of its calendars, from an instant on that is not after now.
 
-    The one way in which a timing changes: what has been due until then gets its outcome or keeps its fire, and the next
-    time is set anew.
+    This is the one way in which a timing changes: occurrences that were due by then get their outcome or keep their
+    fire, and the next time is set anew.
     """
     before = builder.schedule
     at = planned_from(before, at)
@@ -349,7 +349,7 @@ def _change_timing(
 
 
 def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
-    """End the timing that is being replaced: of what is already due one fire is kept, the rest is missed.
+    """End the timing that is being replaced: one due occurrence keeps its fire, the other due ones are missed.
 
     The new timing does not know those instants, so no later fire could count them.
     """
@@ -466,7 +466,7 @@ def decide_skip_next(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Skip so many of the next occurrences, as they are now, and none of the others that are ahead; 0 skips none.
+    """Skip the next `count` occurrences, as they are now, and no others that are ahead; 0 skips none.
 
     An occurrence that is due already does not count. Nothing changes where the same ones are skipped already. Raises
     unless active (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no

@@ -20,11 +20,11 @@ from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import parse_span
 
 GRANT_LIFE = timedelta(seconds=30)
-"""How long the first grant that nobody claims is kept from those who wait."""
+"""How long the first unclaimed grant of a run is kept from the runs that wait."""
 _MOST_DOUBLED = 10
 """How often that is doubled at most, to 8 hours and a half."""
 _MANY = 16
-"""So many granted runs that wait to be claimed keep workers busy while half of the places are free."""
+"""This many granted runs that wait to be claimed keep workers busy while half of the places are free."""
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
 MAX_STARTS = 100_000
@@ -152,7 +152,7 @@ class Bounds(NamedTuple):
         return ", ".join([*number, *rate])
 
     def takes(self, given: Bounds) -> bool:
-        """Return whether these are the bounds that somebody gives, as far as they are given."""
+        """Return whether these bounds equal the given ones; None there matches any."""
         return given.number in {None, self.number} and given.rate in {None, self.rate}
 
     def most_unclaimed(self, running: int, starts: int) -> int:
@@ -265,7 +265,7 @@ def others_look(number: int, running: int, unclaimed: int) -> bool:
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
-    """Return how many places `decide_grants` may give at most: so many of the line, and one more, are read for it."""
+    """Return how many places `decide_grants` may give at most; it reads one more than this many of the line."""
     kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
@@ -276,7 +276,7 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
 
 
 def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
-    """Return the queues to which no worker may come: of each one was `passed` over for which none has asked since.
+    """Return the queues that perhaps no worker serves: a run of each was `passed` over and not asked for since.
 
     A run whose grant is old and about to be passed over counts too. A queue is taken in order, so a worker that serves
     it asks for that run first.
@@ -342,7 +342,7 @@ def decide_grants(
 def _first(
     candidates: list[Waiting], most: int, asked: Waiting | None, probed: set[str], quiet: Collection[str]
 ) -> list[Waiting]:
-    """Return the first of a line; of quiet queues, the last ones, each but once, and none that is `probed`."""
+    """Return the first of a line. Quiet queues come last, with one run each, and none where one is `probed` already."""
     if not quiet:
         return candidates[:most]
     first = [one for one in candidates if one.queue not in quiet or one is asked][:most]

@@ -1,7 +1,7 @@
-"""Marks: what a pass of reconcile leaves in SQL first and then in Redis, so that one of them that goes back is noticed.
+"""Marks: a pass of reconcile writes one to SQL first and then to Redis, so that a server that goes back is noticed.
 
 SQL has the newest mark, Redis the newest with its predecessors. Redis never has a mark that SQL did not have before,
-and SQL is ahead of Redis by one mark at most: by that of a pass which has died, or is between the two.
+and SQL is ahead of Redis by one mark at most: by the mark of a pass that has died, or is between the two writes.
 """
 
 from __future__ import annotations

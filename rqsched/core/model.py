@@ -98,7 +98,7 @@ class TargetStatus(StrEnum):
     """The status of a target of a fan-out."""
 
     WAITING = "waiting"
-    """Recorded; its job is put on the queue when those ahead of it were taken."""
+    """Recorded; its job is put on the queue when the targets ahead of it were taken."""
     PENDING = "pending"
     """Its job waits on the queue."""
     RUNNING = "running"
@@ -166,7 +166,7 @@ class LastOutcome(StrEnum):
 
 
 REPEATEDLY = 3
-"""So many failed runs in a row are a problem of their own; an index of the tables says the same."""
+"""This many failed runs in a row are a state of their own; an index of the tables has the same number."""
 
 
 class RunKind(StrEnum):
@@ -675,7 +675,7 @@ class Run:
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the reason."""
     long_at: datetime | None = None
-    """When it was told that it takes longer than its schedule expects; None when it was not."""
+    """When it was reported that it takes longer than its schedule expects; None when it was not."""
     start_by: datetime | None = None
     """When its current attempt may not start any more; None without `start_within`."""
     expired_at: datetime | None = None
@@ -738,7 +738,7 @@ class Run:
         return self.delivery
 
     def is_held_by(self, token: str | None) -> bool:
-        """Return whether it runs under this token, which its process has drawn: only that one may keep or end it."""
+        """Return whether it runs under this token of a process: only that process may keep or end it."""
         return self.status is RunStatus.RUNNING and self.token == token
 
     @property

@@ -87,7 +87,7 @@ class Notifications:
         return Notifications(**given | {"events": tuple(given.get("events", ()))})
 
     def plain(self) -> dict[str, Any]:
-        """Return the option `notifications` for people; of a URL, which may hold a secret, only where it leads."""
+        """Return the option `notifications` for people; a URL, which may hold a secret, is cut to scheme and host."""
         if self is _NONE:
             return {}
         urls = {name: hidden(url) for name in ("webhook", "heartbeat") if (url := getattr(self, name))}
@@ -106,7 +106,7 @@ class Notifications:
 
 
 _NONE = Notifications.loads("{}")
-"""That nobody is told, as most schedules have it: the one object of that text."""
+"""No notifications, as most schedules have it: the one object of that text."""
 OPTIONS = frozenset({"on_failure", "on_recovery", *EXPECTATIONS, "notifications"})
 """The options of a schedule that are kept here."""
 

@@ -1,4 +1,4 @@
-"""Occurrences: when each is due, which of those that have passed fire now, and the record of those that do not. Pure.
+"""Occurrences: when each is due, which passed ones fire now, and the record of the others. Pure.
 
 Every question about times is bounded (`answered`), because the row is locked meanwhile. Missed occurrences are counted
 by arithmetic where the spec allows it, else by enumeration up to 1 000, or as far as MOST_STEPS reach (`count_capped`).
@@ -259,9 +259,9 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
 def record_missed(
     builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: Upstream | None = None
 ) -> None:
-    """Count occurrences that passed without a fire, in one event; `fired` are those that fire in their place.
+    """Count occurrences that passed without a fire, in one event; the ones in `fired` fire in their place.
 
-    Or ends of runs that it comes after, which started nothing; `upstream` is the newest of those runs.
+    For a schedule that comes after another, count ends that started nothing; `upstream` is the newest of their runs.
     """
     builder.set(missed_count=builder.schedule.missed_count + missed.count)
     builder.record(

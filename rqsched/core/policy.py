@@ -155,7 +155,7 @@ class ErrorTypes(NamedTuple):
 
 
 NO_TYPES = ErrorTypes()
-"""Nothing is known of it."""
+"""The names of an unknown error: none."""
 TIMEOUT = ErrorTypes(("timeout",))
 """An attempt took longer than its timeout."""
 LOST = ErrorTypes(("lost",))
@@ -375,7 +375,7 @@ class Policies:
         return any(_names(entry, kind) for entry in self.final_errors for kind in error.own)
 
     def kept_from(self, stored: Policies) -> Policies:
-        """Return these policies with what they leave open as it is stored: what follows when attempts are used up."""
+        """Return these policies with the stored value where they leave it open: `then`, when attempts are used up."""
         if self.retry.then is not None or stored.retry.then is None:
             return self
         return replace(self, retry=replace(self.retry, then=stored.retry.then))
@@ -494,7 +494,7 @@ def _error_name(kind: type[BaseException]) -> str:
 
 
 def error_names(kind: type[BaseException]) -> tuple[str, str]:
-    """Return the names of a class of errors: its own, and that with its module."""
+    """Return the names of a class of errors: alone, and with its module."""
     return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
 
 

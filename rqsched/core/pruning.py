@@ -14,11 +14,12 @@ from rqsched.core.model import OPEN, RunKind, RunStatus, Schedule
 from rqsched.core.retention import YOUNG, Retention
 
 EVENTS_PER_RUN = 10
-"""So many audit events stay for each run that may: a schedule whose occurrences are all skipped has events only."""
+"""This many audit events stay for each run of the retention: a schedule whose occurrences are all skipped has events
+only."""
 SLACK = 20
 """A dispatcher prunes a schedule when it keeps more than its retention by one part in so many."""
 HOURS_KEPT = timedelta(days=400)
-"""So long the hours of pruned runs stay: a picture shows a year."""
+"""How long the hours of pruned runs stay: a picture shows a year."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """No row is older: an edge here lets nothing go."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a client shows a Usage and need not load what evaluates a s
     from rqsched.core.model import Change, Definition
 
 EVERY = "*"
-"""Stands for the namespaces that are not named, and for what those that are named leave out."""
+"""The key for the namespaces that are not named, and for the values that the named ones leave out."""
 COUNTED = (
     "spec",
     "action",
@@ -69,7 +69,7 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """How much of the quota is used: 1.0 is all of it, and more where it was lowered since."""
+        """How much of the quota is used: 1.0 is all of it; it is more where the quota was lowered since."""
         pairs = ((self.schedules, self.limits.schedules), (self.bytes, self.limits.bytes))
         return max((used / limit if limit else float("inf") for used, limit in pairs if limit is not None), default=0.0)
 

@@ -56,7 +56,7 @@ _MISSES: dict[str, str] = {
 
 
 def end_in_words(reason: str) -> str:
-    """Return why a schedule ended as a phrase; what somebody typed as it is."""
+    """Return why a schedule ended as a phrase; a reason that a person typed stays as it is."""
     return _ENDS.get(reason, reason)
 
 

@@ -48,9 +48,9 @@ class NamespaceData:
     namespace: str
     """Its name."""
     is_frozen: bool
-    """Whether it is frozen: only then its deletion may begin, and until it is over."""
+    """Whether it is frozen; it must be, from before its deletion until the deletion is over."""
     executing: int
-    """How many runs execute now, up to 500; of a deletion, how many it terminated."""
+    """How many runs execute now, up to 500, or how many a deletion terminated."""
     rows: dict[str, int]
     """How many rows there are, or were deleted since the deletion began, by what they are: `schedules`, `runs`."""
     is_over: bool
@@ -255,7 +255,8 @@ class Peak:
     fires: int
     """How many fires it holds."""
     schedules: list[str]
-    """The ids of some that make it, those with the most fires first; `namespace/id` where all namespaces are asked."""
+    """The ids of some of its schedules, those with the most fires first; `namespace/id` where all namespaces are
+    asked."""
     others: int
     """How many more schedules fire in it."""
 

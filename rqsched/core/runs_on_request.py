@@ -211,7 +211,7 @@ def decide_retry_on_request(
     failed_targets: bool = False,
     operation: str | None = None,
 ) -> Change:
-    """Give a run one more attempt, now or when those ahead of it have ended; raises RunStateError.
+    """Give a run one more attempt, now or when the runs ahead of it have ended; raises RunStateError.
 
     A blocked run is offered to the workers now. `runs` are the schedule's open runs. With `failed_targets` the run may
     have succeeded, and must have targets that did not.

@@ -59,7 +59,7 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
     if builder.schedule.remaining != 0:
         return
     if builder.schedule.has_ended:
-        # A backfill of a schedule that has ended: what waits of it cannot start any more.
+        # The waiting runs of a backfill cannot start any more when its schedule has ended.
         if dropped := builder.drop_buffer():
             builder.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=builder.now, dropped_buffered=dropped)
     elif builder.schedule.policies.on_exhausted == "delete":

@@ -78,7 +78,7 @@ class AttemptResult(NamedTuple):
     details: str | None = None
     """JSON of the error as an external worker sent it; it is listed with the attempt."""
     dead_letter: bool | None = None
-    """Whether a run that this ends is kept among the dead letters; None leaves that to its policies."""
+    """Whether a run that ends by this is kept among the dead letters; None leaves it to its policies."""
     target_counts: str | None = None
     """JSON: the targets that have ended, by status; None unless all have."""
     reason: str | None = None
@@ -182,7 +182,7 @@ def note_long(builder: ChangeBuilder, run: Run) -> None:
 
 
 def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Count a success; `max_successes` of them end the schedule. Only one after what was told has an event."""
+    """Count a success; `max_successes` end the schedule. Only a success that ends a reported state has an event."""
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
     # A run that has succeeded already had only its failed targets handled again.
@@ -238,7 +238,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
 
 
 def _expire(builder: ChangeBuilder, run: Run) -> None:
-    """End a run whose attempt was not started in time: its workflow did not fail, so it is not one of a row of those.
+    """End a run whose attempt was not started in time; that is no failure of its workflow, so it is not counted as one.
 
     Its status is `cancelled`; `expired_at` tells it from one that somebody cancelled.
     """

@@ -437,7 +437,7 @@ class _Course:
                 told.excluded += payload["count"]
 
     def _put(self, now: datetime, state: _State, old: Run | None, run: Run) -> None:
-        """Keep a run as it is now, and let follow what follows from its status."""
+        """Keep a run as it is now, and act on its status."""
         uid = run.uid
         queue = self._queues[state.given.queue]
         group = self._group_of(run)
@@ -584,7 +584,7 @@ class _Course:
         self._moved.clear()
 
     def _take_next(self, now: datetime, queue: QueueLine) -> None:
-        """Let a worker take the first of its queue; one that lost its place asks for it again."""
+        """Let a worker take the first of its queue; a run that lost its place asks for it again."""
         state, uid, attempt, since = queue.line.popleft()
         run = state.open.get(uid)
         if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
@@ -619,7 +619,7 @@ _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]
 
 
 def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State, list[UpstreamEnd]]]]:
-    """Return what comes after the runs that end in Changes, by those who start together; the last start first."""
+    """Return the followers of the runs that end in Changes, grouped by common start; the last group starts first."""
     resumed, found = _Owed(), _Owed()
     for state, change in taken:
         if change.owed_again is not None:  # a pause is over, and the newest end that it missed is caught up

@@ -26,7 +26,7 @@ class Behind(NamedTuple):
     most: int
     """The most that waited at once."""
     longest: timedelta
-    """The longest wait of those that began in it."""
+    """The longest wait of the attempts that began in it."""
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ class QueueBehind:
     most_waiting: int
     """The most that waited at once."""
     longest_wait_seconds: float
-    """The longest wait of those that began in it."""
+    """The longest wait of the attempts that began in it."""
 
 
 @dataclass(frozen=True, slots=True)

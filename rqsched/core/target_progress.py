@@ -1,4 +1,4 @@
-"""How far the targets of a run are, and what they mean for it in the end. Plain values that clients import, too."""
+"""The progress of a run's targets, and the outcome of the run by them. Plain values that clients import, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A worker writes to SQL for its work horse, so that the horse of a short run opens no connection.
 
 The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. It does everything else
-itself: heartbeats, failures, what the workflow asks of SQL, and what its worker does not do in time. A worker that does
-not answer may have written or not: the horse finds out by the token of the attempt, as after any lost answer of SQL.
+itself: heartbeats, failures, queries of the workflow, and writes that its worker does not make in time. A worker that
+does not answer may have written or not: the horse finds out by the token of the attempt, as after any lost answer of
+SQL.
 """
 
 from __future__ import annotations

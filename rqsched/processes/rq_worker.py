@@ -130,7 +130,7 @@ class PatientWorker(BaseWorker):
     _hold_asked_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take what RQ's worker takes; the clients that it is given are left as they are."""
+        """Take the arguments of RQ's worker; the given clients stay unchanged."""
         super().__init__(*arguments, **options)
         self.queues = [copy(queue) for queue in self.queues]
         for queue in self.queues:
@@ -440,7 +440,7 @@ class WritesForHorse(PatientWorker):
     _for_horse: WorkerSide | None = None
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """Fork the horse of a job; for that of a run this worker writes to SQL."""
+        """Fork the horse of a job; this worker writes to SQL for the horse of a run."""
         self._end_writing()
         run = parse_run_job_id(job.id)
         if run is not None and self.runtime is not None and not isinstance(self, SpawnWorker):
@@ -498,7 +498,7 @@ def make_worker(
     exception_handlers: Sequence[Callable[..., Any]] = (),
 ) -> Worker:
     """Make a worker for runs and the user's own jobs."""
-    # A client of its own: RQ sets timeouts on it that are not ours.
+    # Open another client: RQ sets timeouts on it that are not ours.
     redis, serializer = connect(runtime.redis_url), runtime.settings.serializer_for(queues[0])
     found = make_queues(runtime.settings, queues, redis)
     worker = worker_class(

@@ -1,9 +1,9 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
-It is an RQ worker under a name of its own. Runs, targets and notifications are executed in its own process; any other
-job of RQ gets a work horse, forked by a process that has executed nothing (`HorseStarter`). Its slot names what it
-executes before that is claimed, so that the runner that takes its place settles what died with it, and RQ's job of it,
-before it takes a job itself.
+It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process; any other job of
+RQ gets a work horse, forked by a process that has executed nothing (`HorseStarter`). Its slot names each job before the
+claim. So when a runner dies, its successor settles the attempt that died with it, and RQ's job of that, before it takes
+a job itself.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class _InProcess(BaseWorker):
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
-        """Return how long RQ takes the job for alive; in its own process nothing shows that meanwhile."""
+        """Return how long RQ takes the job for alive; a job in the runner's own process sends no heartbeat."""
         if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Have a work horse forked for a job that is not ours; without one RQ fails the job as that of a dead horse."""
+        """Have a work horse forked for a job that is not ours; without one, RQ fails the job as if it had died."""
         if self.starter is None:
             cast("Any", super()).fork_work_horse(job, queue)
         else:

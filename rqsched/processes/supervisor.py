@@ -1,6 +1,6 @@
 """The supervisor: keeps child processes alive that do the work, and replaces one that ends or stands still.
 
-It does not know what the children do. They are forks of it; docs/adr/0010 draws the whole tree of processes.
+It does not know what the children do. The children are forks of it; docs/adr/0010 draws the whole tree of processes.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ def start_undisturbed(process: ForkProcess) -> None:
 
 def part_from_parent(name: str) -> None:
     """Separate this fork from its parent: it gets no signal of the parent's terminal, and has none of its handlers."""
-    # A session of its own: Ctrl-C reaches the parent alone, which ends its children in order.
+    # Start a new session: Ctrl-C reaches the parent alone, which ends its children in order.
     os.setsid()
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -36,8 +36,8 @@ _held: set[socket.socket] = set()
 def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, parent: int | None = None) -> int:
     """Run a supervisor to its end, visible to its machine; returns its exit code. `run_dir` as in the settings.
 
-    With `parent`, the pid of a worker of RQ that it ends with, pings are answered in the worker's name, and systemd is
-    told nothing: the process it started is that worker.
+    `parent` is the pid of an RQ worker whose end also ends the supervisor. With it, pings are answered in the worker's
+    name, and systemd is not notified: it started that worker, not this process.
     """
     systemd = Systemd() if parent is None else None
     with _answering(supervisor, kind, run_dir, parent) as answer:
@@ -123,7 +123,7 @@ def require_own(folder: Path) -> None:
 
 
 def too_long(folder: Path, name: str = "dispatcher-0000000") -> str | None:
-    """Say that the path of a socket of this name in the folder is too long, and what to do; None where it is not."""
+    """Return a message if the path of a socket of this name in the folder is too long; else None."""
     beyond = len(os.fsencode(folder / f"{name}.sock")) - _LONGEST
     if beyond <= 0:
         return None
@@ -132,7 +132,7 @@ def too_long(folder: Path, name: str = "dispatcher-0000000") -> str | None:
 
 
 class LivenessSocket:
-    """Answers those who ask whether this process lives."""
+    """Answers pings: whether this process lives."""
 
     def __init__(self, folder: Path, kind: str, pid: int | None = None) -> None:
         """Listen in the name of this process, or of `pid`; raises OSError where that cannot be."""

@@ -1,9 +1,10 @@
-"""Work horses as their workers see them: how one is waited for, killed after its deadline, and settled when it died.
+"""Work horses as their workers see them: the wait for a horse, its kill after the deadline, and the settling of its
+death.
 
-A runner holds what its runs have left: a fork of it would inherit locks held by threads that the fork does not have. So
-its horses, which only jobs that are not ours get, are forked by a child that it starts before it opens anything, and
-that executes nothing itself (`HorseStarter`). The child prepares with its first horse: until then it shares nearly all
-of its memory with the runner.
+A runner holds leftovers of its runs: a fork of it would inherit locks held by threads that the fork does not have. So a
+child forks the horses of a runner, which only foreign jobs get. The runner starts that child before it opens anything,
+and the child executes nothing itself (`HorseStarter`). The child prepares with its first horse: until then it shares
+nearly all of its memory with the runner.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class WorkerOptions:
     burst: bool = False
     """Whether the worker makes one pass, executes what is queued, and ends."""
     max_jobs: int | None = None
-    """After so many jobs each process that takes them is replaced; in a burst it ends. None: runners after 1 000."""
+    """After this many jobs a process that takes jobs is replaced, or ends in a burst. None: runners after 1 000."""
     max_memory: int | None = None
     """Resident bytes beyond which a runner is replaced after its run; None: 512 MiB, or twice what it began with."""
     max_idle_time: int | None = None
@@ -86,7 +86,7 @@ class WorkerOptions:
     exception_handlers: tuple[str, ...] = ()
     """Dotted paths of RQ's exception handlers."""
     name: str | None = None
-    """The worker's name at RQ; of several processes each appends its number."""
+    """The worker's name at RQ; each of several processes appends its number."""
 
     def check(self) -> None:
         """Raise ConfigError when the options cannot be used, or not together."""

@@ -78,7 +78,7 @@ class Calendar:
 
 
 def _text_of(instant: datetime) -> str:
-    # As spec.members has it, which loads croniter: the client reads calendars, and is to be imported without.
+    # A copy of the function in spec.members, which loads croniter: the client reads calendars and must not import that.
     return instant.isoformat().replace("+00:00", "Z")
 
 
@@ -103,7 +103,7 @@ def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ..
 
 
 def stamp_of(calendars: Sequence[Calendar]) -> str | None:
-    """Return what a row keeps of the calendars that its next time was planned with; None where it names none."""
+    """Return the stamp that a row keeps of the calendars its next time was planned with; None where it names none."""
     return " ".join(one.edit for one in calendars) or None
 
 

@@ -59,7 +59,7 @@ class NamedExpression(CronExpression):
 
     def _stands(self, reading: datetime, named: datetime, choice: ClockChoice) -> bool:
         """Return whether a reading that is left out happens, by its own time at the reading that stands for it."""
-        # Only one that stands for it on an excluded day can be moved from there.
+        # Only a reading on an excluded day that stands for the named time can be moved from there.
         return choice.is_shift or (self.exclusion.takes_day(named.date()) and self.exclusion.takes(reading))
 
 

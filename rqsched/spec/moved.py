@@ -48,7 +48,7 @@ def require_on_excluded(value: object) -> str:
 
 
 def require_whole_days(texts: tuple[str, ...], on_excluded: str) -> None:
-    """Check that what is excluded are whole days, the only ones that something moves over; raises InvalidSpecError."""
+    """Check that the exclusions are whole days, as a move needs; raises InvalidSpecError."""
     for text in texts:
         parsed = parse_exclusion(text)
         if not isinstance(parsed, Dates) and not parsed.is_whole_days:

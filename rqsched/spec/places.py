@@ -35,7 +35,7 @@ def placed(expression: str, salt: str) -> str:
     """Return an expression with a number for each `H`; the same `salt` gives the same ones.
 
     `H` is one value of the field, `H(0-7)` one of a range, `H/15` each 15 from a start on. Raises InvalidCronError for
-    an `H` that is written otherwise; what else is wrong is left for the one who parses.
+    an `H` that is written otherwise; other errors are left to the parser.
     """
     if not has_place(expression):
         return expression

@@ -137,7 +137,7 @@ class Spec(Timeline):
         object.__setattr__(self, "is_moving", self.on_excluded != ON_EXCLUDED[0])
 
     def _require_movable(self) -> None:
-        """Check that all of it can be moved; raises InvalidSpecError, which names what can."""
+        """Check that all its members can be moved; raises InvalidSpecError, which names the kinds that can."""
         for member in self.members:
             if not has_one_time(member):
                 what = f"{self.on_excluded!r} moves Once and crons with one time of day, such as '0 9 25 * *'"
@@ -201,7 +201,7 @@ class Spec(Timeline):
         return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
 
     def nominal_sources(self, anchor: datetime) -> list[Source]:
-        """Return the sources of all members, of their nominal instants where they move what is excluded."""
+        """Return the sources of all members; a member that moves excluded occurrences gives its nominal instants."""
         return [one.source if isinstance(one, Moved) else one for one in self.sources(anchor)]
 
     def _moving_sources(self, anchor: datetime) -> list[Moved]:
@@ -212,7 +212,7 @@ class Spec(Timeline):
         return tuple(sorted({at for source in self._moving_sources(instant) for at in source.nominals_of(instant)}))
 
     def nominals_of(self, instant: datetime) -> tuple[datetime, ...]:
-        """Return the nominal instants that an occurrence stands for, in order; none where it is its own time alone."""
+        """Return the nominal instants that an occurrence stands for, in order; empty if only for its own time."""
         if not (moved_from := self.moved_from(instant)):
             return ()
         is_own = self.is_nominal(instant) and instant not in self.settled
@@ -251,7 +251,7 @@ class Spec(Timeline):
         return next((at for at in found if at is not None and self.admits(at)), None)
 
     def require_known(self) -> None:
-        """Check that this release knows all of it; raises NewerReleaseError."""
+        """Check that this release knows the whole spec; raises NewerReleaseError."""
         if self.newer:
             raise NewerReleaseError(self.newer)
 
@@ -301,11 +301,11 @@ class Spec(Timeline):
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be evaluated: this release knows all of it, and it was given the calendars that it names."""
+        """Whether it can be evaluated: this release knows the whole spec, and it has the contents of its calendars."""
         return not self.newer and len(self.contents) == len(self.calendars)
 
     def require_whole_days(self) -> None:
-        """Check, where it moves what is excluded, that its calendars hold whole days; raises InvalidSpecError."""
+        """Check that its calendars hold whole days if it moves excluded occurrences; raises InvalidSpecError."""
         if self.on_excluded != ON_EXCLUDED[0]:
             for one in self.contents:
                 require_whole_days(one.exclude, self.on_excluded)
@@ -425,8 +425,8 @@ class Spec(Timeline):
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
         """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
 
-        With `dst_gap="shift"` each of them fires at its `occurrence_at`, which may be that of another one.
-        Ordered by instant, each instant once. Takes microseconds if the zones have no such change in the range.
+        With `dst_gap="shift"` each of them fires at its `occurrence_at`, which another occurrence may share. Ordered by
+        instant, each instant once. Takes microseconds if the zones have no such change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
@@ -460,7 +460,7 @@ class Spec(Timeline):
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
         """Return the Spec that `value` stands for; see SpecLike.
 
-        `timezone` applies where `value` names none. Raises InvalidSpecError when it contradicts that of a Spec.
+        `timezone` applies where `value` names none. Raises InvalidSpecError when it contradicts the timezone of a Spec.
         """
         if isinstance(value, Mapping):
             value = cls.from_json(value)
@@ -584,7 +584,7 @@ def _rank(member: Member) -> int:
 
 
 def require_no_place(spec: Spec) -> Spec:
-    """Return a spec of a system that knows no `H`; raises InvalidCronError for one that has it."""
+    """Return a spec for a system that knows no `H`; raises InvalidCronError for a spec with `H`."""
     if spec.has_places:
         raise InvalidCronError("cron", "H is refused here; name the value")
     return spec

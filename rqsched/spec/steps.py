@@ -1,4 +1,5 @@
-"""Steps: the bound on what one question about times may walk, the same on every host, and who still waits for it.
+"""Steps: the bound on the work of one question about times, the same on every host, and the check that a caller still
+waits.
 
 Each loop over days, spans of a zone, excluded stretches or instants calls `spend`. A step costs a few microseconds of
 CPU at most. Outside `bounded` nothing is counted.
@@ -19,7 +20,7 @@ Ts = TypeVarTuple("Ts")
 MOST_STEPS = 100_000
 """The steps that a request may take to find out when a schedule fires: under a second of CPU."""
 POLL_EVERY = 1_000
-"""After so many steps it is asked again whether somebody still waits."""
+"""The number of steps between two checks whether the caller still waits."""
 
 
 class Steps:

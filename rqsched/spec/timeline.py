@@ -223,9 +223,9 @@ class Timeline(ABC):
         return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
 
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
-        """Return what in (after, until] is excluded, counted as by `count_between`; None when nothing is.
+        """Return the excluded instants in (after, until], counted as by `count_between`; None when there are none.
 
-        Where excluded instants happen on other days, only those that happen on none are counted.
+        Where excluded instants move to other days, only instants that find no day are counted.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:

@@ -57,7 +57,7 @@ def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedul
 
 
 def named(connection: Connection, namespace: str, names: Iterable[str], *, locks: bool = False) -> tuple[Calendar, ...]:
-    """Return those of these calendars that there are for a namespace, by name.
+    """Return the existing ones of these calendars for a namespace, by name.
 
     With `locks` none of them is changed or deleted until the transaction ends.
     """
@@ -80,7 +80,7 @@ def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str
     found = connection.execute(_select(key, namespaces, names)).all()
     read = {(row.namespace, row.name): _known.get(row.edit) for row in found}
     unknown = {name for (_, name), one in read.items() if one is None}
-    if unknown:  # by their names: one that was changed since is read as it is now
+    if unknown:  # by their names: a calendar that was changed since is read as it is now
         fresh = connection.execute(_select(_COLUMNS, namespaces, unknown)).all()
         if len(_known) > _MOST_KNOWN:
             _known.clear()
@@ -113,14 +113,14 @@ def to_calendar(row: sa.Row[Any]) -> Calendar:
 
 
 def find(connection: Connection, namespace: str | None, name: str, *, locks: bool = False) -> Calendar | None:
-    """Read a calendar of a namespace, or a shared one (None); with `locks` nobody else changes it meanwhile."""
+    """Read a calendar of a namespace, or a shared one (None); `locks` keeps other transactions from changing it."""
     statement = sa.select(*_COLUMNS).where(*_is(namespace, name))
     row = connection.execute(statement.with_for_update() if locks else statement).first()
     return None if row is None else to_calendar(row)
 
 
 def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
-    """Read a calendar that a schedule could mean as well: a shared one, for a shared one that of a namespace."""
+    """Read a calendar of the same name: the shared one for a namespace's, a namespace's for a shared one."""
     of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
     row = connection.execute(sa.select(*_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
     return None if row is None else to_calendar(row)
@@ -156,9 +156,9 @@ def changes_of(connection: Connection, namespace: str | None, name: str) -> list
 
 
 def as_of(connection: Connection, namespace: str, names: Sequence[str], at: datetime) -> tuple[Calendar, ...]:
-    """Return those of these calendars that there are for a namespace as they were at an instant.
+    """Return the existing ones of these calendars for a namespace, as they were at an instant.
 
-    As far back as their changes are remembered: earlier ones are as the first of these found them.
+    Before their oldest remembered change, they are as that change found them.
     """
     found = named(connection, namespace, names)
     return tuple(_undone(one, changes_of(connection, one.namespace, one.name), at) for one in found)
@@ -239,7 +239,7 @@ def users(
 ) -> list[tuple[str, str]]:
     """Read the namespace and id of the first schedules that name a calendar, deleted ones left out.
 
-    Or `only` of those whose spec holds a text, and only `among` some namespaces.
+    `only` restricts them to specs that have a text, `among` to some namespaces.
     """
     found, after = list[tuple[str, str]](), None
     is_meant = IS_LIVE & schedules.c.spec.contains(only, autoescape=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[], None])
 _KEY = "rqsched_after_commit"
-"""Where connections and sessions carry what waits for their commit, in the `info` that SQLAlchemy keeps for callers."""
+"""The key of the callbacks that wait for a commit, in the `info` of connections and sessions."""
 _NO_TABLE, _NO_TABLE_WORDS = "42P01", "no such table"
 _NO_TRANSACTION = "25P01"
 
@@ -52,7 +52,7 @@ class Waiting(dict[object, Callable[[], None]]):
         self._connection = weakref.ref(connection)
 
     def call(self) -> None:
-        """Call all of it, once; from a thread where the Connection was not closed but collected as garbage.
+        """Call each callback once; in a thread if the Connection was not closed but collected as garbage.
 
         A collection may interrupt whatever this thread was doing, with the locks that it held.
         """
@@ -178,7 +178,7 @@ def _autocommit() -> InvalidTypeError:
 
 
 def _raise_translated(error: DBAPIError) -> None:
-    """Raise what a driver's error means to the caller; one that means nothing to us is left as it is."""
+    """Raise the error of rqsched for a driver's error; an unknown one is left as it is."""
     reason, state = reason_of(error), sqlstate_of(error)
     if state == _NO_TRANSACTION:
         raise _autocommit() from error

@@ -88,7 +88,7 @@ def _lock_schedules(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
 def lock_to_fire(
     connection: Connection, uids: Iterable[str], *, skip_locked: bool = False
 ) -> tuple[dict[str, Schedule], set[str]]:
-    """Lock and read schedules as `lock` does, by uid; also returns the uids of those whose namespace is frozen."""
+    """Lock and read schedules as `lock` does, by uid; also return the uids of schedules whose namespace is frozen."""
     dialect = dialect_of(connection)
     given = {"among": dialect.listed(sorted(uids))}
     found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
@@ -147,7 +147,7 @@ def _named(
 
 
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
-    """Say that a schedule is one of those that are not deleted and have an id `among` those of a namespace, `named_in`.
+    """Return the condition that a schedule of the namespace `named_in` is not deleted and has an id `among` these.
 
     Each id is looked up by the index: without statistics, or with a plan made without the ids, PostgreSQL takes a
     namespace for a few rows, and would compare all of them with all the ids.
@@ -225,7 +225,7 @@ def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
         kinds.append((runs.c.kind != RunKind.BACKFILL.value) & (runs.c.asked_attempt == runs.c.attempt))
     first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
     found = {row.uid: to_run(row) for statement in first for row in connection.execute(statement)}
-    return with_upstreams(connection, [*found.values()])  # the event of one that starts names what it comes after
+    return with_upstreams(connection, [*found.values()])  # the event of a start names the upstream run
 
 
 def open_runs_for_start(
@@ -296,7 +296,7 @@ def lock_with_schedule(
 def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tuple[Schedule, Run, list[Run]] | None:
     """Lock the schedule of a running run; returns it, the run and what else `open_runs` reads.
 
-    None when the run does not run (any more). It needs no lock of its own: while it runs, its status changes under its
+    None when the run does not run (any more). The run needs no lock: while it runs, its status changes under its
     schedule's lock only.
     """
     schedule = lock_one(connection, schedule_uid)
@@ -494,7 +494,7 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
         insert_rows(connection, runs, columns, or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
     touched = [run_differences(before, after) for before, after in pairs]
-    # In order of uid, as they are locked; two Changes of one run keep their order.
+    # Write in the order of uids, as the rows are locked; two Changes of one run keep their order.
     moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
     take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))

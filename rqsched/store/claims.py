@@ -128,7 +128,7 @@ _IS_UNLOCKED = runs.c.uid == (
     .with_for_update(key_share=True, skip_locked=True)
     .scalar_subquery()
 )
-"""A statement that is a transaction of its own waits for nobody: its time would be that of before."""
+"""A statement that is a whole transaction waits for no lock: its times would be from before the wait."""
 _SHORT = {runs: runs.alias("r"), schedules: schedules.alias("s")}
 
 

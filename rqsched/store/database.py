@@ -158,7 +158,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether a transaction failed for another one: its lock, its write, or the time it took to wait for it."""
+    """Return whether a transaction failed because of another one: its lock, its write, or the wait for it."""
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = sqlstate_of(error)
@@ -239,7 +239,7 @@ def reason_of(error: SQLAlchemyError) -> str:
 
 
 def with_connect_timeout(url: str, seconds: int) -> str:
-    """Return the URL with a timeout for connecting; that of SQLite, which has no server, as it is."""
+    """Return the URL with a timeout for connecting; a URL of SQLite, which has no server, stays as it is."""
     parsed = sa.make_url(url)
     if parsed.get_backend_name() != "sqlite":
         parsed = parsed.update_query_dict({"connect_timeout": str(seconds)})

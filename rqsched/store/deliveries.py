@@ -51,7 +51,7 @@ def _read(row: Sequence[Any]) -> Delivery:
 
 
 def record(connection: Connection, owed: Sequence[Delivery]) -> None:
-    """Insert deliveries; those that exist already are left as they are."""
+    """Insert deliveries; existing ones stay as they are."""
     insert_rows(connection, deliveries, state_columns(owed, _NAMES), or_ignore=True)
 
 

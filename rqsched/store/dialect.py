@@ -91,7 +91,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """Compare with the texts that a query finds. It is asked once, also where it locks what it finds."""
+        """Compare with the texts that a query finds. The query runs once, also where it locks the rows it finds."""
 
     @abstractmethod
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -213,7 +213,8 @@ class _Sqlite(Dialect):
     def after(
         self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
     ) -> sa.ColumnElement[Any]:
-        # In text, as `seconds`: SQLite computes with three decimals. Its max() of values is NULL where one of them is.
+        # Compare texts, as `seconds` does: SQLite computes with three decimals. Its max() of values is NULL where one
+        # of them is.
         kept = f"{column.table.name}.{column.name}"
         second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
         carried = f"datetime({second}, '+1 second') || '.000000'"

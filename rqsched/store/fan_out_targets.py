@@ -164,9 +164,9 @@ def record(
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Let the targets of runs that are retried on request wait again which have not been handled with success.
+    """Let the targets without success of runs that are retried on request wait again.
 
-    They need places of the group that such a run gets, its schedule's of now; so do those that have waited all along.
+    They need places of the group that the schedule has now, as the run does; so do targets that have waited all along.
     """
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
     connection.execute(
@@ -247,7 +247,7 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
     The run's first target is locked (`lock_first`).
     """
-    # Not the first target's limit: the schedule may have got one only after an attempt that named some of them.
+    # Not the first target's limit: the schedule may have got a limit only after an attempt that named some of them.
     first = first_waiting(connection, run_uid)
     if first is None or (most := first[1]) is None:
         return []
@@ -258,7 +258,7 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
 
 def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
-    """Make the next waiting targets of a run pending, but for those that another transaction takes."""
+    """Make the next waiting targets of a run pending, except the ones that another transaction takes."""
     found = (
         sa.select(*TARGET_COLUMNS)
         .where(*_waits(run_uid), ~_has_ended_in_vain())
@@ -294,10 +294,10 @@ def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
 def promote(
     connection: Connection, now: datetime, limit: int, run_uid: str | None = None
 ) -> tuple[list[Target], list[Target]]:
-    """Let retrying and blocked targets whose time has come be handled again, of one run or of all.
+    """Let due retrying and blocked targets be handled again, of one run or of all.
 
-    Returns those that are pending now, and those that wait again because `max_parallel` decides when they are. Rows
-    that another transaction holds are left to the next caller.
+    Returns the targets that are pending now, and the ones that wait again because of `max_parallel`. Rows that another
+    transaction holds are left to the next caller.
     """
     found = sa.select(*TARGET_COLUMNS, targets.c.status).where(_is_put_off(), targets.c.retry_at <= now)
     mine = found if run_uid is None else found.where(targets.c.run_uid == run_uid)
@@ -439,7 +439,7 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
 
 
 _MOST_MEASURED = 1_000
-"""So many targets of a run are read to say what they were like."""
+"""This many targets of a run are read to describe them."""
 
 
 def describe_page(
@@ -504,7 +504,7 @@ _LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
 _IS_UNLOCKED = (
     targets.c.uid == _LOCK.with_for_update(key_share=True, skip_locked=True).correlate(None).scalar_subquery()
 )
-"""A statement that is a transaction of its own waits for nobody: its time would be that of before."""
+"""A statement that is a whole transaction waits for no lock: its times would be from before the wait."""
 _CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated, _IS_UNLOCKED)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -651,9 +651,9 @@ def _after(connection: Connection, target: Target, now: datetime, *, has_place: 
 
 
 def find_running(connection: Connection, job: TargetJobId, token: str | None = None) -> Target | None:
-    """Return a target whose present job is `job` and that a process handles; None when it is not so.
+    """Return the target of `job`, if that is its present job and a process handles it; else None.
 
-    With a `token`, only if that one holds it.
+    With a `token`, only if that token holds it.
     """
     found = sa.select(*TARGET_COLUMNS).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, _IS_RUNNING)
     row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()

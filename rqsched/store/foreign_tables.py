@@ -123,7 +123,7 @@ class ForeignDatabase:
 def _open_engine(url: str) -> sa.Engine:
     driver = sa.make_url(url).get_driver_name()
     if driver == "psycopg":
-        # As to a pooler: its limits are set in each transaction, so one that stands between does not refuse them.
+        # Connect as to a pooler: limits are set in each transaction, so a pooler in between does not refuse them.
         return make_engine(url, "transaction", named="SOURCE")
     return sa.create_engine(url, connect_args=dict(_TIMEOUTS.get(driver, {})), hide_parameters=True)
 

@@ -18,7 +18,7 @@ counted, so one of them had. The last one starts at `now` or later, for a claim 
 (`Dialect.after`): these two are T or more apart, and no window holds both.
 
 This is about instants as they are recorded, and so needs no clock to be right. The rows of starts need that no process
-grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes those that left their window
+grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes starts that left their window
 longer ago than that.
 """
 
@@ -159,18 +159,18 @@ class Granted(NamedTuple):
 
 
 def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
-    """Lock the rows of groups, in one order for all; returns the bounds of those that there are.
+    """Lock the rows of groups, in one order for all; returns the bounds of the existing ones.
 
-    `skip_locked` leaves out those that another transaction holds.
+    `skip_locked` leaves out rows that another transaction holds.
     """
     locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)
     return _read(connection, locked)
 
 
 def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
-    """Keep groups from being removed before this transaction is over; returns the bounds of those that there are.
+    """Keep groups from being removed before this transaction is over; returns the bounds of the existing ones.
 
-    Grants go on beside it: a caller's transaction may be a long one.
+    It does not block grants: a caller's transaction may be long.
     """
     return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
 
@@ -504,7 +504,7 @@ def _are_free(
 
 
 def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
-    """Take back grants that nobody has claimed; returns how many: not that of one that is claimed just now."""
+    """Take back grants that nobody has claimed; returns how many. A run that is claimed just now keeps its grant."""
     if not uids:
         return 0
     taken = sa.update(kind.table).where(_are_free(connection, kind.table, uids, kind.is_unclaimed))
@@ -514,9 +514,9 @@ def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: da
 def _give_runs(
     connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]
 ) -> tuple[list[Run], dict[str, tuple[str, str]]]:
-    """Grant these runs their places, but for those that another transaction holds; returns them in line.
+    """Grant these runs their places, except runs that another transaction holds; returns them in line.
 
-    And the namespaces and ids of their schedules by uid. The starts of those of groups that are `rated` will count.
+    Returns the namespaces and ids of their schedules by uid, too. The starts of runs of `rated` groups will count.
     """
     if not uids:
         return [], {}
@@ -741,7 +741,7 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
 
 @lru_cache(maxsize=2)
 def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    # In one scan for all: most open runs may be of one line, and a plan for any group reads them for each.
+    # Scan once for all groups: most open runs may be in one line, and a plan for any group would read them for each.
     def waiting(kind: _Kind) -> sa.Select[Any]:
         group, since = kind.table.c.limit_group, sa.func.min(kind.table.c.limit_at, type_=kind.table.c.limit_at.type)
         found = sa.select(group, sa.func.count(), since).where(kind.needs_grant)

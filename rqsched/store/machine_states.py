@@ -122,9 +122,9 @@ def page_in(
     limit: int,
     entered_until: datetime | None = None,
 ) -> list[str]:
-    """Return a page of the ids of instances in one of these states, those after an id.
+    """Return a page of the ids, after an id, of instances in one of these states.
 
-    With `entered_until` only those that have been in their state since then or longer.
+    With `entered_until`, only instances that have been in their state since then or longer.
     """
     is_in = dialect_of(connection).one_of(table.c.state, states)
     mine = [table.c.machine == machine, table.c.instance_id > after, is_in]

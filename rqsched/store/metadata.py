@@ -105,7 +105,7 @@ def find_lasting(connection: Connection) -> dict[str, str]:
 
 
 def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
-    """Return the holds of namespaces (None: of everything), those that SQL has and those released, the newest first."""
+    """Return the holds of namespaces (None: of everything), current and released ones, the newest first."""
     found = list[Hold]()
     for namespace in namespaces:
         lasting = find_value(connection, HOLD, namespace)
@@ -128,7 +128,7 @@ def record_altered(
 
 
 def find_altered(connection: Connection, *namespaces: str | None) -> list[Altered]:
-    """Return what was altered last in namespaces (None: of what all share), the newest first."""
+    """Return the last changes in namespaces (None: of shared things), the newest first."""
     found = [one for namespace in namespaces for one in _read_altered(find_value(connection, _ALTERED, namespace))]
     return sorted(found, key=lambda one: one.at, reverse=True)
 
@@ -209,7 +209,7 @@ _FREE = database_metadata.alias("free")
 
 
 def of_queue(name: str, control_queue: str) -> str:
-    """Return the name of what is recorded of one control queue: each has marks of its own in its Redis."""
+    """Return the name of a value of one control queue: each queue has its own marks in its Redis."""
     full = f"{name}:{control_queue}"
     return full if len(full) <= _LONGEST else f"{name}:{blake2b(control_queue.encode(), digest_size=16).hexdigest()}"
 

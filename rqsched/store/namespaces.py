@@ -48,11 +48,12 @@ OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
 LAST = (namespace_metadata,)
 """The named values of a namespace, its freeze among them, are deleted with the last step."""
 OF_NO_NAMESPACE = (workflows, machine_states, database_metadata)
-"""Tables whose rows belong to the whole installation. Of `database_metadata`, the last step deletes what names one."""
+"""Tables whose rows belong to the whole installation. The last step deletes the values in `database_metadata` that name
+the namespace."""
 _AT_ONCE = 100
 """How many schedules one step looks at."""
 _MOST_JOBS = 20
-"""Of so many attempts of a run, and deliveries of each, the jobs are removed; RQ's own limits end older ones."""
+"""The jobs of this many attempts of a run, and deliveries of each, are removed; RQ's own limits end older ones."""
 
 
 class Step(NamedTuple):

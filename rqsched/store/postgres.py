@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL on which nothing waits for ever: not this process, and not others for what it has locked.
+"""Connections to PostgreSQL on which nothing waits for ever: neither this process, nor others for its locks.
 
-The server ends what a frozen process holds: each session of ours is opened with limits of its own. A server that has
+The server ends the transactions of a frozen process: each session of ours is opened with limits. A server that has
 fallen silent is noticed here: a connection that has brought no answer for `ANSWER_SECONDS` is closed, and its
 transaction repeated on another. Connections of an application are never touched.
 """

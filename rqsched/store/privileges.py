@@ -48,9 +48,9 @@ WHERE pg_catalog.pg_table_is_visible(found.oid) AND pg_catalog.row_security_acti
 
 
 def find_missing(connection: Connection, *, is_read_only: bool = False) -> list[str]:
-    """Return what the user lacks, each as a GRANT names it, such as `UPDATE, DELETE ON rqsched_runs`.
+    """Return the privileges that the user lacks, each as a GRANT names it, such as `UPDATE, DELETE ON rqsched_runs`.
 
-    A privilege for every column counts as one for the table. With `is_read_only` only what reads need is named.
+    A privilege for every column counts as one for the table. With `is_read_only`, only the privileges that reads need.
     """
     if not dialect_of(connection).has_server:
         return []

@@ -54,9 +54,9 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 def oldest(
     connection: Connection, *, namespace: str | None, after: str | None, limit: int, unless_due_by: datetime | None
 ) -> tuple[list[Oldest], str | None]:
-    """Read a page of schedules, deleted ones too, with what is oldest of each; also the next cursor.
+    """Read a page of schedules, deleted ones too, each with its oldest rows, and the next cursor.
 
-    `unless_due_by` leaves out what fires up to then. Each subquery reads one row of an index.
+    `unless_due_by` leaves out schedules that fire up to then. Each subquery reads one row of an index.
     """
     run, event = runs.c.schedule_uid == schedules.c.uid, audit_events.c.schedule_uid == schedules.c.uid
     columns = [schedules.c[name] for name in ("uid", "policies", "run_number", "event_sequence")]

@@ -69,7 +69,7 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     statement = statement.where(schedules.c.upstream_id.is_(None))
-    # In the order of the index that has them: where many are paused, PostgreSQL expects many and would walk all by uid.
+    # Use the order of their index: where many are paused, PostgreSQL expects many rows and would walk all by uid.
     return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 
 

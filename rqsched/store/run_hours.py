@@ -26,7 +26,7 @@ from rqsched.store.dialect import Dialect, dialect_of
 from rqsched.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
-"""So many runs of a schedule are worth a transaction; fewer are as quickly read from the runs."""
+"""This many runs of a schedule are worth a transaction; fewer are read from the runs as quickly."""
 BATCH = 500
 """The most runs of one transaction."""
 
@@ -106,7 +106,7 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
     number: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
     if number is not None:
         return number
-    # Under the lock of the schedule: to insert a row that another transaction has inserted would be to wait for it.
+    # Lock the schedule: to insert a row that another transaction has inserted would mean to wait for it.
     of_schedule = sa.select(schedules.c.uid).where(schedules.c.uid == schedule_uid)
     if connection.execute(of_schedule.with_for_update(key_share=True, skip_locked=skip_locked)).first() is None:
         return None

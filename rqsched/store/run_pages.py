@@ -259,7 +259,8 @@ def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
 
 
 def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
-    """Walk in the order of uids, which begin with the time; along the index of what has not ended where that is meant.
+    """Walk in the order of uids, which begin with the time; if the filters mean runs that have not ended, along the
+    index of these.
 
     SQLite would take an index of another order for a condition that is bound.
     """

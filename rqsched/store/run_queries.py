@@ -96,7 +96,7 @@ def list_runs(
 
 
 def to_show(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs with what is shown of them and is read of other rows: those that need it cost a query more."""
+    """Return runs with the shown values that are in other rows: runs that need them cost one more query."""
     return with_upstreams(connection, with_places(connection, found))
 
 
@@ -370,7 +370,7 @@ class Outcome(NamedTuple):
     is_backfilled: bool
     """Whether a backfill asked for them."""
     status: str
-    """How they ended, `expired` of those that were not started in time, or where they are."""
+    """Their final status, `expired` for runs that were not started in time, or their current one."""
     runs: int
     """How many."""
     late: list[int]

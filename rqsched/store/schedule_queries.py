@@ -180,7 +180,7 @@ SORTS = {
     for name, column in {**TIMES, "id": schedules.c.schedule_id}.items()
     for sign in ("", "-")
 }
-"""The orders of a list: by when schedules were created, by when they fire next (only those that do), by id."""
+"""The orders of a list: by creation, by next fire (only schedules that have one), by id."""
 MOST_LOOKED_AT = 2_000
 """How many schedules one page looks at for those that match a filter without an index."""
 Position = tuple[datetime | str, str]
@@ -313,11 +313,11 @@ class _Way(Enum):
     """How a page is read. SQLite is told; PostgreSQL has its statistics."""
 
     ANY = auto()
-    """As the database likes: an index holds what matches, in the order."""
+    """The plan of the database: an index has the matching rows in the order."""
     WALKED = auto()
     """Along the index of the order, past what does not match."""
     SORTED = auto()
-    """By an index of what few schedules match, which are sorted."""
+    """An index that few schedules match, which are then sorted."""
     DUE = auto()
     """By the index of next fires, because few of all namespaces are within the times that are asked for."""
 
@@ -385,7 +385,7 @@ def _page(
 
 
 _page_once = lru_cache(maxsize=256)(_page)
-"""The same for what is asked again and again: to build it takes as long as to read it."""
+"""The same for repeated queries: to build one takes as long as to run it."""
 
 
 def _direction(sort: str, order: Sequence[sa.ColumnElement[Any]]) -> list[sa.ColumnElement[Any]]:

@@ -166,8 +166,8 @@ def _had_place(table: sa.Table, *keeps: sa.ColumnElement[bool]) -> sa.ColumnElem
 
 
 def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:
-    """Read a column of the schedule of each row of a table. Not by a join: it could begin with all schedules."""
-    # Also where it stands inside of another subquery, SQLAlchemy must not read all rows of the table beside it.
+    """Read a column of the schedule of each row of a table. This is no join: a join could begin with all schedules."""
+    # Correlate it explicitly: inside another subquery, SQLAlchemy would else read all rows of the table beside it.
     return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).correlate(table).scalar_subquery()
 
 
@@ -712,7 +712,7 @@ namespace_metadata = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Named values about a namespace: its hold while it is frozen, and those that were released."""
+"""Named values about a namespace: its hold while it is frozen, and its released holds."""
 
 calendars = sa.Table(
     "rqsched_calendars",

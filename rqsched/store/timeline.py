@@ -63,14 +63,14 @@ class Lot(NamedTuple):
     is_backfilled: bool
     """Whether a backfill asked for them: then they lie where their occurrences do."""
     status: str
-    """How they ended, or where they are."""
+    """Their final status, or their current one."""
     first: int
     """The column in which they begin."""
     last: int
-    """The column in which they end; of those that have not ended, that of now."""
+    """The column in which they end; for runs that have not ended, the column of now."""
     since: int
-    """When the one that took longest began, in seconds since 1970: of hours, in which a run lies where it ended, before
-    that."""
+    """When the longest run began, in seconds since 1970; from hours, which have a run where it ended, that may be
+    earlier."""
     runs: int
     """How many."""
     number: int | None = None
@@ -91,9 +91,9 @@ class Picture(NamedTuple):
 def read(
     connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
 ) -> Picture:
-    """Read what ran in the columns; `newest` are the numbers of the newest runs by the uids of their schedules.
+    """Read the runs in the columns; `newest` are the numbers of the newest runs by the uids of their schedules.
 
-    From the runs, or `by_hours`; also by hours where there are more than MOST_RUNS.
+    They are read from the runs, or from the hours if `by_hours` or if there are more than MOST_RUNS.
     """
     if not by_hours:
         ranges = _ranges(connection, newest, columns)
@@ -153,7 +153,7 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
 _SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
-"""As they are read one by one; hours do not tell what expired from what was cancelled."""
+"""The columns of runs that are read one by one; hours do not tell expired runs from cancelled ones."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -213,7 +213,7 @@ def of_backfill(connection: Connection, backfill_uid: str, columns: Columns, now
 
 
 def _begin(dialect: Dialect, one: Any) -> sa.ColumnElement[int]:
-    """Return when a run began; one that has not lies where it was due."""
+    """Return when a run began, or when it was due if it has not begun."""
     return dialect.seconds(sa.func.coalesce(one.started_at, one.due_at, one.occurrence_at))
 
 

@@ -62,7 +62,7 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_at: datetime) -> None:
-    """Let an end that was missed during a pause wait again; one that was pruned meanwhile, of a run that nobody has."""
+    """Let an end that was missed during a pause wait again; write it again if it was pruned meanwhile."""
     again = {"due_at": schedule.updated_at, "followed": Followed.MISSED.value, "followed_at": None}
     key = {"run_uid": run_uid, "schedule_uid": schedule.uid}
     known = {"upstream_uid": "", "outcome": "ended", "ended_at": ended_at}
@@ -204,7 +204,7 @@ def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[
 
 
 def forget(connection: Connection, schedule_uid: str) -> None:
-    """Delete what is owed to a schedule that was purged."""
+    """Delete the ends that are owed to a purged schedule."""
     connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.schedule_uid == schedule_uid))
 
 

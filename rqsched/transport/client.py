@@ -1,7 +1,7 @@
-"""Clients of Redis that never wait for ever: what failed is tried once more over a new connection.
+"""Clients of Redis that never wait for ever: a failed command is tried once more over a new connection.
 
-A connection may swallow what is sent without an error: only a missing answer shows it. Then the others that are open
-are as old, and are closed too, or each of them would cost the same wait. A subscriber only listens: it asks a server
+A dead connection may take commands without an error: only a missing answer shows it. Then the other open connections,
+which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens: it asks a server
 that has been quiet, and subscribes anew where that does not answer.
 """
 

@@ -60,7 +60,7 @@ def give_up(job: Job, earlier: str | None) -> None:
 
 
 def mark_failed(job: Job) -> None:
-    """Mark a job as that of a run's final failure. While Redis is away it gets no mark, and cannot be requeued."""
+    """Mark the job of a run's final failure. While Redis is away it gets no mark, and cannot be requeued."""
     enqueued_at = _enqueued_at(job)
     if enqueued_at is None:
         return

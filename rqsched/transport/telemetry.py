@@ -1,9 +1,9 @@
-"""Telemetry: what processes show of themselves in Redis, for operators alone. Nothing else depends on it.
+"""Telemetry: the state of processes in Redis, for operators alone. Nothing else depends on it.
 
-A worker adds our version to what RQ shows of it. A set names the dispatchers of a control queue, and one key per
-dispatcher expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the
-prunings of all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and
-`rqsched doctor` read them.
+A worker adds our version to its hash of RQ. A set names the dispatchers of a control queue, and one key per dispatcher
+expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the prunings of
+all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and `rqsched
+doctor` read them.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def live_workers(redis: Redis) -> list[LiveRqWorker]:
 
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
-    """Return the dispatchers of a control queue that are alive, by name; those whose heartbeat expired are removed."""
+    """Return the live dispatchers of a control queue, by name; remove the ones whose heartbeat expired."""
     names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(redis_keys.dispatchers(queue))))
     if not names:
         return []

@@ -76,8 +76,8 @@ _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
 """After so long no call of Redis is made again: what timed out once, its client has repeated already."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
-"""How long a link that RQ started counts as live. It takes milliseconds; of one that takes longer another may be
-delivered beside it, and finds it stale (docs/architecture.md, "Live links")."""
+"""How long a link that RQ started counts as live. A link takes milliseconds. When one takes longer, another may be
+delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
 """The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
@@ -245,9 +245,9 @@ class Transport:
             self.on_refused(what, error, self.keys_of(error, job_queue))
 
     def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
-        """Return which keys Redis may mean, which names none: of a queue and of the control queue; empty for none.
+        """Return the keys that an error may be about, as Redis names none: of a queue and of the control queue.
 
-        Of keys of another type only those that have another one than they must are named. `lists` are more keys.
+        For an error about types, return only the keys of a wrong type. `lists` are more keys.
         """
         one, name = job_queue or self._links, self.settings.control_queue
         if word_of(error) == "NOPERM" and "a key" in str(error):
@@ -386,7 +386,7 @@ class Transport:
             self._withdraw(run, run)
 
     def mark_failed(self, run: Run) -> None:
-        """Mark the job of an attempt whose run was lost for good: a person may requeue it, like one that failed."""
+        """Mark the job of an attempt whose run was lost for good: a person may requeue it, like a failed job."""
         job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
         if job_queue is None:
             return
@@ -443,7 +443,7 @@ class Transport:
         return hold, frozen
 
     def tell_frozen(self, told: str | None) -> None:
-        """Let others know that SQL has other frozen namespaces: `told` names them all, None that there are none."""
+        """Announce a change of the frozen namespaces in SQL: `told` names them all, None says that there are none."""
         if told is None:
             self._patiently(lambda: self.redis.hdel(self.hold_key, "*:frozen"))
         else:
