@@ -1,5 +1,4 @@
-"""The decision of a fire, as pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one
-fire").
+"""The decision of a fire: pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
 
 The whole story of a fire is `decide_fire`: each occurrence that has passed starts a run, waits, is skipped or is
 counted as missed; a run that uses up `max_runs` ends the schedule; else the next time is set.
