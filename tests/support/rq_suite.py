@@ -37,6 +37,10 @@ DIFFERENT = {
     "start, where a worker that makes ready for runs may not listen yet",
     "test_executions.TestRegistry.test_execution_added_to_started_job_registry": "looks for a job half a second after "
     "the start, as before",
+    "test_worker_pool.TestWorkerPool.test_check_workers": "sends its command half a second after the start, as before",
+    "test_utils.TestUtils.test_import_worker_class": "RQ 2.6 refuses a class that is no subclass of rq.worker.Worker; "
+    "here our Worker has that name, and our SimpleWorker is a subclass of RQ's",
+    "test_cli.WorkerPoolCLITestCase.test_worker_class_argument": "RQ 2.6, as before",
 }
 """The tests of RQ that fail with our classes, and why that is so on purpose; docs/rq.md tells users of it."""
 
