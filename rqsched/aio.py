@@ -63,9 +63,9 @@ WorkflowLike = str | Callable[..., Any]
 
 
 ScheduleType = Literal["cron", "interval", "once", "mixed"]
-"""What times a schedule: `schedule_workflow` makes crons and intervals, other surfaces also instants and mixtures."""
+"""The kind of a timing: `schedule_workflow` makes crons and intervals, other surfaces also instants and mixtures."""
 ScheduleStatus = Literal["active", "paused", "done", "dead", "deleted"]
-"""Firing; stopped by a person; ended as planned; ended by failures; deleted, which is listed only when asked for."""
+"""Firing; stopped by a person; ended as planned; ended by failures; deleted, which is listed only on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,23 @@ class ScheduleInfo:
     """A schedule as Waymark lists it. Instants are aware UTC."""
 
     id: str
-    """The schedule id: `{workflow_name}:{schedule_name}` where that names one schedule only, else `w.` and a digest."""
+    """The schedule id: `{workflow_name}:{schedule_name}` if that is unambiguous, else `w.` and a digest."""
     workflow_name: str
     """The name of the workflow."""
     schedule_name: str
     """The name given to `schedule_workflow`."""
     schedule_type: ScheduleType
-    """`cron` or `interval`; of other surfaces also `once`, which has instants only, and `mixed`, which has several."""
+    """`cron` or `interval`; from other surfaces also `once` (only instants) and `mixed` (several kinds)."""
     cron_expression: str | None
-    """The first cron expression; None where there is none."""
+    """The first cron expression; None without one."""
     interval_seconds: float | None
-    """The first interval; None where there is none."""
+    """The first interval; None without one."""
     jitter_seconds: float | None
     """The most that a fire is delayed; None without jitter."""
     inputs: Mapping[str, Any]
     """The keyword arguments of each run, with the defaults that were recorded."""
     status: ScheduleStatus
-    """`active`, `paused`, `done` or `dead`; `deleted` when these were asked for."""
+    """`active`, `paused`, `done` or `dead`; `deleted` only on request."""
     next_run_at: datetime | None
     """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     last_run_at: datetime | None
@@ -168,9 +168,9 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
 
 
 def _defaults_of_run(scheduler: Scheduler, name: str) -> dict[str, Any]:
-    """Return what the workflow's parameters default to, except what JSON cannot hold: that stays with the code.
+    """Return the defaults of the workflow's parameters, except values that JSON cannot hold.
 
-    Nothing where the code is not here, or is called for each of its targets, which are its arguments.
+    Empty if the code is not importable here, or if the workflow is called for each of its targets.
     """
     try:
         workflow = scheduler.runtime.imports.resolve(name)
@@ -196,7 +196,7 @@ def _is_json(value: object) -> bool:
 
 
 async def pause_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Stop firing; False when there is no such schedule or it has ended. Pausing a paused one changes nothing."""
+    """Stop firing; False when there is no such schedule or it has ended. Pausing a paused schedule changes nothing."""
     return await run(_switch, _named(workflow, schedule_name, namespace), Status.PAUSED)
 
 
@@ -277,7 +277,7 @@ def _type_of(spec: Spec) -> ScheduleType:
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """What names a schedule here."""
+    """The names of a schedule."""
 
     workflow: str
     schedule: str
@@ -295,9 +295,9 @@ def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) ->
 
 
 def _find(named: _Registered) -> tuple[str, ScheduleHandle | None]:
-    """Return the id that these two names have alone, and the schedule that has it; None when there is none.
+    """Return the unambiguous id of these two names, and its schedule; None when there is none.
 
-    Of `a:b` and `c`, and of `a` and `b:c`, only one may be `a:b:c`. It is the second's, unless the first was registered
+    Both `a:b` with `c` and `a` with `b:c` could be `a:b:c`. It is the id of the second, unless the first was registered
     under it before ids were told apart.
     """
     plain = f"{named.workflow}:{named.schedule}"
@@ -320,7 +320,7 @@ def _get(schedule_id: str, namespace: str) -> ScheduleHandle | None:
 
 
 def _names_of(schedule: Schedule) -> tuple[str, str]:
-    """Return the names a schedule was registered under; one of another surface goes by its workflow and its id."""
+    """Return the names a schedule was registered under; for one of another surface, its workflow and its id."""
     names = loads(schedule.definition.surface).get("waymark")
     if names:
         return names["workflow"], names["schedule"]

@@ -1,7 +1,7 @@
-"""What time it is: the package's one wall-clock read, and the offset that makes every host agree with the database.
+"""The clock: the package's one wall-clock read, and the offset that makes every host agree with the database.
 
 Core takes `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
-the caller says how to read the time it is compared with.
+the caller passes the function that reads the database's time.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple, Protocol
 
 _NO_OFFSET = timedelta(0)
 STEP = timedelta(milliseconds=100)
-"""When wall clock and monotonic time drift apart by more than this, the clock was set or the host suspended."""
+"""If wall clock and monotonic time drift apart by more than this, the clock was set or the host suspended."""
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
     """Return how far their clock is ahead of ours: the least that our readings around it allow (Cristian's bounds).
 
-    Hosts whose clocks agree all find an offset of zero, and not a share of their round trips.
+    Hosts whose clocks agree find an offset of zero, and not a share of their round trips.
     """
     return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
 
 
 class Clock(Protocol):
-    """Anything that says what time it is."""
+    """A source of the present time."""
 
     def now(self) -> datetime:
         """Return the present instant, aware and in UTC."""
@@ -40,7 +40,7 @@ class SystemClock(Clock):
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Read the seconds since some moment; they are never set, and stand still while the host is suspended."""
+        """Read the seconds since a fixed moment; they are never set, and stand still while the host is suspended."""
         return time.monotonic()
 
 
@@ -53,10 +53,10 @@ class HostClock(Clock, Protocol):
 
 
 class DatabaseClock(Clock):
-    """The database's time as this host knows it: what was measured last, and the monotonic time since.
+    """The database's time as this host knows it: the last measurement plus the monotonic time since.
 
-    Hosts disagree by more than a fire may be early, and the database is what they share. The wall clock may be
-    set at any moment; here that changes no time, it only asks for a new measurement. A fork keeps what was measured.
+    Hosts disagree by more than a fire may be early, so they all follow the database they share. The wall clock may be
+    set at any moment; that changes no time here, but causes a new measurement. A fork keeps the measurement.
     """
 
     def __init__(self, host: HostClock) -> None:
@@ -70,7 +70,7 @@ class DatabaseClock(Clock):
         return self.measured is not None
 
     def is_due(self, refresh: timedelta) -> bool:
-        """Return whether to measure: never done, `refresh` ago, or the wall clock was set since."""
+        """Return whether a measurement is missing, older than `refresh`, or older than a setting of the wall clock."""
         measured = self.measured
         if measured is None:
             return True
@@ -89,7 +89,7 @@ class DatabaseClock(Clock):
         self.measured = Measurement(wall + offset, wall, monotonic)
 
     def keep(self) -> None:
-        """Take the newest measurement for new: the database does not answer now, and is asked again later."""
+        """Treat the newest measurement as new, because the database does not answer now; it is asked again later."""
         if self.measured is not None:
             self.measured = Measurement(self.now(), self._host.now(), self._host.monotonic())
 
@@ -110,7 +110,7 @@ class Measurement(NamedTuple):
     """The same moment by three clocks."""
 
     database: datetime
-    """By the database's."""
+    """By the database's clock."""
     wall: datetime
     """By the host's wall clock."""
     monotonic: float

@@ -1,7 +1,7 @@
 """The settings: one frozen value, read from the environment (`RQSCHED_*`) or from keyword arguments.
 
-An invalid one is a ConfigError that names the variable and never repeats its value (it may hold a password).
-One that may hold a password may stand in a file instead, which a variable or systemd names.
+An invalid setting is a ConfigError that names the variable and never repeats its value (it may hold a password).
+A setting that may hold a password may be read from a file, which a variable or systemd names.
 This file reads settings; it opens no connection, creates no folder and imports no workflow.
 """
 
@@ -61,14 +61,14 @@ _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
 _IN_FILE = "_FILE"
-"""What follows the variable of a secret where the value is the path of a file that holds it."""
+"""The suffix of a secret's variable whose value is the path of a file with the secret."""
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""The folder of what systemd's LoadCredential, SetCredential and their like give a service."""
+"""The variable of the folder with a service's credentials from systemd (LoadCredential, SetCredential ...)."""
 _LONGEST_SECRET = 1024 * 1024
 LONGEST_WAIT = timedelta(minutes=5)
-"""How long a run may wait for a worker before that is a problem, where nothing else is set."""
+"""How long a run may wait for a worker by default before that is a problem."""
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
-"""Every version of RQ reads a dotted path; the older ones do not know the short names."""
+"""Every version of RQ reads a dotted path; older versions do not know the short names."""
 
 
 def _as_seconds(value: object) -> object:
@@ -137,7 +137,7 @@ def _checked_workflow(value: str) -> str:
 
 
 def _as_retry(name: str, blank: RetryPolicy) -> Callable[[object], object]:
-    """Return what reads a policy of retries: a RetryPolicy, or the fields of one that are not the default's."""
+    """Return the reader of a retry policy: a RetryPolicy, or those of its fields that differ from the default."""
 
     def read(value: object) -> object:
         try:
@@ -225,10 +225,10 @@ _sources: list[Source] = []
 
 
 def provide(source: Source) -> None:
-    """Take settings from the application where neither an argument nor the environment says anything.
+    """Take settings from the application if neither an argument nor the environment gives them.
 
-    `source` returns values by the names of the fields below, None for what it does not know. It is called whenever
-    settings are read, in this process and its forks, and what it raises is raised there. A new source replaces the old.
+    `source` returns values by the names of the fields below, None for unknown ones. It is called whenever settings are
+    read, in this process and its forks, and its errors are raised there. A new source replaces the old.
     """
     _sources[:] = [source]
 
@@ -238,7 +238,7 @@ def _provided() -> dict[str, Any]:
 
 
 def export() -> None:
-    """Write what the application provides into the environment, for child processes that are not forks."""
+    """Write the application's settings into the environment, for child processes that are not forks."""
     for name, value in _provided().items():
         if not is_in_environment(name):
             os.environ[variable_of(name)] = _as_text(value)
@@ -250,12 +250,12 @@ def variable_of(name: str) -> str:
 
 
 def secrets() -> list[str]:
-    """Return the names of the settings that may hold a secret: those that `repr` does not show."""
+    """Return the names of the settings that may hold a secret, which `repr` hides."""
     return [name for name, field in Settings.model_fields.items() if not field.repr]
 
 
 def is_in_environment(name: str) -> bool:
-    """Return whether the environment says a setting, itself or by a file: then no application provides it."""
+    """Return whether the environment gives a setting, directly or by a file; it then overrides the application."""
     variable = variable_of(name)
     if os.environ.get(variable):
         return True
@@ -266,7 +266,7 @@ def is_in_environment(name: str) -> bool:
 
 
 def _from_files() -> dict[str, str]:
-    """Return what files say of secrets: those that variables name, and where none does, credentials of systemd's."""
+    """Return the secrets from files: from the file that a variable names, else from systemd's credentials."""
     given = {name.upper(): value for name, value in os.environ.items() if value}
     found: dict[str, str | None] = {}
     for name in secrets():
@@ -285,7 +285,7 @@ def _from_files() -> dict[str, str]:
 
 
 def _read_secret(file: Path, what: str) -> str | None:
-    """Return what a file says, without its last end of line; None where there is no file. `what` names it in errors."""
+    """Return the content of a file without its last newline; None without a file. `what` names it in errors."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # a pipe can be read once, and settings are read more often
             raise ConfigError(f"{what} is not a regular file; name one that can be read again.")
@@ -315,9 +315,9 @@ def _as_text(value: object) -> str:
 class Settings(BaseSettings):
     """All settings of one process. Keyword arguments win over the environment; None means "not given".
 
-    A setting that may hold a password (`repr=False`) may stand in a file: one that the variable with `_FILE` at its end
-    names, or else a credential of systemd's with the variable's name. Raises ConfigError when anything is missing,
-    malformed or contradicts something else.
+    A setting that may hold a password (`repr=False`) may be read from a file: the file that the variable with the
+    suffix `_FILE` names, or else systemd's credential with the variable's name. Raises ConfigError when a setting is
+    missing, malformed or contradicts another one.
 
     >>> Settings(imports="billing.jobs, billing.reports").imports
     ('billing.jobs', 'billing.reports')
@@ -332,8 +332,8 @@ class Settings(BaseSettings):
     unset, too. PostgreSQL may have several hosts, as libpq writes them: `//USER@A:5432,B:5432/DATABASE`."""
 
     database_pooler: Literal["transaction"] | None = None
-    """What stands before PostgreSQL: `transaction` is a pooler that lends a session for one transaction only, as
-    PgBouncer does with `pool_mode=transaction`. Nothing is then kept in a session."""
+    """The kind of pooler before PostgreSQL: `transaction` lends a session for one transaction only, as PgBouncer does
+    with `pool_mode=transaction`. Nothing is then kept in a session."""
 
     redis_url: RedisUrl | None = Field(default=None, repr=False)
     """The Redis or Valkey that carries links and, unless a connection is named, run jobs. Unset: embedded Valkey."""
@@ -364,17 +364,17 @@ class Settings(BaseSettings):
     """The namespace of schedules whose caller names none."""
 
     timezone: Annotated[str, AfterValidator(_checked_timezone)] = "UTC"
-    """The timezone of cron expressions that name none; in Django it is TIME_ZONE where the project sets that.
+    """The timezone of cron expressions that name none; in Django the default is the project's TIME_ZONE.
 
-    As the next four, it is stored with a schedule when that is created or declared. So a change of these settings
-    reaches what is declared with the next `sync`, and leaves every other schedule as it is.
+    Like the next four, it is stored with a schedule when that is created or declared. A change of these settings
+    therefore reaches declared schedules with the next `sync`, and no other schedule.
     """
 
     retry: Annotated[InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("retry", RetryPolicy()))] = (
         None
     )
-    """How failed attempts are repeated where a schedule does not say it: `{"max_retries": 5, "base": "30s"}`. A field
-    that is in neither has the default of RetryPolicy: 3 retries, a minute or the interval apart."""
+    """How failed attempts are repeated by default: `{"max_retries": 5, "base": "30s"}`. A field that neither the
+    schedule nor this sets has the default of RetryPolicy: 3 retries, a minute or the interval apart."""
 
     target_retry: Annotated[
         InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("target_retry", no_retry()))
@@ -395,12 +395,12 @@ class Settings(BaseSettings):
     """Bearer tokens of the HTTP surfaces, as a JSON list; each entry is checked when a server starts."""
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
-    """Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Prefix are believed, such as `127.0.0.1,
-    10.0.0.0/8`, and `unix` for what comes over a UNIX socket; by default none."""
+    """Addresses and networks of trusted proxies, such as `127.0.0.1, 10.0.0.0/8`, and `unix` for UNIX sockets. Their
+    X-Forwarded-For, -Proto and -Prefix are believed. By default none are trusted."""
 
     notify: bool = True
-    """Whether this process tells anybody anything. Off, it writes and sends no notification: for a copy of a database,
-    whose schedules name the receivers of the original."""
+    """Whether this process writes and sends notifications. Turn it off for a copy of a database, whose schedules name
+    the receivers of the original."""
 
     webhook_url: str | None = Field(default=None, repr=False)
     """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
@@ -415,14 +415,14 @@ class Settings(BaseSettings):
     """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
 
     otel: bool = False
-    """Whether this process traces what it does through OpenTelemetry; the extra `otel` must be installed, and the SDK
-    set up, as in a module of `imports`."""
+    """Whether this process is traced with OpenTelemetry; the extra `otel` must be installed, and the SDK set up, as in
+    a module of `imports`."""
 
     notification_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
     """Hosts that URLs given over HTTP may name, such as `hc-ping.com, *.example.com`; by default none."""
 
     notification_queue: Name | None = None
-    """The queue of notifications; by default they go where the run went, or where the notified workflow runs."""
+    """The queue of notifications; by default the run's queue, or that of the notified workflow."""
 
     notification_timeout: Seconds = timedelta(seconds=10)
     """How long a receiver may take to answer."""
@@ -438,45 +438,45 @@ class Settings(BaseSettings):
     """How long a run may take when neither its schedule nor its workflow says so."""
 
     rq_result_ttl: SecondsOrZero = timedelta(0)
-    """How long RQ keeps the job of a run that succeeded, with its result; by default nothing is left. SQL has both."""
+    """How long RQ keeps the job of a run that succeeded, with its result; by default not at all. SQL has both."""
 
     run_ttl: Seconds = timedelta(days=1)
     """How long RQ keeps the job of a run that failed. History is in SQL and is not touched by this."""
 
     heartbeat_interval: Seconds = timedelta(seconds=10)
-    """How often an executing run shows that it lives; must stay below `reconcile_interval`."""
+    """How often an executing run sends a heartbeat; must stay below `reconcile_interval`."""
 
     blocked_timeout: Seconds = timedelta(hours=1)
     """How long a run whose workflow no worker can find is offered to others before it fails."""
 
     completion_outage: Seconds = timedelta(minutes=10)
-    """How long a process tries to record the end of a run while SQL is away."""
+    """How long a process tries to record the end of a run while SQL is down."""
 
     reconcile_interval: Seconds = timedelta(seconds=15)
     """How often a worker compares SQL with Redis. A run whose worker died is lost after three of these intervals."""
 
     ojs_visibility: Seconds = timedelta(minutes=10)
-    """How long an external worker holds a job without a heartbeat, when its request does not say (Open Job Spec)."""
+    """How long an external worker holds a job without a heartbeat, unless its request says (Open Job Spec)."""
 
     grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
     hold: bool = False
-    """Whether this process begins nothing, as `rqsched hold` does for all of them, and whatever Redis and SQL say: for
-    the first start after a restore. It takes no jobs, fires nothing, and refuses what is started by hand."""
+    """Whether this process is held, as by `rqsched hold`, whatever Redis and SQL say: for the first start after a
+    restore. It takes no jobs, fires nothing, and refuses starts by hand."""
 
     redis_breaker: SecondsOrZero = timedelta(seconds=1)
-    """How long a `Scheduler` (a web process, a command) waits for Redis to answer. When it did not, operations are
-    stored and answered without it until it answers again, and Redis follows then. 0 waits as long as a worker does."""
+    """How long a `Scheduler` (a web process, a command) waits for Redis to answer. After that, operations are stored
+    and answered without Redis until it answers again and follows. 0 waits as long as a worker does."""
 
     longest_wait: Annotated[dict[str, Seconds], NoDecode, BeforeValidator(_as_waits)] = Field(
         default_factory=lambda: {EVERY: LONGEST_WAIT}
     )
-    """How long runs may wait for a worker before doctor and the dashboard call that a problem: a length, or lengths by
-    queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other one."""
+    """How long runs may wait for a worker before doctor and the dashboard report a problem: a length, or lengths by
+    queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other queue."""
 
     lease: Seconds = timedelta(seconds=2)
-    """How long a dispatcher holds the links that it has taken: when it dies, they are due again after this time."""
+    """How long a dispatcher holds the links that it has taken: if it dies, they are due again after this time."""
 
     clock_refresh: Seconds = timedelta(minutes=1)
     """How often a process measures its clock against the database's."""
@@ -490,8 +490,8 @@ class Settings(BaseSettings):
     retention: Annotated[str, AfterValidator(_checked_retention)] = "90d 1000"
     """How much history each schedule keeps, unless it says so itself: an age, a number of runs, or both; 0 keeps all.
 
-    Runs that ended longer ago are deleted, and so are runs beyond the newest of that number. Always kept: the last run,
-    the last success, what is unfinished and what ended within a day.
+    Runs that ended longer ago are deleted, and so are runs beyond the newest of that number. Always kept are the last
+    run, the last success, unfinished runs and runs that ended within a day.
     """
 
     quotas: Annotated[dict[str, Quota], NoDecode, BeforeValidator(_as_quotas)] = Field(default_factory=dict)
@@ -518,7 +518,7 @@ class Settings(BaseSettings):
         dotenv_settings: Any,
         file_secret_settings: Any,
     ) -> tuple[Any, ...]:
-        """Read arguments, then the environment, the files of secrets, and then what the application provides."""
+        """Read arguments, then the environment, the files of secrets, and then the application's settings."""
         del settings_cls, dotenv_settings, file_secret_settings
         return init_settings, env_settings, _from_files, _provided
 
@@ -612,13 +612,13 @@ class Settings(BaseSettings):
         return self.database_url is None or self.database_url.startswith("sqlite")
 
     def serializer_for(self, queue: str) -> str:
-        """Return the dotted path of the serializer that jobs of this queue are written with."""
+        """Return the dotted path of the serializer of this queue's jobs."""
         return serializer_path(self.queue_serializers.get(queue, self.serializer))
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that make the settings of another process equal to these; secrets are among them.
+        """Return the variables, secrets included, that make the settings of another process equal to these.
 
-        Those that name files of these secrets are among them too, empty, for a process that inherits others.
+        The variables of secret files are among them, empty, to override inherited ones.
         """
         given = {name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None}
         unset = {f"{variable_of(name)}{_IN_FILE}": "" for name in secrets() if name in given}

@@ -43,7 +43,7 @@ _POLL = wait_fixed(0.01)
 
 
 class Urls(NamedTuple):
-    """Where a process finds SQL and Redis."""
+    """The addresses of SQL and Redis."""
 
     database_url: str
     """SQLAlchemy URL."""
@@ -57,13 +57,13 @@ class EmbeddedValkey(NamedTuple):
     data_dir: Path
     """The folder that holds its data and log; absolute."""
     url: str
-    """What `redis.Redis.from_url` and `rq worker --url` take."""
+    """The URL for `redis.Redis.from_url` and `rq worker --url`."""
     pid: int
     """The server's process id."""
 
 
 def resolve_urls(settings: Settings) -> Urls:
-    """Return the URLs of two servers that answer: those of the settings, and the embedded default where one is unset.
+    """Return the URLs of SQL and Redis: from the settings, else of the embedded default.
 
     Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
     call it at once. Raises ConfigError when Valkey is needed but not installed.
@@ -72,12 +72,12 @@ def resolve_urls(settings: Settings) -> Urls:
 
 
 def database_url(settings: Settings) -> str:
-    """Return the URL of SQL: that of the settings, or SQLite in the data folder, which is created. Starts nothing."""
+    """Return the URL of SQL: from the settings, else of SQLite in the data folder, which is created. Starts nothing."""
     return settings.database_url or f"sqlite:///{_folder(settings.data_dir) / 'rqsched.db'}"
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:
-    """Return the Valkey that serves `data_dir`. If none runs, one is started and stays when this process ends.
+    """Return the Valkey that serves `data_dir`; start one if none runs, which stays when this process ends.
 
     Any number of processes may attach at once; one starts the server, the others wait and share it. Writes are on
     disk within a second: a power cut loses a second of them, which reconcile restores from SQL. Raises ConfigError when
@@ -132,13 +132,13 @@ def _folder(data_dir: Path) -> Path:
 
 
 def open_privately(path: Path) -> IO[str]:
-    """Open a file to lock it, which only its owner may do: whoever may open it could hold its lock for ever."""
+    """Open a file to lock it, accessible to its owner only: any user who can open it could hold its lock for ever."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The kernel releases the lock when a process is killed, so no other waits for it for ever.
+    # The kernel releases the lock of a killed process, so no other waits for it for ever.
     with open_privately(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -49,9 +49,9 @@ RqschedError
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
 not an error. It derives from BaseException, so that a workflow's `except Exception` does not swallow it.
 
-An error takes data, keeps it as attributes and writes its own message, which says what to do. Its class says what it is
-on each surface: `code`, `http_status` and `exit_code`, which its subclasses inherit. The docstring of a class is the
-cause of its errors, `remedy` what to do about them: the reference and its test read both.
+An error takes data, keeps it as attributes and writes its own message, which says what to do. Its class has its form on
+each surface: `code`, `http_status` and `exit_code`, which subclasses inherit. The docstring of a class is the cause of
+its errors, `remedy` the remedy: the reference and its test read both.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _words: list[Words] = []
 def speak_with(words: Words) -> None:
     """Let messages name settings and commands as the application's users know them; a new function replaces the old.
 
-    `words` returns a text of ours in the application's words: in a Django project, for one, there is an entry of
-    RQSCHED where we say RQSCHED_REDIS_URL.
+    `words` returns a text of ours in the application's words: in a Django project, for example, the entry of RQSCHED
+    replaces RQSCHED_REDIS_URL.
     """
     _words[:] = [words]
 
@@ -94,9 +94,9 @@ class RqschedError(Exception):
     http_status = 500
     """The status of an HTTP response; OJS and Durable Workflow have a few of their own."""
     exit_code = 1
-    """What a command ends with."""
+    """The exit code of a command."""
     remedy = "Do what the message says."
-    """What to do, where the message cannot be more exact."""
+    """The remedy, if the message has no better one."""
 
     def __str__(self) -> str:
         """Return the message, in the words of this process's application."""
@@ -115,7 +115,7 @@ def _restored(kind: type[RqschedError], args: tuple[Any, ...], attributes: Mappi
 
 
 class InvalidInputError(RqschedError, ValueError):
-    """Something a caller passed is refused; nothing was written.
+    """An argument is refused; nothing was written.
 
     `field` names the offending parameter, `reason` says what is wrong and what to write instead.
     """
@@ -139,7 +139,7 @@ class InvalidSpecError(InvalidInputError):
 
 
 class UpstreamError(InvalidSpecError):
-    """A schedule comes after one that is not there, or after itself."""
+    """A schedule comes after a missing schedule, or after itself."""
 
     code = "invalid_upstream"
     remedy = "Create the schedule that it comes after first; `rqsched list` shows those that there are."
@@ -195,7 +195,7 @@ class InvalidLimitError(InvalidInputError):
 
 
 class TooMuchWorkError(InvalidInputError):
-    """It takes too many steps to find out when a schedule fires; `limit` is the most that a request may take."""
+    """Computing when a schedule fires takes too many steps; `limit` is the most that a request may take."""
 
     code = "too_much_work"
     remedy = "Exclude less, join windows that touch, give fewer members, or ask about a shorter range."
@@ -207,7 +207,7 @@ class TooMuchWorkError(InvalidInputError):
 
 
 class InvalidTypeError(InvalidInputError, TypeError):
-    """An argument that does not exist, or is not even of a type that could be meant."""
+    """An argument that does not exist, or has an impossible type."""
 
     code = "invalid_type"
     remedy = "Correct its name, for which the message has the nearest, or its type."
@@ -233,7 +233,7 @@ class UnknownWorkflowError(InvalidInputError):
 
 
 class UnknownCalendarError(InvalidInputError):
-    """A schedule names a calendar that there is not, in its namespace or shared by all."""
+    """A schedule names a calendar that does not exist, in its namespace or shared by all."""
 
     code = "unknown_calendar"
     remedy = "Create the calendar first, or correct its name: `rqsched calendar list` shows those that there are."
@@ -397,7 +397,7 @@ class VersionConflictError(ConflictError):
 
 
 class CalendarInUseError(ConflictError):
-    """A calendar that schedules name is not deleted: they would fire on what it excludes."""
+    """A calendar that schedules name is not deleted: they would fire on its excluded days."""
 
     code = "calendar_in_use"
     remedy = "Take it out of the `exclude` of those schedules first, or replace what it holds."
@@ -411,7 +411,7 @@ class CalendarInUseError(ConflictError):
 
 
 class CalendarChangedError(ConflictError):
-    """The calendar changed since the caller read it, or there is another one of that name."""
+    """The calendar changed since the caller read it, or another calendar has that name."""
 
     code = "calendar_changed"
     http_status = 412
@@ -423,7 +423,7 @@ class CalendarChangedError(ConflictError):
 
 
 class CalendarBusyError(ConflictError):
-    """Calendars changed again and again while something was planned with them; nothing was written."""
+    """Calendars changed again and again while schedules were planned with them; nothing was written."""
 
     code = "calendar_busy"
     remedy = "Try again once nobody changes the calendars."
@@ -446,9 +446,9 @@ class IdempotencyConflictError(ConflictError):
 
 
 class TransactionConflictError(ConflictError):
-    """In the caller's own transaction, another one was first.
+    """Another transaction was first, while this operation ran in the caller's own transaction.
 
-    Nothing is repeated inside of it, for what the caller read before may be what has changed.
+    The operation is not repeated inside of it, because the caller's earlier reads may be outdated.
     """
 
     code = "transaction_conflict"
@@ -503,9 +503,9 @@ class FrozenError(HeldError):
 
 
 class NewerReleaseError(ConflictError):
-    """The timing of a schedule says something that only a newer release of rqsched knows; nothing was written.
+    """The timing of a schedule has parts that only a newer release of rqsched knows; nothing was written.
 
-    This process can show the schedule, and leaves it to those of that release.
+    This process can show the schedule, and leaves its fires to processes of that release.
     """
 
     code = "newer_release"
@@ -540,7 +540,7 @@ class QuotaExceededError(RqschedError):
 
 
 class WorkCancelledError(RqschedError):
-    """Nobody waits for the answer any more, so its computation was stopped."""
+    """The client disconnected, so the computation of its answer was stopped."""
 
     code = "cancelled"
     http_status = 503
@@ -551,7 +551,7 @@ class WorkCancelledError(RqschedError):
 
 
 class NotExecutedError(RqschedError, TypeError):
-    """A workflow returned what has not run yet: a generator, an awaitable, a `map` or a `filter`."""
+    """A workflow returned unexecuted code: a generator, an awaitable, a `map` or a `filter`."""
 
     code = "not_executed"
     remedy = "Execute the work in the workflow, and return a value: take `yield` out, await it, or make a list of it."
@@ -596,7 +596,7 @@ class DatabaseLimitError(RqschedError):
     exit_code = 5
     remedy = "Ask for less at once (a page, a shorter range), look for what holds the database up, or raise its limit."
     reason = ""
-    """What the database said; empty in an HTTP client, because the server tells nobody."""
+    """The message of the database; empty in an HTTP client, because the server hides it."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -647,7 +647,7 @@ class DatabasePrivilegeError(DatabaseUnavailableError):
 
 
 class RedisUnavailableError(BackendUnavailableError):
-    """Redis did not answer, or refused; what SQL holds is durable and follows when Redis takes it."""
+    """Redis did not answer, or refused; changes in SQL are durable, and Redis follows when it takes them."""
 
     code = "redis_unavailable"
     remedy = "`rqsched doctor` says what is wrong with it; nothing needs to be repeated."
@@ -661,9 +661,9 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def error_line(text: str | None) -> str:
-    """Return the line of an error that says what went wrong: the exception's own, type and message.
+    """Return the line of an error with the exception's type and message.
 
-    Our texts begin with it. Those of external workers may be a traceback, which ends with it and what belongs to it.
+    Our texts begin with it. A text of an external worker may be a traceback, at whose end it is.
     """
     told = (text or "").strip()
     if not told.startswith(_TRACEBACK):
@@ -673,13 +673,13 @@ def error_line(text: str | None) -> str:
 
 
 _MOST_COMPARED = 100
-"""How many characters of a name are compared with known ones: a request may hold a name of a megabyte."""
+"""How many characters of a name are compared with known names: a request may hold a name of a megabyte."""
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return what to add to a message about an unknown name: the nearest known one, or nothing.
+    """Return a hint for a message about an unknown name: the nearest known name, or nothing.
 
-    That is one that is spelt like it, or the only one that ends with it. `prefix` is what stands before every name.
+    The nearest name is spelt like it, or is the only one that ends with it. `prefix` is put before the name.
 
     >>> did_you_mean("timezon", ["timezone", "queue"])
     '; did you mean timezone?'

@@ -1,7 +1,7 @@
-"""The first process of a container (PID 1): a small parent of the command, which does what init does.
+"""The first process of a container (PID 1): a small parent of the command, which does the work of init.
 
 The kernel makes PID 1 the parent of every process whose own parent has ended, and gives it no signal that it has no
-handler for. It knows nothing of what the command does.
+handler for. This file knows nothing about the command.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _AWAITED = signal.valid_signals() - _OWN
 
 
 def leave_first_process() -> None:
-    """Continue in a child where this process is PID 1, which then forwards signals, reaps, and ends with the child.
+    """If this process is PID 1, continue in a child; PID 1 then forwards signals, reaps, and ends with the child.
 
-    Call this before anything is imported that costs memory or starts a thread: PID 1 keeps what it has. Its exit status
-    is the child's, 128 and the signal's number where a signal ended the child, as in a shell.
+    Call this before any import that costs memory or starts a thread: PID 1 keeps both. Its exit status is the child's,
+    or 128 plus the signal's number if a signal ended the child, as in a shell.
     """
     if os.getpid() != 1:
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the child's exit status with it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the child's exit status would be lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # a terminal's Ctrl-C reaches one of the two
+        os.setpgid(0, 0)  # a terminal's Ctrl-C shall reach only one of the two
         _give_terminal(os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
@@ -34,7 +34,7 @@ def leave_first_process() -> None:
 
 
 def _give_terminal(group: int) -> None:
-    with contextlib.suppress(OSError):  # there is none
+    with contextlib.suppress(OSError):  # without a terminal
         os.tcsetpgrp(0, group)
 
 

@@ -1,4 +1,4 @@
-"""Ends processes that an application's code forked and did not end. It knows nothing of runs or jobs.
+"""Ends processes that an application's code forked and did not end. This file knows nothing of runs or jobs.
 
 A child of `os.fork()` that returns from a workflow, or raises because its exec failed, would otherwise continue as a
 second worker that nobody supervises.
@@ -20,7 +20,7 @@ class ForkGuard:
     """Ends each process that was forked in its block and is about to leave it, by return or by an error.
 
     It prints the error's traceback, and runs nothing after the block: no `finally`, no `atexit`. Its exit status is 0,
-    that of a SystemExit, or 1. What it does inside the block is not restricted.
+    that of a SystemExit, or 1. The process is unrestricted inside the block.
     """
 
     def __enter__(self) -> None:
@@ -47,7 +47,7 @@ async def _guarded(result: Coroutine[Any, Any, T]) -> T:
 
 
 CALLERS = frozenset({call_in_this_process.__code__, _guarded.__code__})
-"""The last of our code before the application's own: a recorded traceback begins after it."""
+"""Our last frames before the application's code: a recorded traceback begins after them."""
 
 
 def _end(error: BaseException | None) -> None:

@@ -36,9 +36,9 @@ _WAITS = 1_000_000
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """Return `execute` for `workflow.<name>`, whatever the name: so RQ's tools tell workflows apart.
+    """Return `execute` for every name `workflow.<name>`, by which RQ's tools distinguish workflows.
 
-    RQ asks for it when it imports the function of a job, and the job's id says which run that is.
+    RQ looks it up when it imports the function of a job; the job's id identifies the run.
     """
     if name.startswith(_WORKFLOWS) and name != _WORKFLOWS:
         return execute
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
 def fire(link_id: str | None = None) -> Retry | None:
     """Fire one link (the one whose job RQ performs) under a plain `rq worker`, and reconcile when the interval is free.
 
-    A link that came early, or whose schedule another process holds, comes again: RQ is told when.
+    The result makes RQ repeat a link that came early, or whose schedule another process holds.
     """
     runtime, name = current_runtime(), link_id or _job_id()
     runtime.hold.look()
@@ -63,11 +63,11 @@ def fire(link_id: str | None = None) -> Retry | None:
 
 
 def execute(job_id: str | None = None) -> Any:
-    """Execute one delivery of a run's attempt, what a fan-out put on the queue, or a notification: as RQ's job says.
+    """Execute a delivery of a run's attempt, a target or batch of a fan-out, or a notification, by the id of RQ's job.
 
-    Its result is kept in SQL alone, and nothing of the user's goes through Redis, unless RQ keeps the jobs of runs that
-    succeeded (`RQSCHED_RQ_RESULT_TTL`): then RQ gets what SQL has. A job that belongs to another database is put back
-    once, for a worker that has it, and then fails with what to set.
+    The result is kept only in SQL, and no user data goes through Redis, unless RQ keeps the jobs of succeeded runs
+    (`RQSCHED_RQ_RESULT_TTL`): then RQ gets the result, too. A job of another database is put back once, for a worker of
+    that database, and then fails with advice on the settings.
     """
     name = job_id or _job_id()
     job = parse_run_job_id(name) or parse_target_job_id(name) or parse_delivery_job_id(name)
@@ -82,7 +82,7 @@ def execute(job_id: str | None = None) -> Any:
             return _refuse(job, error)
     try:
         if isinstance(job, RunJobId):
-            current_runtime().hold.look(with_sql=False)  # its claim looks there
+            current_runtime().hold.look(with_sql=False)  # the claim reads SQL's hold itself
             result = execution.execute(current_runtime(), job, rq_job)
             return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
         if isinstance(job, DeliveryJobId):
@@ -101,15 +101,15 @@ def execute(job_id: str | None = None) -> Any:
 
 
 def _is_foreign(rq_job: Job | None) -> bool:
-    """Tell whether a job names another database; of a ping that arrived no row is left in its own."""
+    """Return whether a job names another database; a ping that has arrived has no row left in its own one."""
     owner = None if rq_job is None else rq_job.meta.get(DATABASE)
     return owner is not None and owner != current_runtime().ownership.database_id()
 
 
 def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, error: RqschedError | None = None) -> Retry:
-    """Put a job back that this database does not know, if it belongs to another one and that was not done before.
+    """Put a job of another database back once, else raise the error.
 
-    So is one for which `error` says that it belongs to another server of the database.
+    A job that belongs to another server of the database, as `error` says, is put back, too.
     """
     runtime, carrier = current_runtime(), get_current_job()
     owner = None if carrier is None else carrier.meta.get(DATABASE)

@@ -14,10 +14,10 @@ FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
 
 
 def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
-    """Call; when that fails it counts as the first attempt of a tenacity loop, and `again` is called for the others.
+    """Call; a failure counts as the first attempt of a tenacity loop, which calls `again` for the others.
 
-    `again` is the call itself by default. The loop is entered only after a failure: its bookkeeping costs as much as a
-    short statement. Its time counts from the first call.
+    `again` is the call itself by default. The loop is entered only after a failure, because its bookkeeping costs as
+    much as a short statement. Its time counts from the first call.
     """
     started_at = monotonic()
     try:
@@ -28,7 +28,7 @@ def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Ca
         with attempt:
             if failures:
                 attempt.retry_state.start_time = started_at
-                raise failures.pop()  # kept no longer: its frames hold what was open
+                raise failures.pop()  # removed from the list, because its frames hold open connections
             return (again or call)()
     raise AssertionError("the loop raises the last error")  # pragma: no cover
 

@@ -1,9 +1,9 @@
 """For plain RQ workers: `rq worker -c rqsched.preload rqsched default`.
 
 RQ imports this module in the worker, so each work horse is forked with the application and the driver of its database
-already imported, and the statements of a run compiled. Beside the worker it keeps a dispatcher: schedules fire on time
-even while the worker executes a long job, and after any of these processes died. It leaves no connection open, and
-continues without servers that are away. Its upper-case names are RQ's settings. For other commands of RQ, as `rq info`,
+already imported, and the statements of a run compiled. It also keeps a dispatcher beside the worker: schedules fire on
+time even while the worker executes a long job, and after any of these processes died. It leaves no connection open, and
+continues while servers are down. Its upper-case names are RQ's settings. For other commands of RQ, such as `rq info`,
 it starts nothing.
 """
 
@@ -35,9 +35,9 @@ from rqsched.transport.redis_url import as_rq_setting, parse_sentinel, url_of
 
 
 def _read_settings(options: dict[str, Any] | None) -> Settings:
-    """Read the settings; without RQSCHED_REDIS_URL the Redis is the one that RQ's worker was given.
+    """Read the settings; without RQSCHED_REDIS_URL, use the Redis of RQ's worker.
 
-    That is by `--url`, by its module of settings or in the environment. Children and horses read it there.
+    RQ takes it from `--url`, its module of settings or the environment. Children and horses read it in the environment.
     """
     if options is None:
         return Settings()
@@ -52,7 +52,7 @@ def _read_settings(options: dict[str, Any] | None) -> Settings:
 
 
 def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher | None:
-    """Keep a dispatcher beside a worker of RQ; make one pass for a burst, and nothing for a class that has its own."""
+    """Keep a dispatcher beside a worker of RQ; for a burst make one pass; for a class with its own, do nothing."""
     worker_class = import_worker_class(options["worker_class"])
     spawns = issubclass(worker_class, SpawnWorker)
     if issubclass(worker_class, PatientWorker):
@@ -83,7 +83,7 @@ if _settings.redis_url:
 
 if _options is not None:
     with contextlib.suppress(BackendUnavailableError):
-        warm_up(current_runtime())  # the very one that each work horse uses
+        warm_up(current_runtime())  # the same runtime that each work horse uses
     _kept = _start_beside(_options, _settings)
     if _kept is not None:
         current_runtime().write_gate.wait()

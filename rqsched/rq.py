@@ -3,8 +3,8 @@
 Each is RQ's own class, with all its options. It imports the application's workflows once, repairs at boot what a crash
 or a flush left, and keeps a dispatcher as a child process: schedules fire on time even while this worker executes a
 long job, and after any of these processes died. It survives an absent or silent Redis, and settles a run at once when
-its horse died. Every worker may be one of these, any number at once, in `rq worker-pool` too; docs/rq.md says what
-changes.
+its horse died. Any number of workers may use these classes, in `rq worker-pool` too; docs/rq.md describes the
+differences.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _WithDispatcher(PatientWorker):
     """A mixin for RQ's worker classes, which it comes before."""
 
     _spawns = False
-    """Whether children are started anew instead of forked."""
+    """Whether children are spawned instead of forked."""
     _kept: KeptDispatcher | None = None
 
     def work(self, burst: bool = False, logging_level: str | None = None, *arguments: Any, **options: Any) -> bool:
-        """Work as RQ does, with a dispatcher beside; with `burst`, after one pass of one.
+        """Work as RQ does, with a dispatcher beside it; with `burst`, after one pass of a dispatcher.
 
         Raises ConfigError when the settings, the database or the imports cannot be used, or when the control queue
-        belongs to another database. While a server is merely away it starts, and waits.
+        belongs to another database. While a server is merely down it starts, and waits.
         """
         if self._spawns:
             export()
@@ -57,7 +57,7 @@ class _WithDispatcher(PatientWorker):
         self.runtime.watch = end_by_itself  # a horse has `_deadline.watch` instead
         self._leave_to_dispatcher(self.runtime.settings.control_queue)
         end_scheduler_with(self)
-        with using(self.runtime):  # for the work horses, which inherit it
+        with using(self.runtime):  # the work horses inherit it
             if burst:
                 make_one_pass(self.runtime, spawns=self._spawns)
                 if any(queue.count for queue in self.queues):
@@ -79,18 +79,18 @@ class _WithDispatcher(PatientWorker):
         super().on_turn()
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while a horse works: the keeper is kept, too."""
+        """Return the callbacks by descriptor while a horse works: the keeper is watched, too."""
         return super().beside_horse() | ({} if self._kept is None else self._kept.beside_horse())
 
     def _leave_to_dispatcher(self, control_queue: str) -> None:
-        """Take no links where other queues are served too: the dispatcher fires them in batches, and RQ one by one."""
+        """Take no links if other queues are served, too: the dispatcher fires them in batches, RQ one by one."""
         others = [queue for queue in self.queues if queue.name != control_queue]
         if others:
             self.queues, self._ordered_queues = others, others[:]
 
 
 def _open_runtime(connection: Redis, *, warms_up: bool) -> Runtime:
-    """Open the runtime that horses inherit, without a connection; a server that is merely away is no error."""
+    """Open the runtime that horses inherit, without a connection; a server that is merely down is no error."""
     if not is_in_environment("redis_url"):
         os.environ[variable_of("redis_url")] = url_of(connection)  # children and horses read it
     runtime = Runtime(Settings())
@@ -115,7 +115,7 @@ class SimpleWorker(_WithDispatcher, rq.SimpleWorker):
 
 
 class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
-    """RQ's worker for systems where forking is unsafe, with a dispatcher that is started anew, too."""
+    """RQ's worker for systems where forking is unsafe, with a dispatcher that is spawned, too."""
 
     _spawns = True
 

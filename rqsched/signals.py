@@ -1,7 +1,7 @@
-"""Signals: what subscribers in this process are called with after a commit, in our event types and Open Job Spec's.
+"""Signals: subscribers in this process are called after a commit, by our event types and Open Job Spec's.
 
-The process that commits calls them: fires are committed by the dispatcher of `rqsched worker` (or by a plain
-`rq worker`, or by `tick()`), so a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which those import.
+The committing process calls them. Fires are committed by the dispatcher of `rqsched worker`, by a plain `rq worker`,
+or by `tick()`, so a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which these import.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Signals:
         self._subscribers.setdefault(name, []).append(subscriber)
 
     def remove(self, name: str, subscriber: Subscriber) -> None:
-        """Remove a subscriber; nothing happens when it is not there."""
+        """Remove a subscriber; do nothing if it is not subscribed."""
         if subscriber in self._subscribers.get(name, ()):
             self._subscribers[name].remove(subscriber)
 
     def emit(self, change: Change, event: Event) -> None:
-        """Call every subscriber of the event; one that raises is logged and the others are still called."""
+        """Call every subscriber of the event; log the error of one, and still call the others."""
         if not self._subscribers:
             return
         ours = {"event": event.type, "data": {"schedule_id": change.after.schedule_id, **event.payload}}
@@ -59,11 +59,11 @@ class Signals:
 
 
 everywhere = Signals()
-"""What `on` fills: like `@workflow`, it runs at import, before there is any scheduler or worker to hand them to."""
+"""The subscribers of `on`, which runs at import like `@workflow`, before there is a scheduler or worker."""
 
 
 def on(name: str) -> Callable[[S], S]:
-    """Call a function for an event, whichever scheduler or worker of this process commits it.
+    """Call a function for an event that any scheduler or worker of this process commits.
 
     >>> @on("cron.skipped")
     ... def warn(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Helpers for tests of applications: a clock that stands still until it is moved, and runs executed in this process.
+"""Helpers for tests of applications: a clock that a test moves, and runs executed in this process.
 
 >>> def test_nightly(rqsched_scheduler, rqsched_clock):  # doctest: +SKIP
 ...     rqsched_scheduler.create("nightly", invoice_sync, Cron("0 2 * * *"))
@@ -75,8 +75,8 @@ def _as_utc(instant: datetime) -> datetime:
 def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
     """Open a scheduler for one test, on a database without schedules, an empty Redis and the clock of the test.
 
-    At the end the database is as it was: rows are deleted, and tables that were created here are dropped. Redis is
-    flushed at the beginning. `sync()` also creates what the application's own scheduler declares.
+    At the end the database is as before: rows are deleted, and tables that were created here are dropped. Redis is
+    flushed at the beginning. `sync()` also creates the schedules that the application's own scheduler declares.
 
     Raises ConfigError, with nothing changed, when rqsched's tables hold rows, because a test must not delete them.
     """
@@ -93,7 +93,7 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
 
 @contextmanager
 def tables_in(database_url: str) -> Iterator[None]:
-    """Create rqsched's tables where they are missing; those that were created are dropped at the end, rows and all."""
+    """Create rqsched's missing tables, and drop the created ones with their rows at the end."""
     with closing(Database(database_url)) as database:
         are_new = schema_version.status(database).current is None
         schema_version.upgrade(database)
@@ -118,14 +118,14 @@ def _emptied(database_url: str) -> Iterator[None]:
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> Sequence[dict[str, Any]]:
-    """Fire what is due by the scheduler's clock, execute its runs in this process, and return the rows of `tick`."""
+    """Fire due schedules by the scheduler's clock, execute their runs in this process; return the rows of `tick`."""
     rows = scheduler.tick(limit=limit)
     execute_pending(scheduler)
     return rows
 
 
 def execute_pending(scheduler: Scheduler, *queues: str) -> int:
-    """Execute in this process the jobs that wait on the queues (default: all that RQ knows); return their number.
+    """Execute the jobs that wait on the queues (default: all that RQ knows) in this process; return their number.
 
     Jobs of named connections and jobs that the executed ones enqueue are included. An error in a workflow is recorded
     on its run. Call it in the main thread, as RQ's worker requires; an async test calls it directly, and its event loop
@@ -158,7 +158,7 @@ class _QuietWorker(SimpleWorker):
     executed = 0
 
     def _install_signal_handlers(self) -> None:
-        """Keep the handlers of the test process: with the worker's, Ctrl-C would not end it any more."""
+        """Keep the handlers of the test process: with the worker's, Ctrl-C would no longer end it."""
 
     def subscribe(self) -> None:
         """Start no listener."""
@@ -193,7 +193,7 @@ def assert_has_schedule(
     status: str | None = None,
     namespace: str | None = None,
 ) -> ScheduleHandle:
-    """Assert that a schedule exists and has the given values; return it. The message says what differs."""
+    """Assert that a schedule exists and has the given values; return it. The message names the differences."""
     try:
         handle = scheduler.get(schedule_id, namespace=namespace)
     except ScheduleNotFoundError:
@@ -215,7 +215,7 @@ def assert_has_schedule(
 
 
 def _as_of(schedule: Schedule, given: Spec) -> Spec:
-    """Return a spec as it would be of a schedule; what is excluded may be given as an option beside it."""
+    """Return a spec in the form that a schedule has; exclusions may be given as an option beside it."""
     have = schedule.spec
     placed = with_clocks(given, have).placed_for(schedule.namespace, schedule.schedule_id)
     beside = placed if placed.exclude else replace(placed, exclude=have.exclude, on_excluded=have.on_excluded)
@@ -223,7 +223,7 @@ def _as_of(schedule: Schedule, given: Spec) -> Spec:
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:
-    """Assert that an instance of a machine (a class, or its name) is in a state; the message says in which it is.
+    """Assert that an instance of a machine (a class, or its name) is in a state; the message names the actual one.
 
     A machine in several states at once is in each of them. The states are read from `machine_states`.
     """

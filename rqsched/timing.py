@@ -26,12 +26,12 @@ _DAY_MINUTES = 24 * 60
 
 
 class Timing:
-    """When something happens, described step by step; each step returns the same builder.
+    """A timing, described step by step; each step returns the same builder.
 
-    The steps on the left of the list below say which times of day, the others narrow them down:
+    The steps on the left of the list below set times of day, the others narrow them down:
     `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,
     `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter`, `spread`, `sentry_monitor` and
-    `option` are options; `on_one_server` and `run_in_background` say what is always so.
+    `option` are options; `on_one_server` and `run_in_background` state what always holds.
 
     Subclass it, or add a step with `Timing.extend`.
     """
@@ -129,23 +129,23 @@ class Timing:
         return self.option(overlap=OverlapPolicy.SKIP)
 
     def on_one_server(self: _Self) -> _Self:
-        """Say what is always so: an occurrence fires once, however many servers there are. It changes nothing."""
+        """Change nothing: an occurrence always fires once, however many servers there are."""
         return self
 
     def run_in_background(self: _Self) -> _Self:
-        """Say what is always so: runs are executed on their queues, never where they fire. It changes nothing."""
+        """Change nothing: runs are always executed on their queues, never where they fire."""
         return self
 
     def jitter(self: _Self, most: SpanLike) -> _Self:
-        """Delay each fire by up to so long."""
+        """Delay each fire by up to `most`."""
         return self.option(jitter=most)
 
     def spread(self: _Self, over: SpanLike) -> _Self:
-        """Delay each fire by the same part of so long, which the schedule's namespace and id give."""
+        """Delay each fire by the same part of `over`, which the schedule's namespace and id determine."""
         return self.option(spread=over)
 
     def sentry_monitor(self: _Self, slug: str) -> _Self:
-        """Send check-ins to Sentry's monitor of this slug, beside what the option `notifications` says already."""
+        """Send check-ins to Sentry's monitor of this slug, in addition to the option `notifications`."""
         return self.option(notifications={**self._options.get("notifications", {}), "sentry": slug})
 
     def option(self: _Self, **options: Any) -> _Self:
@@ -195,11 +195,11 @@ class Timing:
 
 
 When: TypeAlias = SpecLike | Timing
-"""Everything that says when: a spec in any form, or a builder."""
+"""A timing: a spec in any form, or a builder."""
 
 
 def unfold(when: When, options: Mapping[str, Any]) -> tuple[SpecLike, dict[str, Any]]:
-    """Return the spec and the options of a builder and of the options given with it; the latter win."""
+    """Return the spec and the merged options of a builder and of the options given with it; the latter win."""
     if not isinstance(when, Timing):
         return when, dict(options)
     return when.spec(), {**when.options(), **options}

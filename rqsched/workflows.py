@@ -36,27 +36,27 @@ from rqsched.timing import When
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 Enter = Callable[[], AbstractContextManager[Any]]
-"""What `around_runs` takes: a function that is called for each run and returns the context to execute it in."""
+"""The argument of `around_runs`: a function that is called for each run and returns the context to execute it in."""
 E = TypeVar("E", bound=Enter)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
 
 ROUTING = ("queue", "connection", "timeout")
-"""The defaults of a workflow that say where and how long its runs execute."""
+"""The defaults of a workflow for the queue, the Redis and the timeout of its runs."""
 
 
 class WorkflowNotFoundError(UnknownWorkflowError):
-    """A workflow that this process cannot find and another one may: its module, or its name in it, is missing here.
+    """A workflow that another process may find: its module, or its name in the module, is missing here.
 
-    Code that is found but cannot be imported is an UnknownWorkflowError, not this one.
+    Code that is found but cannot be imported is an UnknownWorkflowError instead.
     """
 
 
 class Step(NamedTuple):
-    """What an event does to an instance of a state machine."""
+    """A transition of a state machine by an event."""
 
     source: str
-    """The state in which the instance takes it."""
+    """The state before it."""
     event: str
     """The event."""
     target: str
@@ -80,13 +80,13 @@ class Workflow:
     timeout: int | None = None
     """Seconds one attempt may take."""
     each: Callable[[str], bool] | None = None
-    """The function that handles one target when its runs fan out; it returns False when there was nothing to do."""
+    """The function that handles one target when its runs fan out; it returns False if there was nothing to do."""
     on_failure: str | None = None
     """The workflow that is run when a run failed or was lost, unless the schedule names another one."""
     on_recovery: str | None = None
     """The workflow that is run at the first success after that."""
     steps: tuple[Step, ...] = ()
-    """If it sends an event to state machines: what each event of their class does."""
+    """If it sends an event to state machines: the transitions of all events of their class."""
     targets: str | Callable[..., Any] | None = None
     """The function that names the targets it is called for, unless the schedule names another; None calls it once."""
 
@@ -97,13 +97,13 @@ class Workflow:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The options of schedules that do not set them: where runs go, who is told of failures, what names targets."""
+        """The options of schedules that do not set them: routing, workflows for failures and recoveries, targets."""
         values = {name: getattr(self, name) for name in (*ROUTING, "on_failure", "on_recovery")}
         values["targets"] = self.targets if isinstance(self.targets, str | None) else _path_of(self.targets)
         return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute it in this thread and return its result; raises what `require_executed` does."""
+        """Execute it in this thread and return its result; raises the errors of `require_executed`."""
         with surroundings():
             result = self.perform(args, kwargs)
             return require_executed(result) if isinstance(result, _MAYBE_UNEXECUTED) else result
@@ -111,7 +111,7 @@ class Workflow:
     def perform(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute it as a call does, but without `surroundings`, which the caller has entered.
 
-        What it returns may be a generator: that of a function that names targets is.
+        The result may be a generator, as from a function that names targets.
         """
         made: Any = call_in_this_process(self.target) if inspect.isclass(self.target) else None
         result = call_in_this_process(self.target if made is None else made.run, *args, **kwargs)
@@ -131,14 +131,14 @@ _MAYBE_UNEXECUTED = tuple(kind for kinds, *_ in _UNEXECUTED for kind in kinds)
 
 
 def require_executed(result: R) -> R:
-    """Return the result of a call; raises NotExecutedError for one whose code runs only when somebody consumes it.
+    """Return the result of a call; raises NotExecutedError for a result whose code runs only when consumed.
 
-    Other iterators, such as those of files and of rows, are results: what made them has run.
+    Other iterators, such as those of files and of rows, are results: their code has run.
     """
     for kinds, kind, advice in _UNEXECUTED:
         if isinstance(result, kinds):
             if isinstance(result, Coroutine):
-                result.close()  # or Python warns that it was never awaited
+                result.close()  # else Python warns that it was never awaited
             raise NotExecutedError(kind, advice)
     return result
 
@@ -156,8 +156,8 @@ def around_runs(enter: E) -> E:
     ...     print("begin")
     ...     yield
 
-    `around_runs(app.app_context)` is what Flask needs. The context covers one attempt, its timeout included. The first
-    context given is the outermost; one that is given twice is entered once. An error on entering fails the attempt.
+    Flask needs `around_runs(app.app_context)`. The context covers one attempt, its timeout included. The first context
+    given is the outermost; one that is given twice is entered once. An error on entering fails the attempt.
     """
     if enter not in _around:
         _around.append(enter)
@@ -166,7 +166,7 @@ def around_runs(enter: E) -> E:
 
 @contextmanager
 def surroundings() -> Iterator[None]:
-    """Enter the contexts that `around_runs` was given, and leave them at the end."""
+    """Enter the contexts of `around_runs`, and leave them at the end."""
     with ForkGuard(), ExitStack() as stack:
         for enter in _around:
             with ForkGuard():
@@ -210,7 +210,7 @@ class Registry:
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def resolve(self, name: str) -> Workflow:
-        """Find a workflow by its name, or import it by its dotted path; raises what `load_path` does."""
+        """Find a workflow by its name, or import it by its dotted path; raises the errors of `load_path`."""
         return self._by_name.get(name) or load_path(name)
 
     def name_of(self, workflow: str | Callable[..., Any]) -> str:
@@ -229,7 +229,7 @@ class Registry:
         return f"{module}.{name}"
 
     def remove(self, name: str) -> None:
-        """Forget a name; for tests that play a deploy."""
+        """Forget a name; for tests that simulate a deploy."""
         self._by_name.pop(name, None)
 
     def declare(
@@ -241,14 +241,14 @@ class Registry:
         note: str | None = None,
         paused: bool | None = None,
     ) -> None:
-        """Declare a schedule for `Scheduler.sync` to create, in a module that has no scheduler yet.
+        """Declare a schedule for `Scheduler.sync` to create, in a module without a scheduler.
 
         A Timing is read by `sync`, so steps may still be added to it. A later declaration of an id replaces it.
         """
         self._declared[schedule_id] = (workflow, when, options or Options(), note, paused)
 
     def withdraw(self, schedule_id: str) -> None:
-        """Forget a declaration; for tests that play a deploy."""
+        """Forget a declaration; for tests that simulate a deploy."""
         self._declared.pop(schedule_id, None)
 
     def declared(self) -> dict[str, Declared]:
@@ -259,7 +259,7 @@ class Registry:
 Declared: TypeAlias = tuple[str, When, Options, str | None, bool | None]
 """A declaration without its id: workflow, timing, options, note, paused; see `rqsched.Declaration`."""
 registry = Registry()
-"""What `@workflow` fills: decorators run at import, when there is no scheduler yet."""
+"""The registry of `@workflow`: decorators run at import, when there is no scheduler yet."""
 
 
 @overload
@@ -291,8 +291,8 @@ def workflow(
     ... def invoice_sync(region: str) -> None: ...
 
     The name defaults to the function's. `timeout` is a length such as `"10m"`, or seconds. `on_failure` and
-    `on_recovery` name the workflows that are told of its failures and of the first success after them. `targets` names
-    a function (or is one) that returns ids: a run then calls the workflow once for each of them, in a job of its own
+    `on_recovery` name the workflows that run on its failures and on the first success after them. `targets` is a
+    function that returns ids, or its name: a run then calls the workflow once for each id, in a separate job
     (docs/fan-out.md).
 
     Raises InvalidIdError for a name outside `[A-Za-z0-9_][A-Za-z0-9._:-]*`, and InvalidInputError for an object that
@@ -356,7 +356,7 @@ def make_workflow(
 
 
 def _require_importable(module: str, name: str) -> None:
-    """Check that a worker finds a function by its path; raises InvalidInputError that says why not."""
+    """Check that a worker finds a function by its path; raises an InvalidInputError that says why not."""
     if name.endswith("<lambda>"):
         reason = "a lambda has no name"
     elif "<locals>" in name:
@@ -383,15 +383,15 @@ def is_path(name: str) -> bool:
 
 @singledispatch
 def callable_of(found: Any) -> Any:
-    """Return what is called for what stands at a dotted path: itself; another framework registers what its tasks do."""
+    """Return the callable for an object at a dotted path: the object itself, unless a framework registered another."""
     return found
 
 
 def load_path(path: str) -> Workflow:
     """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError.
 
-    It is a WorkflowNotFoundError when the module or the name in it is missing, or Django is not set up; not when the
-    module's own code fails while it is imported.
+    It is a WorkflowNotFoundError when the module or the name in it is missing, or Django is not set up, but not when
+    the module's own code fails at import.
     """
     if not is_path(path):
         raise WorkflowNotFoundError(path)
@@ -424,9 +424,9 @@ _DJANGO_IS_NOT_SET_UP = frozenset(
 
 
 def import_failure(error: Exception) -> str:
-    """Return why a user's module cannot be imported, and the line where the error itself does not say.
+    """Return why a user's module cannot be imported, and the line unless the error itself has it.
 
-    A wrong call of rqsched raises inside it: the line is then the last one outside of rqsched.
+    A wrong call of rqsched raises inside rqsched: the line is then the last one outside of it.
     """
     if isinstance(error, ImportError | AttributeError | SyntaxError):
         return str(error)
@@ -461,9 +461,9 @@ class RunContext:
     attempt: int
     """1, 2, 3 ...; one attempt may be executed twice after SQL was restored from a backup (see `fence`)."""
     fence: int
-    """The fencing token: pass it to what the workflow writes to, and let that refuse a smaller one than it has seen.
+    """The fencing token: pass it to the system that the workflow writes to, which refuses one smaller than before.
 
-    It is the database's time of the claim, in microseconds since 1970, and larger than that of the attempt before it.
+    It is the database's time of the claim, in microseconds since 1970, and larger than the previous attempt's.
     """
     scheduled_at: datetime
     """When it was due: the nominal time plus jitter."""
@@ -489,8 +489,8 @@ class RunContext:
     target_id: str | None = None
     """The target that the workflow is called for; None in a run without targets, and while targets are named."""
     traceparent: str | None = None
-    """The span of this attempt, as the header `traceparent` names it (W3C Trace Context): pass it on in requests. Where
-    this process traces nothing, that of what asked for the run; None where that was not traced either."""
+    """The span of this attempt, in the form of the header `traceparent` (W3C Trace Context): pass it on in requests. If
+    this process does not trace, the span of the run's requester; None if that was not traced either."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None
