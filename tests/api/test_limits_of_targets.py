@@ -19,7 +19,7 @@ from rqsched.core.model import TargetStatus
 from rqsched.core.results import LimitDescription
 from rqsched.core.target_decision import TargetEnd
 from rqsched.store import fan_out_targets, run_queries
-from rqsched.store.tables import runs, targets
+from rqsched.store.tables import targets
 from rqsched.workflows import make_workflow
 from tests.support.env import HOUR, MINUTE, ONCE, QUEUE, SECOND, Env, run_job_id
 from tests.support.invariants import check_invariants
@@ -429,22 +429,6 @@ def test_failed_targets_that_are_retried_need_places_of_the_group_of_now(shop: S
     run.retry(failed_targets=True)
     found = env.runtime.database.read(lambda c: set(c.execute(sa.select(targets.c.limit_group)).scalars()))
     assert found == {None}
-
-
-def test_run_and_target_that_an_earlier_release_put_in_line_keep_no_others_waiting(shop: Shop) -> None:
-    env = shop.env
-    run = shop.dispatched()
-    first, second = (present(shop.note(name).trigger().run) for name in ("a", "b"))
-    env.runtime.database.transact(
-        lambda c: (
-            c.execute(sa.update(runs).where(runs.c.uid == first.uid).values(limit_at=None)),
-            c.execute(sa.update(targets).where(targets.c.target_id == "c-2").values(limit_at=None)),
-        )
-    )
-    assert shop.group().waiting_since is not None
-    env.work()
-    assert [one.refresh().status for one in (run, first, second)] == ["succeeded"] * 3
-    check_invariants(env.runtime)
 
 
 def test_target_in_line_counts_as_none_that_waits_for_a_worker(shop: Shop) -> None:
