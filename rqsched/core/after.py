@@ -34,7 +34,7 @@ class Followed(StrEnum):
     """The outcome of an upstream end for a schedule that comes after it."""
 
     STARTED = "started"
-    """It started a run, or one that waits for another."""
+    """It started a run, which may wait for another."""
     SKIPPED = "skipped"
     """It started nothing; an event of that schedule says why."""
     MISSED = "missed"
@@ -164,7 +164,7 @@ def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
 
 
 def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
-    """Remember the newest end of a pause, which a resume may follow; those before it are missed for good."""
+    """Remember the newest end of a pause, which a resume may follow; earlier ends are missed for good."""
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)

@@ -1,4 +1,4 @@
-"""Deliveries: what a Change owes to whom, as rows that its transaction writes and RQ jobs deliver. Pure.
+"""Deliveries: the messages that a Change owes, as rows that its transaction writes and RQ jobs deliver. Pure.
 
 A delivery is computed from the Change alone, and so is its uid: the transaction that records an event writes its
 deliveries, and a process that publishes the Change, once or again, names the same ones (docs/notifications.md).
@@ -218,10 +218,11 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
 
 
 def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
-    """Return what lets Sentry create its monitor: only of one cron expression of five fields, which it understands.
+    """Return the configuration by which Sentry creates its monitor; only for one cron of five fields, as Sentry reads
+    no other.
 
-    It says what Sentry would else guess: by how many minutes a fire may be delayed, and how many a run may take.
-    It knows no exclusions, and would report each excluded occurrence as missed.
+    It has two values that Sentry would else guess: by how many minutes a fire may be delayed, and how many a run may
+    take. Sentry knows no exclusions: it would report each excluded occurrence as missed.
     """
     members = schedule.spec.members
     is_plain = len(members) == 1 and not schedule.spec.exclude and not schedule.spec.newer

@@ -24,9 +24,9 @@ class Hold:
     uid: str
     """Tells it from every other one."""
     since: datetime | None = None
-    """When it was set, aware UTC; None for one that a process has by its own settings."""
+    """When it was set, aware UTC; None for a hold by the settings of a process."""
     by: str | None = None
-    """Who set it; None where that is not known."""
+    """The actor that set it; None if unknown."""
     reason: str | None = None
     """Why, in the words of who set it."""
     kept_in: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Hold:
     released_at: datetime | None = None
     """When it was released, aware UTC; None while it lasts, and where SQL went back and has not seen its release."""
     released_by: str | None = None
-    """Who released it; None where that is not known."""
+    """The actor that released it; None if unknown."""
     release_reason: str | None = None
     """Why, in the words of who released it."""
     namespace: str | None = None

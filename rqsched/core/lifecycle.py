@@ -203,7 +203,7 @@ def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars:
 def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
     spec.require_whole_days()
     with bounded(Steps()):
-        # Once here, where it is bounded: the same question is answered at once when the next time is planned.
+        # Ask once here, within the bound: the same question is answered at once when the next time is planned.
         is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
     if is_over:
         raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")

@@ -221,7 +221,7 @@ class Definition:
     owner: str | None = None
     """The owner of the schedule (Pipelit's `user_profile_id`)."""
     managed_by: str | None = None
-    """`sync` when a declared set made it: only those are pruned by one. `task` when Django's tasks framework did."""
+    """`sync` when a declared set made it: a sync prunes only those. `task` when Django's tasks framework did."""
     surface: str = "{}"
     """JSON: what a foreign surface was sent, verbatim, so that it can answer in kind."""
     notifications: str = "{}"
@@ -472,7 +472,7 @@ class Schedule:
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
-    """The group of its runs (`core.limit.key_of`), by its labels as they are now; None without `limit`."""
+    """The group of its runs (`core.limit.key_of`), by its current labels; None without `limit`."""
     moves: str | None = None
     """JSON of `Moves`; None where nothing was moved."""
     deleted_at: datetime | None = None
@@ -687,7 +687,7 @@ class Run:
     granted_at: datetime | None = None
     """When its current attempt got a place in its group; None while it is in line."""
     passed_at: datetime | None = None
-    """When nobody had claimed what it was granted, and it was passed over; None once a worker asks for it."""
+    """When it was passed over, as nobody had claimed its place; None once a worker asks for it."""
     passed_count: int | None = None
     """How often a worker then came to it and its group was full: each time its next grant is kept twice as long."""
     is_rated: bool = False
@@ -700,7 +700,7 @@ class Run:
     """The span of the fire, trigger or backfill that asked for it, as a W3C traceparent; None when that was not
     traced."""
     place_in_line: int | None = field(default=None, compare=False)
-    """No column: its place in its group's line, from 1, where it was read to be shown; None unless it is in line."""
+    """No column: its place in its group's line, from 1, if it was read to be shown; None unless it is in line."""
 
     upstream_schedule_id: str | None = field(default=None, compare=False)
     """No column: the id of the schedule of `upstream_run_uid`, where that was read to be shown, or starts it now."""

@@ -1,6 +1,7 @@
-"""Notifications: what a schedule wants told about its runs, and to whom. Values only.
+"""Notifications: the events of its runs that a schedule reports, and their destinations. Values only.
 
-A schedule's row holds them as one JSON text of what differs from the defaults; docs/notifications.md has the words.
+A schedule's row holds them as one JSON text of the values that differ from the defaults; docs/notifications.md has the
+words.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Notifications:
     expect_success_within: timedelta | None = None
     """The schedule is overdue when no run succeeded for so long; None expects nothing."""
     expect_duration: timedelta | None = None
-    """A run that takes longer is told; None expects nothing."""
+    """A run that takes longer is reported; None expects nothing."""
     webhook: str | None = None
     """The URL that events are posted to; None leaves it to the settings."""
     events: tuple[str, ...] = ()

@@ -301,7 +301,7 @@ def miss_passed(
 
 
 def write_off(builder: ChangeBuilder, reason: str) -> None:
-    """Record an outcome for what is already due and will not fire: the first is skipped, the rest are missed.
+    """Record an outcome for due occurrences that will not fire: the first is skipped, the rest are missed.
 
     An occurrence is due from its nominal time on, also inside its jitter. Occurrences that this decision has evaluated
     stay as they are. If this process cannot evaluate the timing, only the stored occurrence is known.

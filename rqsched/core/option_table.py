@@ -98,7 +98,8 @@ class Option(NamedTuple):
     example: Any = None
     """A value, as JSON has it."""
     check: Callable[[str, Any], Any] | None = None
-    """Returns the value as it is kept; raises a kind of InvalidInputError. None: where it is kept it is checked."""
+    """Returns the value to keep; raises a kind of InvalidInputError. None: the object that keeps the value checks
+    it."""
     policy: str | None = None
     """The field of Policies that keeps it; None: a field of Definition or Notifications of the option's name."""
     choices: tuple[str, ...] = ()

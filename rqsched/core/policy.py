@@ -188,7 +188,7 @@ class RetryPolicy:
     None keeps what is stored, and is `continue` for a new schedule.
     """
     max_consecutive_failures: int | None = None
-    """With a number, the schedule dies only after so many failed runs in a row, whatever `then` says."""
+    """With a number, the schedule dies only after this many failed runs in a row, whatever `then` says."""
     retry_on: ErrorsLike = ()
     """The errors that are tried again; empty is every one. An attempt whose process vanished is tried again anyway.
 
@@ -289,7 +289,7 @@ class Policies:
     limit: str | None = None
     """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
     limit_running: int | None = None
-    """How many of the group's runs may run at once, where the schedule creates it; None leaves that to the group."""
+    """How many of the group's runs may run at once, if the schedule creates the group; None leaves it to the group."""
     limit_rate: str | None = None
     """How many of the group's attempts may start in a window (`Rate`), where it creates it; None leaves that, too."""
     retention: str | None = None

@@ -51,7 +51,7 @@ class Oldest(NamedTuple):
     """When it was changed last, if it is done, dead or deleted; its run may still be open."""
 
     def is_over(self, retention: Retention, now: datetime) -> bool:
-        """Return whether a task ended longer ago than its retention: then all of it may go, unless its run is open."""
+        """Return whether a task ended longer ago than its retention: then it may go, unless its run is open."""
         is_old = self.ended_at is not None and retention.age is not None and self.ended_at < now - retention.age
         return self.is_task and is_old
 

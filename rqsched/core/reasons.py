@@ -61,7 +61,7 @@ def end_in_words(reason: str) -> str:
 
 
 def skip_in_words(reason: str) -> str:
-    """Return why an occurrence was skipped, or a trigger started nothing, as a phrase; an unknown code as it is."""
+    """Return the reason of a skipped occurrence or trigger as a phrase; an unknown code stays as it is."""
     return _SKIPS.get(reason, reason)
 
 

@@ -169,7 +169,7 @@ class Why:
     occurrence_at: datetime | None = None
     """The occurrence of that minute (or second, when `at` has seconds); None when the timing names none there."""
     run_uid: str | None = None
-    """The run of that occurrence, or the one that kept it from starting; None when there is none."""
+    """The run of that occurrence, or the run that kept it from starting; None when there is none."""
     since: datetime | None = None
     """Since when the schedule has been so, or when what decided it was recorded; None when nothing did."""
     by: str | None = None
@@ -223,7 +223,7 @@ class Answer(StrEnum):
     OUTSIDE_WINDOW = "outside_window"
     """It lies before the schedule's `start_at`, or at or after its `end_at`."""
     CHANGED = "changed"
-    """The timing of today has an occurrence there; the one that held then had none."""
+    """The current timing has an occurrence there; the timing of then had none."""
     NO_OCCURRENCE = "no_occurrence"
     """The timing has no occurrence there."""
     NOT_KEPT = "not_kept"
@@ -239,7 +239,7 @@ class Synced:
     created: list[str]
     """New ones."""
     updated: list[str]
-    """Known ones that were declared differently."""
+    """Existing ones whose declaration changed."""
     unchanged: list[str]
     """Known ones as declared."""
     removed: list[str]

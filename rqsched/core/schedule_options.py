@@ -213,7 +213,7 @@ def _policies(base: Definition, given: Mapping[str, Any]) -> str:
 
 
 def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -> RetryPolicy:
-    """Return a policy as it is given; a mapping changes the stored one, and None in it takes the default.
+    """Return the given policy; a mapping changes the stored one, and None in it takes the default.
 
     Raises InvalidPolicyError.
     """

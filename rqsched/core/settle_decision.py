@@ -88,10 +88,10 @@ class AttemptResult(NamedTuple):
 
 
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
-    """Return whether the end of an attempt starts nothing that waits or comes after, as long as its schedule stays so.
+    """Return whether the end of an attempt changes only its run and schedule row, while the schedule stays as it is.
 
-    Not for a failure, which has more to decide than a success; nor when the schedule has fired by now, for then it is
-    not as it was.
+    False for a failure, which has more to decide than a success, and when the schedule has fired by now, as its row has
+    changed.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now
@@ -172,7 +172,7 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
 
 
 def note_long(builder: ChangeBuilder, run: Run) -> None:
-    """Record, once for a run, that its attempt takes longer than expected; of a backfilled run nothing is expected."""
+    """Record, once for a run, that its attempt takes longer than expected; never for a backfilled run."""
     span = builder.schedule.expect_duration
     if span is None or run.long_at is not None or run.kind is RunKind.BACKFILL:
         return

@@ -36,9 +36,9 @@ class Line:
     workers: int | None
     """How many attempts it executes at once, or how many places the group has; None: any number."""
     waits: array[float] = field(default_factory=lambda: array("d"))
-    """The seconds that each attempt waited to begin; of a group, for a place."""
+    """The seconds that each attempt waited to begin, or, for a group, to get a place."""
     busy: timedelta = timedelta(0)
-    """How long attempts took, added up; of a group, how long it had no free place."""
+    """The sum of the durations of attempts, or, for a group, how long it had no free place."""
     held: timedelta = timedelta(0)
     """For a group: how long runs waited for nothing but its rate."""
     behind: list[Behind] = field(default_factory=list)
@@ -164,9 +164,9 @@ class GroupLine(_Waits):
         return unclaimed if self._line and wants_grants(most, taken, unclaimed) else None
 
     def decide(self, now: datetime, asked: Run | None) -> tuple[Grants, list[Waiting]]:
-        """Decide who gets a place; returns that, and who of the line did not, as far as it was read.
+        """Decide which runs get a place; returns that, and the runs of the line that did not, as far as it was read.
 
-        `asked` is one that a worker holds.
+        `asked` is a run that a worker holds.
         """
         free = self.bounds.most_unclaimed(len(self._running), self._started(now))
         unclaimed = [*self._unclaimed.values()]

@@ -41,9 +41,9 @@ def decide_failed(
     is_lost: bool = False,
     error_types: ErrorTypes = NO_TYPES,
 ) -> TargetEnd:
-    """Decide what follows an attempt that failed, or whose process vanished: another one, as long as the policy allows.
+    """Decide what follows an attempt that failed or whose process vanished: another attempt, while the policy allows.
 
-    `schedule` is None when nothing is tried again: its run has ended, or the fan-out was started by hand.
+    `schedule` is None when there is no further attempt: its run has ended, or the fan-out was started by hand.
     """
     error = cut_error(error)
     again_at = None

@@ -41,10 +41,10 @@ class Condition:
             self._folder = None
 
     def find_damage(self, *, is_thorough: bool = False) -> str | None:
-        """Return what is wrong with this process, in words; None when it has what it had.
+        """Return the damage of this process in words; None without any.
 
         This takes some microseconds. A thorough look also starts a thread and calls deep. A working directory that was
-        deleted is no damage: this process returns to the one that it had at first.
+        deleted is no damage: this process returns to its first one.
         """
         try:
             Path.cwd()

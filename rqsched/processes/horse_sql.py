@@ -115,7 +115,7 @@ class WorkerSide:
         return asked
 
     def _perform(self, asked: Mapping[str, Any]) -> bytes:
-        """Do what is asked; returns the answer, or nothing where it is not sure that it was done."""
+        """Perform a request of the horse; returns the answer, or nothing if the outcome is unknown."""
         try:
             answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
         except Exception as error:  # noqa: BLE001 - the horse does it itself, and reports what is wrong

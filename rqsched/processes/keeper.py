@@ -44,7 +44,7 @@ class Post(NamedTuple):
 
 
 def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
-    """Return whether the other end is closed (nothing is ever sent over it); waits for that at most so long."""
+    """Return whether the other end is closed, after at most so many seconds; nothing is ever sent over it."""
     ending = select.poll()
     ending.register(descriptor, select.POLLIN)
     return bool(ending.poll(seconds * 1000))

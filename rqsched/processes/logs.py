@@ -15,7 +15,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class LogLevel(StrEnum):
-    """From which level on a process logs."""
+    """The least level that a process logs."""
 
     DEBUG = "debug"
     """Everything."""

@@ -47,7 +47,7 @@ class CommandListener:
         *,
         keeps_scheduler: bool = True,
     ) -> None:
-        """Receive over a client of its own; RQ's scheduler serves `queues`, unless it is not kept, as in a burst."""
+        """Receive over a separate client; RQ's scheduler serves `queues`, unless it is not kept, as in a burst."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress

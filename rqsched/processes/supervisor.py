@@ -47,7 +47,7 @@ _IGNORED_SECONDS = 1.1
 _ORPHAN_SECONDS = 4.0
 """How long a child whose owner is gone may take to end by itself."""
 DISPATCHER_SILENCE = 30.0
-"""Seconds without a turn of its loop after which a dispatcher is replaced; none of its calls waits so long."""
+"""Seconds without a turn of its loop after which a dispatcher is replaced; each of its calls waits less."""
 DONE = 3
 """The exit status of a child that has nothing more to do: it is not started again."""
 RENEW = 4
@@ -180,8 +180,8 @@ class Supervisor:
         process's. They are forks of this process, which spares them a second of imports: it must hold no open SQL
         connection while `run` runs (SQLite loses track of its locks in a fork).
 
-        They end with this process. With `life`, a descriptor that is at its end when its owner is gone, this process
-        and its children end with that owner instead, and no signal asks this process to end.
+        They end with this process. `life` is a descriptor that is at its end when its owner is gone. With it, this
+        process and its children end with that owner instead, and no signal asks this process to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)

@@ -114,7 +114,7 @@ def run_folder(given: Path | None = None) -> Path:
 
 
 def require_own(folder: Path) -> None:
-    """Create the folder where it is missing; raises PermissionError when others could write there."""
+    """Create the folder if it is missing; raises PermissionError when others could write there."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     found = folder.stat(follow_symlinks=False)
@@ -135,7 +135,7 @@ class LivenessSocket:
     """Answers pings: whether this process lives."""
 
     def __init__(self, folder: Path, kind: str, pid: int | None = None) -> None:
-        """Listen in the name of this process, or of `pid`; raises OSError where that cannot be."""
+        """Listen in the name of this process, or of `pid`; raises OSError if that fails."""
         require_own(folder)
         for left in [path for path in folder.glob("*.sock") if _is_left(path)]:
             left.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ class Answer(NamedTuple):
 
 
 def ask_all(folder: Path, seconds: float) -> Iterator[Answer]:
-    """Ask every supervisor of the folder; those that were killed are left out. Raises OSError as `require_own`."""
+    """Ask every supervisor of the folder, except killed ones. Raises OSError as `require_own`."""
     require_own(folder)
     for path in sorted(folder.glob("*.sock")):
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:

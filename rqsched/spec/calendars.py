@@ -20,7 +20,7 @@ MAX_ENTRIES = 5_000
 
 @dataclass(frozen=True)
 class Calendar:
-    """A calendar as it is at one of its revisions. Immutable, safe to share between threads."""
+    """One revision of a calendar. Immutable, safe to share between threads."""
 
     name: str
     """Its name, by which schedules exclude its contents."""

@@ -58,7 +58,7 @@ class NamedExpression(CronExpression):
                 yield reading
 
     def _stands(self, reading: datetime, named: datetime, choice: ClockChoice) -> bool:
-        """Return whether a reading that is left out happens, by its own time at the reading that stands for it."""
+        """Return whether a left-out reading (`named`) happens at the `reading` that stands for it."""
         # Only a reading on an excluded day that stands for the named time can be moved from there.
         return choice.is_shift or (self.exclusion.takes_day(named.date()) and self.exclusion.takes(reading))
 

@@ -260,7 +260,7 @@ class Exclusion:
     """
 
     dates: tuple[tuple[datetime, datetime], ...]
-    """From midnight to midnight, sorted, apart."""
+    """The excluded days, each range from midnight to midnight; sorted and disjoint."""
     week: tuple[tuple[timedelta, timedelta], ...]
     """The windows of every week, from Monday's midnight on; not the whole week."""
     zone: ZoneInfo

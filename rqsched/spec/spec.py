@@ -243,7 +243,7 @@ class Spec(Timeline):
         return min(found) if min(found) < end else None
 
     def moved_to(self, nominal: datetime) -> datetime | None:
-        """Return when an instant that its members name happens: itself, or where it is moved; None for at no time."""
+        """Return when an instant that its members name happens: then, or when it is moved to; None for never."""
         if not self.is_moving:
             return nominal if self.names(nominal) else None
         sources = self._moving_sources(nominal)

@@ -132,7 +132,7 @@ class Lacking(NamedTuple):
     """The privileges that the user of a database lacks."""
 
     privileges: tuple[str, ...]
-    """As a GRANT names them, such as `UPDATE ON rqsched_runs`."""
+    """The privileges as a GRANT names them, such as `UPDATE ON rqsched_runs`."""
     user: str
     """The user's name."""
 
@@ -255,7 +255,7 @@ def sqlite_path(url: str) -> Path | None:
 def _create_privately(path: Path, *connecting: object) -> None:
     """Create an empty file that only its owner can read, unless there is one; SQLite gives its -wal and -shm that mode.
 
-    A name of SQLite's own, such as that of a database in memory, is left to SQLite, and so is a folder that is missing.
+    Special names of SQLite, such as that of a database in memory, and missing folders are left to SQLite.
     """
     del connecting
     if str(path) in {".", ":memory:"} or str(path).startswith("file:"):
@@ -428,10 +428,10 @@ class Database:
             call(found)
 
     def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
-        """Have the pool open another connection for one that is known to be lost, and in place of each that leads to
-        another server than the newest.
+        """Have the pool replace a connection that is known to be lost, or that leads to another server than the newest.
 
-        SQLAlchemy would set the isolation level of a lost one, and lets what psycopg raises there pass as it is.
+        SQLAlchemy would set the isolation level of a lost one, and does not translate the errors that psycopg raises
+        there.
         """
         if raw.closed:
             raise sa.exc.DisconnectionError
@@ -613,9 +613,9 @@ class Database:
             ) from error
 
     def find_lacking(self, *, is_read_only: bool = False) -> Lacking:
-        """Ask what the user of the database lacks to read and write, or to read only.
+        """Read the privileges that the user of the database lacks to read and write, or to read only.
 
-        Returns nothing where that cannot be asked; raises nothing.
+        Returns nothing if they cannot be read; raises nothing.
         """
         if not self.dialect.has_server:
             return Lacking((), "")
@@ -700,7 +700,7 @@ class Database:
         if self._pid == os.getpid():
             return
         for raw in list(self._raw):
-            with suppress(Exception):  # one that is closed has no descriptor
+            with suppress(Exception):  # a closed connection has no descriptor
                 os.close(raw.fileno())
         self._raw.clear()
 

@@ -227,7 +227,7 @@ class _Sqlite(Dialect):
         return sa.func.json_extract(column, f"$.{'.'.join(path)}", type_=sa.Text())
 
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-        # By the rows of the object: a path cannot name every key.
+        # Read the object as rows: a path cannot name every key.
         member = sa.func.json_each(column).table_valued("key", "value", "type", joins_implicitly=True)
         wanted = sa.func.json_each(dumps([value])).table_valued("value", "type", joins_implicitly=True)
         same = (member.c.value.is_not_distinct_from(wanted.c.value), member.c.type == wanted.c.type)

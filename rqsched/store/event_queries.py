@@ -275,7 +275,7 @@ def read_after(
 
 
 def _is_of(dialect: Dialect, principal: str) -> sa.ColumnElement[bool]:
-    """Say that somebody asked whose name has that part, in upper or lower case."""
+    """Return the condition that the name of the principal has that part, in upper or lower case."""
     payload = audit_events.c.payload
     is_named = dialect.text_at(payload, "command_context", "principal").icontains(principal, autoescape=True)
     if not (principal.isascii() and principal.isprintable()) or {'"', "\\"} & {*principal}:
@@ -340,7 +340,7 @@ def search_asked(
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
-        # Their uids are read once and compared as another text is: by an index of theirs all their fires would be read.
+        # Read their uids first and compare them without an index: by the index of uids all their fires would be read.
         uids = [*connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars()]
         wanted = [dialect_of(connection).one_of(events.schedule_uid.concat(""), uids), *wanted[1:]]
     columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))

@@ -2,8 +2,8 @@
 
 Every function works inside the caller's transaction; Redis is not known here. A target is dispatched once because its
 uid is computed from its run and its id. It is handled once because `claim` is one conditional UPDATE, and it ends once
-because its end is fenced by the token of that claim. On PostgreSQL either is one statement, so that it may be a
-transaction of its own. A pass of reconcile skips rows that another transaction holds: the next pass finds them.
+because its end is fenced by the token of that claim. On PostgreSQL either is one statement, so that it can be a whole
+transaction. A pass of reconcile skips rows that another transaction holds: the next pass finds them.
 """
 
 from __future__ import annotations
@@ -550,11 +550,11 @@ def claim(
     *,
     is_alone: bool = False,
 ) -> ClaimedTarget | None:
-    """Make a pending target running, held by `token`; None when it could not be claimed. One statement on PostgreSQL.
+    """Make a pending target running, held by `token`; None when it could not be claimed.
 
-    One more writes its start where that counts in the rate of its group; `is_alone`, outside of a transaction, leaves
-    such a target out there, and one that another transaction holds. Repeated with the same token after a lost answer,
-    it returns the same again.
+    This is one statement on PostgreSQL. A second one writes the start where it counts in the rate of the group. With
+    `is_alone`, outside of a transaction, such a target is left out on PostgreSQL, and so is one that another
+    transaction holds. Repeated with the same token after a lost answer, it returns the same.
     """
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
@@ -588,7 +588,7 @@ class Unclaimed(NamedTuple):
     """A target that could not be claimed."""
 
     asks: str | None
-    """The group that is to be asked for a place, as it was passed over; None where that is not why."""
+    """The group to ask for a place, as the target was passed over; None for another reason."""
     is_ready: bool
     """Whether a transaction may claim it: one statement does not where its start counts, or another one holds it."""
 

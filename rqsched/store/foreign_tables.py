@@ -67,7 +67,7 @@ class ForeignDatabase:
         self._engine.dispose()
 
     def rows(self, key: str = "id") -> dict[str, list[dict[str, Any]]]:
-        """Read every row of each table, in the order of a key; of one moment where the database can."""
+        """Read every row of each table, in the order of a key, as one snapshot if the database can."""
         return self._transact(lambda connection: {name: self._rows(connection, name, key) for name in self._tables})
 
     def disable_tasks(self, names: Sequence[str], now: datetime) -> int:

@@ -411,9 +411,10 @@ def _waiting_of(row: Sequence[Any]) -> Waiting:
 def _taken(
     connection: Connection, groups: Iterable[str]
 ) -> tuple[dict[str, list[Waiting]], Counter[str], dict[str, list[str]]]:
-    """Read who has a place of each group and has not claimed it, and count those that run, at one instant.
+    """Read the runs and targets of each group that are granted and not claimed, and count the running ones, in one
+    snapshot.
 
-    And the queues of those that were passed over.
+    Also read the queues of the ones that were passed over.
     """
     dialect, running = dialect_of(connection), Counter[str]()
     unclaimed, passed = defaultdict[str, list[Waiting]](list), defaultdict[str, list[str]](list)
@@ -751,9 +752,9 @@ def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, those that are in line with their place there; asks nothing where none is.
+    """Return runs, with the place of each that is in line; reads nothing if none is.
 
-    The place is `MOST_AHEAD` and one more where at least that many are ahead.
+    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` are ahead.
     """
     groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
     places = dict[str, int]()
@@ -791,7 +792,7 @@ def busiest(connection: Connection, most: int, now: datetime, namespace: str | N
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count, by queue, whose grant nobody has claimed and who wait for a worker to come to them."""
+    """Count by queue the runs and targets whose grant nobody has claimed and that wait for a worker to ask for them."""
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue

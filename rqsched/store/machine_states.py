@@ -49,7 +49,7 @@ def put(
     fixed: dict[str, Any] = {"machine": machine, "version": 1, "updated_at": now, "entered_at": entered_at or now}
     rows = [
         fixed | {"instance_id": instance_id, "state": state}
-        for instance_id, state in sorted(states.items())  # in one order, so that two writers do not deadlock
+        for instance_id, state in sorted(states.items())  # sort them, so that two writers do not deadlock
     ]
     if not rows:
         return

@@ -41,7 +41,7 @@ _LONGEST = 64
 MOST_RELEASED = 100
 """How many of them are kept."""
 _ALTERED = "altered"
-"""The name of what somebody altered last that is no schedule."""
+"""The name of the last changes of things that are no schedule."""
 MOST_ALTERED = 100
 """How many of that are kept."""
 

@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 def noun(table: sa.Table) -> str:
-    """Return what the rows of a table are called where they are counted."""
+    """Return the noun for the rows of a table in a count."""
     return table.name.removeprefix("rqsched_")
 
 
@@ -87,7 +87,7 @@ def count(connection: Connection, namespace: str) -> dict[str, int]:
 
 
 def executing(connection: Connection, namespace: str, most: int) -> list[str]:
-    """Read the uids of runs of a namespace that execute now, or whose targets do; at most so many."""
+    """Read the uids of at most `most` runs of a namespace that execute now, or whose targets do."""
     of = sa.select(runs.c.uid).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     target = sa.exists().where(
         targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET, targets.c.status == constant(TargetStatus.RUNNING)

@@ -148,7 +148,8 @@ def page_by_due_time(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> tuple[Sequence[Any], tuple[datetime, str] | None]:
-    """Read the rows of a table behind a due time and uid in their order; also behind which the next page begins.
+    """Read the rows of a table after a due time and uid, in that order; also return the place after which the next page
+    begins.
 
     The statement selects `due_at` and `uid` under these names.
     """

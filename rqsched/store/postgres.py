@@ -306,7 +306,7 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
         del dialect, record
         plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options, **_ENCODING}
         if is_limited:
-            # Limits of the URL or the environment come last, and win; the formats are those that we read.
+            # Limits of the URL or the environment come last and win; the formats are fixed, as we parse them.
             limits, formats = (_as_options(those) for those in (SESSION, FORMATS))
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:

@@ -300,9 +300,10 @@ _TAIL = (
 
 
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
-    """Delete the hours of a schedule before one, and the days that end before it; of backfills while no run is left.
+    """Delete the hours of a schedule before one, and the days that end before it; those of backfills only if no run is
+    left.
 
-    Those lie at the occurrences, however long ago these were: the runs themselves may all be there.
+    Hours of backfills are at the occurrences, however long ago these were: all their runs may still exist.
     """
     is_over = hours.c.hour + hours.c.width <= before
     its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)

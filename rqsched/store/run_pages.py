@@ -71,7 +71,8 @@ class RunFilters(NamedTuple):
     until: datetime | None = None
     """Created, or ended, before; None is any time."""
     error: str | None = None
-    """A part of the text of their error, in upper or lower case: of failed and lost runs alone; None is any run."""
+    """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
+    run."""
 
 
 class FoundRuns(NamedTuple):

@@ -182,7 +182,7 @@ class FailureMark(NamedTuple):
     uid: str
     """Its uid."""
     error: str
-    """The beginning of its error's text; of a traceback, which ends with what went wrong, `Traceback` and the end."""
+    """The beginning of its error's text; for a traceback, whose end has the error, `Traceback` and the end."""
 
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailureMark]:
@@ -403,7 +403,7 @@ def outcomes(
 
 def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
     """Say that runs are of a namespace; nothing where there is no other one, as asking for each run takes a third."""
-    # By both ends of the index: a plan that is made without the values would read all schedules for `<` and `>`.
+    # Compare both ends of the index: a plan made without the values would read all schedules for `<` and `>`.
     ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
     known = {*connection.execute(sa.select(*ends)).one()}
     return [of_schedule(schedules.c.namespace, runs) == namespace] if known - {namespace} else []

@@ -114,9 +114,9 @@ class Filters:
 def conditions_of(
     dialect: Dialect, filters: Filters, *, is_walked: bool = False, hidden: frozenset[str] = frozenset()
 ) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that the filters stand for.
+    """Return the conditions of the filters.
 
-    Walked, they are told by the row: no index of exceptions is offered, and none may hold the `hidden` columns.
+    In a walk the rows decide: no index of exceptions is offered, and none may hold the `hidden` columns.
     """
     columns = {name: dialect.unindexed(column) if name in hidden else column for name, column in schedules.c.items()}
     is_named = not dialect.has_statistics and not is_walked
@@ -352,7 +352,7 @@ def _page(
     offset: int,
     is_slim: bool,
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Build what reads a page, and what reads its sizes.
+    """Build the statements that read a page and its sizes.
 
     `places` says whether it begins after `after_at` and `after_uid`, and whether it ends at `end_at` and `end_uid`.
     """
@@ -491,7 +491,7 @@ def _end(connection: Connection, filters: Filters, sort: str, after: Position | 
         owner = dialect_of(connection).unindexed(schedules.c.namespace)
     looked_at = sa.select(column, schedules.c.uid).where(owner == filters.namespace, *_has_place(sort, filters))
     if column is schedules.c.schedule_id:
-        looked_at = looked_at.where(IS_LIVE)  # of its index; that of when they were created holds deleted ones, too
+        looked_at = looked_at.where(IS_LIVE)  # of its index; the index by creation holds deleted ones, too
     else:
         looked_at = looked_at.where(*filters.within(sort.removeprefix("-")))
     order = (column, schedules.c.uid)

@@ -102,7 +102,7 @@ def _upgrade(connection: Connection) -> str | None:
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Return the configuration of alembic, which runs in the transaction of `connection`; none of it is in a file."""
+    """Return the configuration of alembic, without a file; alembic runs in the transaction of `connection`."""
     from alembic.config import Config  # noqa: PLC0415 - as above
 
     config = Config(attributes={"connection": connection})
@@ -112,8 +112,8 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def _current(connection: Connection) -> str | None:
-    # Asked first: on PostgreSQL a query of a table that is not there would end the transaction. In plain words of each
-    # database: every command asks this, and building the statements took most of the time.
+    # Ask first: on PostgreSQL a query of a missing table would end the transaction. Use plain SQL of each database:
+    # every command asks this, and building statements took most of the time.
     if not connection.exec_driver_sql(dialect_of(connection).count_of_tables(VERSION_TABLE)).scalar_one():
         return None
     return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one_or_none()  # noqa: S608

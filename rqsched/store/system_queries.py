@@ -58,7 +58,7 @@ def count_blocked_runs(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_long_runs(connection: Connection) -> list[tuple[str, int]]:
-    """Count the running runs of which it was told that they take longer than expected; returns (namespace, count)."""
+    """Count the running runs that were reported to take longer than expected; returns (namespace, count)."""
     is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
     return _counted(connection, _with_schedules(runs), [], is_running, runs.c.long_at.is_not(None))
 

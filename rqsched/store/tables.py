@@ -384,7 +384,7 @@ IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
 IS_OPEN_UNFINISHED = IS_OPEN & (runs.c.status != constant(RunStatus.BUFFERED))
 """`IS_UNFINISHED` for named schedules: no plan may read the unfinished runs of all others for it."""
 IS_BACKFILLED = runs.c.kind == constant(RunKind.BACKFILL)
-"""Not a live run, nor a trigger's."""
+"""Whether a backfill asked for the run."""
 IS_OPEN_LIVE = IS_OPEN_UNFINISHED & ~IS_BACKFILLED
 """The unfinished runs that a live decision depends on."""
 PartialIndex("uq_rqsched_runs_occurrence", runs.c.schedule_uid, runs.c.occurrence_at, unique=True, where=IS_OCCURRENCE)

@@ -1,7 +1,7 @@
 """The runs of a timeline: how many of each outcome in each column of the picture, whatever is stored.
 
-Short spans are read from the runs, which lie where they ran. Longer ones, and those with too many runs, are read from
-the hours, in which a run lies where it ended (`run_hours`), and from the runs that are not in them yet.
+Short spans are read from the runs, which are shown where they ran. Longer spans, and spans with too many runs, are read
+from the hours, which have a run where it ended (`run_hours`), and from the runs that are not in them yet.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _bounds(
 
 
 def _between(low: int, high: int) -> Iterator[int]:
-    """Yield some numbers between two, so many that those of a span are known to about a tenth."""
+    """Yield enough numbers between two to know the numbers of a span to about a tenth."""
     step = max((high - low) // _PROBES, _BEFORE // 2)
     yield from range(low + step, high, step)
 

@@ -71,7 +71,7 @@ def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_a
 
 
 def _retrying(connection: Connection, change: Change) -> list[Run]:
-    """Read the runs that a Change cancels while they wait for their next attempt, as they are then."""
+    """Read the runs that a Change cancels while they wait for their next attempt, as cancelled."""
     is_retrying = IS_OPEN, runs.c.status == constant(RunStatus.RETRYING), runs.c.schedule_uid == change.after.uid
     found = map(to_run, connection.execute(SELECT_RUNS.where(*is_retrying)))
     ended = {"status": RunStatus.CANCELLED, "ended_at": change.after.updated_at}

@@ -176,7 +176,7 @@ class _SentinelPool(_Pool, SentinelConnectionPool):
 
 
 class _Retry(Retry):
-    """Makes a call again whose connection was gone, once; one that timed out opens the breaker."""
+    """Repeats a call once if its connection was gone; a call that timed out opens the breaker."""
 
     def __init__(self, breaker: Breaker) -> None:
         super().__init__(NoBackoff(), 1)

@@ -229,8 +229,8 @@ return answer('taken', table.concat(mine, ' '))
 """
 """Compare the server of a process with the recorded one; record it where it is the right one, or takes over.
 
-Answers what was found ('other': the queue belongs to another database), the identity that is recorded now, and the one
-that was. 'first', 'same', 'promoted', 'adopted' and 'taken' may go on; 'older', 'alive', 'waits' and 'flushed' may not.
+Answers the outcome ('other': the queue belongs to another database), the identity that is recorded now, and the one
+before. 'first', 'same', 'promoted', 'adopted' and 'taken' may go on; 'older', 'alive', 'waits' and 'flushed' may not.
 """
 
 TRY_WRITE = """

@@ -70,7 +70,7 @@ _OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")
 
 
 def word_of(error: BaseException) -> str:
-    """Return the word that Redis refused with, such as READONLY; empty where it did not answer."""
+    """Return the first word of Redis's refusal, such as READONLY; empty if it did not answer."""
     if isinstance(error, RedisConnectionError) and isinstance(error.__cause__, RedisError):
         return word_of(error.__cause__)  # a breaker refuses what Redis refused before
     text = _text_of(error)

@@ -114,7 +114,7 @@ class Standing(NamedTuple):
     recorded: str
     """The identity that is recorded now."""
     before: str = ""
-    """The one that was recorded before; empty for none."""
+    """The identity that was recorded before; empty for none."""
 
 
 class NextLook(NamedTuple):
@@ -686,7 +686,7 @@ def job_id_of(run: Run) -> RunJobId:
 
 
 def _require_serializer(name: str) -> None:
-    """Raise ConfigError unless a serializer is found and reads what it writes: else no job could be written later."""
+    """Raise ConfigError unless a serializer exists and reads its own output: else no job could be written later."""
     try:
         found: Any = resolve_serializer(serializer_path(name))
         found.loads(found.dumps((EXECUTE, None, [], {})))
