@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias
@@ -74,6 +76,11 @@ def make_context(
 
 End: TypeAlias = Decided[Change | None]
 """What became of an end: what is published, and as the result the Change if it was decided here."""
+
+
+def process_name() -> str:
+    """Return the name of this process, as the column `worker` holds it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-255:]
 
 
 class NotAnsweredError(Exception):

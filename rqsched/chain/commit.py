@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -17,7 +17,6 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.feature import Features
 from rqsched.chain.limits import Limits
-from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_ends
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.model import Change, Schedule
@@ -41,7 +40,7 @@ Subscriber = Callable[[Change, Event], None]
 
 R = TypeVar("R")
 
-_SCHEDULE_ID = attrgetter("after.schedule_id")
+_SCHEDULE_ID, _SCHEDULES = attrgetter("after.schedule_id"), attrgetter("before", "after")
 
 
 class Parts(Protocol):
@@ -57,8 +56,6 @@ class Parts(Protocol):
     """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
     subscribers: list[Subscriber]
     """Who hears of events."""
-    notifier: Notifier
-    """What Changes owe to those who are notified."""
     limits: Limits
     """Who gets a place of a group."""
     features: Features
@@ -67,10 +64,12 @@ class Parts(Protocol):
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes of locked (or new) schedules in the caller's transaction, with all that they owe to others."""
-    for feature in parts.features.involved(changes):
+    involved = parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes)))
+    for feature in involved:
         feature.before_write(connection, changes)
     store.write(connection, changes)
-    parts.notifier.record(connection, changes)
+    for feature in involved:
+        feature.after_write(connection, changes)
 
 
 def publish(
@@ -92,25 +91,21 @@ def publish(
         changes: What was committed, or Changes that restate rows as they are now.
         must: Whether Redis must follow.
         seen: What the writing statement saw of the groups of runs.
-        decided: What was decided about rows that `changes` only restate; notifications were written for that.
+        decided: What was decided about rows that `changes` only restate; features follow that.
         skip_locked: Whether a schedule that comes after, and that another process holds, is left to a pass.
     """
-    failure = follow(parts, changes, seen=seen, decided=decided)
-    announce(parts, changes, skip_locked=skip_locked)
+    failure = follow(parts, changes, seen=seen)
+    announce(parts, changes, decided=decided, skip_locked=skip_locked)
     if failure is not None and must:
         remedy = advice_for(failure, "Start it.")
         raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
 
 
-def follow(
-    parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None, decided: Sequence[Change] | None = None
-) -> RedisError | None:
+def follow(parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None) -> RedisError | None:
     """Make Redis follow committed Changes: the first half of `publish`. Returns the error of a Redis that is away."""
     failure: RedisError | None = None
     try:
         parts.transport.follow(changes, now=parts.now())
-        if owed := parts.notifier.owed(changes if decided is None else decided):
-            parts.notifier.dispatch(owed, parts.now())
     except WrongDatabaseError as error:
         _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
     except RedisError as error:
@@ -122,8 +117,10 @@ def follow(
     return failure
 
 
-def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = False) -> None:
-    """Log what operators must hear of, call subscribers, start what comes after: the second half of `publish`.
+def announce(
+    parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None, skip_locked: bool = False
+) -> None:
+    """Log what operators must hear of, call subscribers, let features follow: the second half of `publish`.
 
     Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
     """
@@ -142,8 +139,8 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
                 call_in_this_process(subscriber, change, event)
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-    for feature in parts.features.involved(changes):
-        feature.follow(changes, skip_locked=skip_locked)
+    for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
+        feature.follow(changes, decided=changes if decided is None else decided, skip_locked=skip_locked)
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
@@ -212,7 +209,8 @@ class Attempts(Generic[R]):
 
         Nor is it done where an earlier attempt may have been written: under the lock that is recognised.
         """
-        if self.tried is not None or self._parts.notifier.owed(decided.changes):
+        involved = self._parts.features.involved(chain.from_iterable(map(_SCHEDULES, decided.changes)))
+        if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):
             return None
         self.tried = decided
         seen = statement(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,14 @@ from rq.timeouts import JobTimeoutException
 
 from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
-from rqsched.chain.claim import Claim, NotAnsweredError, make_context
+from rqsched.chain.claim import Claim, NotAnsweredError, make_context, process_name
 from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
-from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_log import log_start
-from rqsched.chain.runtime import Runtime, process_name
+from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end
 from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
@@ -63,11 +62,10 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         found = _find_code(runtime, claim, rq_job)
         if found is None:
             return None
-        owed = claim.owed
-        if not owed and runtime.workflows.get(claim.run.workflow) is None:  # the claim could not know what it owes
-            owed = delivering.write_start(runtime, claim.schedule, claim.run)
         try:
-            with delivering.start_told(runtime, owed) if owed else nullcontext():
+            with ExitStack() as stack:
+                for feature in runtime.features.involved([claim.schedule]):
+                    stack.enter_context(feature.attempt(claim.schedule, claim.run, claim.owed))
                 result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
         except RunCancelled as signal:
             _log.debug("run %s stopped at a checkpoint", claim.run.uid, extra={"action": "run_cancelled"})
@@ -181,7 +179,7 @@ def write_claim(
 ) -> Claim | None:
     """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
     start = {"token": token, "worker": worker}
-    alone = None if runtime.notifier.tells_every_start else partial(_claim, runtime, job, start, is_untold=True)
+    alone = partial(_claim, runtime, job, start, is_untold=True) if runtime.features.claims_alone else None
     return runtime.database.transact(partial(_claim, runtime, job, start), alone=alone, patience=patience)
 
 
@@ -195,9 +193,9 @@ def _claim(
     if started is None:
         return None
     run, schedule, version = started
-    # What this process may not have the code of, it may give back: then nothing has started.
-    tells = not is_untold and runtime.workflows.get(run.workflow) is not None
-    owed = runtime.notifier.write_start(connection, schedule, run, start["started_at"]) if tells else ()
+    owed: list[str] = []
+    for feature in () if is_untold else runtime.features.involved([schedule]):
+        owed += feature.claimed(connection, schedule, run, at=start["started_at"])
     return Claim(run, schedule, start["token"], tuple(owed), version)
 
 

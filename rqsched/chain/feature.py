@@ -1,16 +1,19 @@
-"""The points at which a feature takes part in what happens with a Change. The kernel calls them and names no feature.
+# ruff: noqa: ARG002 - a feature that overrides a point uses its arguments
+"""The points at which a feature takes part in what happens with a Change and with a claim. The kernel names no feature.
 
 A feature says by data when it is involved: by columns of the schedule that differ from their defaults before or after
-the Change. An ordinary schedule has the default in each, so its fire enters no file of a feature. `feature_list` has
-all of them; their order there is their order at each point.
+the Change, or by the settings of the process. An ordinary schedule has the default in each column, so its fire enters
+no file of a feature. `feature_list` has all of them; their order there is their order at each point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from typing import ClassVar, Protocol
 
-from rqsched.core.model import Change, Schedule
+from rqsched.core.model import Change, Run, Schedule
 from rqsched.store.database import Connection
 
 
@@ -19,18 +22,41 @@ class Feature(Protocol):
 
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]]
     """Columns of a schedule and their defaults: the feature is involved where one of them differs."""
+    is_always_involved: bool = False
+    """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
+    writes_every_start: bool = False
+    """Whether the settings of this process let it write with every claim, which is then no single statement."""
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write what needs rows as they are before Changes are written, in the same transaction; may raise.
 
         Called once in each attempt at the transaction.
         """
+        return
 
-    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write what belongs to Changes that have just been written, in the same transaction; called as above."""
+        return
+
+    def writes_more(self, change: Change) -> bool:
+        """Return whether it writes with a Change, which is then not written by a single statement."""
+        return False
+
+    def follow(self, changes: Sequence[Change], *, decided: Sequence[Change], skip_locked: bool) -> None:
         """Do what follows from committed Changes; raises nothing, for a pass of reconcile repeats it.
 
-        Called at least once after each commit. With `skip_locked`, rows that another process holds are left to a pass.
+        Called at least once after each commit. `decided` is what was decided about rows that `changes` may only
+        restate. With `skip_locked`, rows that another process holds are left to a pass.
         """
+        return
+
+    def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
+        """Write what the start of a run owes, in the transaction of its claim; returns the uids for `attempt`."""
+        return ()
+
+    def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
+        """Return what surrounds a claimed attempt; `owed` is what `claimed` returned."""
+        return nullcontext()
 
 
 class Features:
@@ -38,17 +64,15 @@ class Features:
 
     def __init__(self, listed: Sequence[Feature]) -> None:
         self._listed = listed
+        self.claims_alone = not any(feature.writes_every_start for feature in listed)
+        """Whether a claim may be a single statement."""
 
-    def involved(self, changes: Sequence[Change]) -> list[Feature]:
-        """Return the features that take part in what happens with these Changes."""
+    def involved(self, schedules: Iterable[Schedule | None]) -> list[Feature]:
+        """Return the features that are involved in one of these schedules."""
+        distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature
             for feature in self._listed
-            if any(
-                column(schedule) != default
-                for column, default in feature.columns
-                for change in changes
-                for schedule in (change.before, change.after)
-                if schedule is not None
-            )
+            if feature.is_always_involved
+            or any(column(schedule) != default for column, default in feature.columns for schedule in distinct)
         ]

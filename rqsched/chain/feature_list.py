@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from rqsched.chain import following
 from rqsched.chain.feature import Feature
-from rqsched.chain.following import After, Parts
+from rqsched.chain.following import After
+from rqsched.chain.notifications import delivering
+from rqsched.chain.notifications.delivering import Notifications
+
+
+class Parts(following.Parts, delivering.Parts, Protocol):
+    """What the features use of their process's runtime."""
 
 
 def features_of(parts: Parts) -> list[Feature]:
     """Return the features of a process, in the order in which they take part at each point."""
-    return [After(parts)]
+    return [Notifications(parts), After(parts)]

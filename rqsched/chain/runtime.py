@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -172,11 +170,6 @@ def _open_tracing(settings: Settings) -> Tracing | None:
             "or turn RQSCHED_OTEL off."
         ) from error
     return Tracing(settings.default_queue)
-
-
-def process_name() -> str:
-    """Return the name of this process, as the column `worker` holds it."""
-    return f"{socket.gethostname()}:{os.getpid()}"[-255:]
 
 
 def _do_nothing(*_: object) -> None:

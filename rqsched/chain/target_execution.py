@@ -17,11 +17,11 @@ from functools import partial
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
-from rqsched.chain.claim import make_context
+from rqsched.chain.claim import make_context, process_name
 from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import enqueue_soon
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.runtime import Runtime, process_name
+from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import OVERRUN, OutOfTimeError, time_limit
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid

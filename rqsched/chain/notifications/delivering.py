@@ -14,19 +14,22 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
+from typing import Protocol
 
+from rqsched.chain.claim import process_name
 from rqsched.chain.error_text import describe_error
-from rqsched.chain.notifications import messages
-from rqsched.chain.notifications.notifier import LEASE_SECONDS
-from rqsched.chain.runtime import Runtime, process_name
-from rqsched.chain.time_limit import OutOfTimeError, time_limit
+from rqsched.chain.feature import Feature
+from rqsched.chain.notifications import messages, notifier
+from rqsched.chain.notifications.notifier import LEASE_SECONDS, Notifier
+from rqsched.chain.time_limit import OutOfTimeError, Watch, time_limit
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
-from rqsched.core.model import Run, Schedule
+from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.payload import storable
 from rqsched.errors import BackendUnavailableError, NotExecutedError
 from rqsched.store import deliveries
@@ -42,45 +45,93 @@ _THREAD = "rqsched-start-pings"
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 
 
-def execute(runtime: Runtime, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
+class Parts(notifier.Parts, Protocol):
+    """What deliveries use of their process's runtime."""
+
+    now: Callable[[], datetime]
+    """Returns the database's time."""
+    notifier: Notifier
+    """What writes deliveries, and puts them on queues."""
+    watch: Watch
+    """Sees to the end of code of the application that goes on beyond its timeout."""
+
+
+class Notifications(Feature):
+    """What is owed to those who are notified is written with a Change or a claim, and delivered after its commit."""
+
+    columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.is_always_involved = parts.notifier.tells_of_every_schedule
+        self.writes_every_start = parts.notifier.tells_every_start
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write the deliveries that Changes owe."""
+        self._parts.notifier.record(connection, changes)
+
+    def writes_more(self, change: Change) -> bool:
+        """Return whether a Change owes a delivery."""
+        return bool(self._parts.notifier.owed([change]))
+
+    def follow(self, changes: Sequence[Change], *, decided: Sequence[Change], skip_locked: bool) -> None:
+        """Put the deliveries that were written on their queues."""
+        del changes, skip_locked
+        self._parts.notifier.dispatch(self._parts.notifier.owed(decided), self._parts.now())
+
+    def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
+        """Write the pings that the start of a run owes."""
+        # What this process may not have the code of, it may give back: then nothing has started.
+        if self._parts.workflows.get(run.workflow) is None:
+            return ()
+        return self._parts.notifier.write_start(connection, schedule, run, at)
+
+    def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
+        """Deliver the pings of a start beside the attempt."""
+        if not owed and self._parts.workflows.get(run.workflow) is None:  # the claim could not know what it owes
+            owed = write_start(self._parts, schedule, run)
+        return start_told(self._parts, owed) if owed else nullcontext()
+
+
+def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
     """Attempt one delivery from claim to recorded end; None when there was nothing to do.
 
     One that `is_beside` something else runs in a thread, where only its receiver's own time limit holds.
     The error of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too;
     that a receiver does not answer is recorded and logged.
     """
-    token = new_uid(runtime.now())
-    delivery = runtime.database.transact(partial(_claim, runtime, job=job, token=token))
+    token = new_uid(parts.now())
+    delivery = parts.database.transact(partial(_claim, parts, job=job, token=token))
     if delivery is None:
         _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
         return None
     try:
-        seconds = runtime.notifier.seconds(delivery)
+        seconds = parts.notifier.seconds(delivery)
         # What its process dies with is attempted again when its lease is over.
-        with nullcontext() if is_beside else time_limit(runtime.watch, seconds, _leave):
-            _send(runtime, delivery, seconds)
+        with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
+            _send(parts, delivery, seconds)
     except OutOfTimeError as error:
         why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
-        return _fail(runtime, delivery, token, f"{why}{error}")
+        return _fail(parts, delivery, token, f"{why}{error}")
     except messages.NoAnswerError as error:
-        return _fail(runtime, delivery, token, f"{NO_ANSWER}{error}")
+        return _fail(parts, delivery, token, f"{NO_ANSWER}{error}")
     except messages.SendingError as error:
-        return _fail(runtime, delivery, token, str(error))
+        return _fail(parts, delivery, token, str(error))
     except BaseException as error:
         is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
-        _fail(runtime, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
+        _fail(parts, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
         raise
-    runtime.database.transact(partial(_succeed, runtime, delivery, token))
+    parts.database.transact(partial(_succeed, parts, delivery, token))
     return DeliveryStatus.SUCCEEDED
 
 
-def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
+def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
     """Claim a delivery that makes sense now; one whose receiver does not answer others waits with those."""
     found = deliveries.find(connection, job.uid, locks=True)
-    now = runtime.now()
-    if found is None or not runtime.settings.notify:
+    now = parts.now()
+    if found is None or not parts.settings.notify:
         return None
-    until = now + timedelta(seconds=runtime.notifier.seconds(found) + LEASE_SECONDS)
+    until = now + timedelta(seconds=parts.notifier.seconds(found) + LEASE_SECONDS)
     worker = process_name()
     delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
     if delivery is None:
@@ -95,32 +146,32 @@ def _claim(runtime: Runtime, connection: Connection, *, job: DeliveryJobId, toke
     return delivery
 
 
-def _send(runtime: Runtime, delivery: Delivery, seconds: int) -> None:
+def _send(parts: Parts, delivery: Delivery, seconds: int) -> None:
     message = json.loads(delivery.payload)
     if delivery.kind is DeliveryKind.WORKFLOW:
-        runtime.workflows.resolve(delivery.destination)([message], {})
+        parts.workflows.resolve(delivery.destination)([message], {})
     else:
-        messages.send(delivery, message, settings=runtime.settings, now=runtime.now(), seconds=seconds)
+        messages.send(delivery, message, settings=parts.settings, now=parts.now(), seconds=seconds)
 
 
 def _leave() -> None:
     """Record nothing."""
 
 
-def _succeed(runtime: Runtime, delivery: Delivery, token: str, connection: Connection) -> None:
+def _succeed(parts: Parts, delivery: Delivery, token: str, connection: Connection) -> None:
     deliveries.find(connection, delivery.uid, locks=True)
-    deliveries.succeed(connection, delivery, token, runtime.now())
+    deliveries.succeed(connection, delivery, token, parts.now())
 
 
-def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
+def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
     """Record that an attempt failed, and tell operators; the last one is an error."""
     error = storable(error)[:MAX_ERROR]
 
     def fail(connection: Connection) -> datetime | None:
         deliveries.find(connection, delivery.uid, locks=True)
-        return deliveries.fail(connection, delivery, token, error, runtime.now(), is_final=is_final)
+        return deliveries.fail(connection, delivery, token, error, parts.now(), is_final=is_final)
 
-    again_at = runtime.database.transact(fail)
+    again_at = parts.database.transact(fail)
     level, fate = (logging.ERROR, "is given up") if again_at is None else (logging.WARNING, "is tried again")
     text = "%s of %s to a %s %s: %s"
     _log.log(
@@ -136,13 +187,13 @@ def _fail(runtime: Runtime, delivery: Delivery, token: str, error: str, *, is_fi
     return DeliveryStatus.FAILED if again_at is None else DeliveryStatus.PENDING
 
 
-def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ...]:
+def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
     """Write what the start of an attempt owes whose claim could not, its workflow being found only now."""
-    if not runtime.notifier.owes_start(schedule, run, runtime.now()):
+    if not parts.notifier.owes_start(schedule, run, parts.now()):
         return ()
     try:
-        owed = runtime.database.transact(
-            lambda connection: runtime.notifier.write_start(connection, schedule, run, runtime.now())
+        owed = parts.database.transact(
+            lambda connection: parts.notifier.write_start(connection, schedule, run, parts.now())
         )
     except BackendUnavailableError as error:
         _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})
@@ -151,13 +202,13 @@ def write_start(runtime: Runtime, schedule: Schedule, run: Run) -> tuple[str, ..
 
 
 @contextmanager
-def start_told(runtime: Runtime, owed: Sequence[str]) -> Iterator[None]:
+def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
     """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
-    if runtime.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
-        runtime.notifier.dispatch(owed, runtime.now())
+    if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
+        parts.notifier.dispatch(owed, parts.now())
         yield
         return
-    thread = threading.Thread(target=_tell, args=(runtime, owed), name=_THREAD, daemon=True)
+    thread = threading.Thread(target=_tell, args=(parts, owed), name=_THREAD, daemon=True)
     thread.start()
     try:
         yield
@@ -170,9 +221,9 @@ def count_start_threads() -> int:
     return sum(thread.name == _THREAD for thread in threading.enumerate())
 
 
-def _tell(runtime: Runtime, owed: Sequence[str]) -> None:
+def _tell(parts: Parts, owed: Sequence[str]) -> None:
     for uid in owed:
         try:
-            execute(runtime, DeliveryJobId(uid, 1), is_beside=True)
+            execute(parts, DeliveryJobId(uid, 1), is_beside=True)
         except Exception:  # noqa: BLE001 - a thread's boundary; the row says what is left to do
             _log.exception("the start ping %s is left to reconcile", uid, extra={"action": "delivery_failed"})

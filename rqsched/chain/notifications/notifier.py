@@ -55,6 +55,8 @@ class Notifier:
         )
         self.tells_every_start = self._configured.heartbeat is not None or self._configured.sentry
         """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
+        self.tells_of_every_schedule = self._configured.webhook is not None or self.tells_every_start
+        """Whether the settings want somebody told of each schedule, whatever that wants."""
 
     def record(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write what Changes owe to those who are notified, in the transaction that has written the Changes."""
@@ -96,8 +98,8 @@ class Notifier:
         """Return whether somebody may be told of a schedule: by its options, its workflow's or the settings."""
         if not self._parts.settings.notify:
             return False
-        definition, configured = schedule.definition, self._configured
-        if definition.notifications != "{}" or configured.webhook is not None or self.tells_every_start:
+        definition = schedule.definition
+        if definition.notifications != "{}" or self.tells_of_every_schedule:
             return True
         return "on_failure" in definition.parsed_defaults or "on_recovery" in definition.parsed_defaults
 
