@@ -277,7 +277,7 @@ class Policies:
     overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
     """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
     targets: str | None = None
-    """The function that names the targets of a run; None leaves it to the workflow."""
+    """The workflow that returns the ids of a run's targets; None leaves it to the run's workflow."""
     target_retry: RetryPolicy = field(default_factory=no_retry)
     """How failed attempts of a target are repeated; by default they are not."""
     target_timeout: int | None = None

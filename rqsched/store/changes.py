@@ -160,7 +160,7 @@ def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
 
 
 def given_names(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Any]:
-    """Return what `is_named` is asked with."""
+    """Return the parameters of `is_named`."""
     return {"named_in": namespace, "among": dialect_of(connection).listed(schedule_ids)}
 
 
@@ -236,11 +236,11 @@ def open_runs_for_start(
     with_backfill: bool = False,
     skip_locked: bool = False,
 ) -> dict[str, list[Run]]:
-    """Read what `open_runs` does, by schedule uid, and lock those runs that a start may end.
+    """Read the runs of `open_runs`, by schedule uid, and lock the ones that a start may end.
 
     `overlap` is another policy than the schedules' own. With `skip_locked` a schedule is left out when another
-    transaction holds a run that would have to be locked; no other start needs the rows, so that a run that is claimed
-    or kept alive just now holds up none.
+    transaction holds a run that would have to be locked; other starts lock no rows, so that a claim or a heartbeat at
+    that moment does not delay them.
     """
     read = open_runs(connection, locked, with_backfill=with_backfill)
     found = {schedule.uid: read[schedule.uid] for schedule in locked}
@@ -251,10 +251,11 @@ def open_runs_for_start(
 def lock_open_runs(
     connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
 ) -> dict[str, list[Run]]:
-    """Lock what `open_runs` read, by schedule uid, and read it anew: for a decision that ends unfinished runs.
+    """Lock the runs that `open_runs` read, by schedule uid, and read them anew: for a decision that ends unfinished
+    runs.
 
-    With `skip_locked` a schedule is left out when another transaction holds one of its runs. The run alone must never
-    be left out: a decision that does not see it would take the schedule for idle.
+    With `skip_locked` a schedule is left out when another transaction holds one of its runs. Never leave out only the
+    run: a decision that does not see it would take the schedule for idle.
     """
     unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
     wanted = sorted(run for uids in unfinished.values() for run in uids)
@@ -294,7 +295,7 @@ def lock_with_schedule(
 
 
 def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock the schedule of a running run; returns it, the run and what else `open_runs` reads.
+    """Lock the schedule of a running run; returns it, the run and the other runs of `open_runs`.
 
     None when the run does not run (any more). The run needs no lock: while it runs, its status changes under its
     schedule's lock only.
@@ -386,7 +387,8 @@ def occurrences_run(
 ) -> dict[str, frozenset[datetime]]:
     """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
 
-    Schedules are read together by the hour of `since`: one that looks back a week must not make the others do so.
+    Schedules are read together by the hour of `since`: a schedule that looks back a week must not make the others do
+    so.
     """
     hours: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():
@@ -535,9 +537,10 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
-    """Read a schedule, without locking it, of which no run is unfinished (backfilled ones apart) or waits.
+    """Read a schedule without locking it, if none of its runs is unfinished (backfilled ones apart) or waits.
 
-    Returns it and its row's version; while the row is that, there is none: whatever adds or reopens a run writes it.
+    Returns it and its row's version. While the row has that version, there is no such run: to add or reopen a run
+    writes the row.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -548,10 +551,10 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 
 
 def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
-    """Write what a Change of one schedule moves, starts and records; returns False for what is not that plain.
+    """Write a Change of one schedule that only moves it, starts a run and records events; returns False for any other.
 
-    Its schedule is locked; or a `version` of its row is given, and nothing is written, and False returned, when the
-    row is another by now, or another transaction holds it.
+    The schedule is locked, or a `version` of its row is given. With a version, nothing is written and False returned if
+    the row has another version by now, or another transaction holds it.
     """
     before = change.before
     if before is None or not is_one_of_each(change):
@@ -582,7 +585,7 @@ def is_one_of_each(change: Change) -> bool:
 
 
 def _rest_of(change: Change) -> tuple[_Names, dict[str, Any]]:
-    """Return the columns of the new run, none without one, and what is bound for it and the events."""
+    """Return the columns of the new run, empty without one, and the parameters for it and the events."""
     given: dict[str, Any] = {}
     for place, row in enumerate(event_rows(change)):
         given |= _given(f"e{place}", row)
@@ -658,10 +661,11 @@ def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], sch
 
 
 def end_alone(connection: Connection, change: Change, *, token: str, version: str) -> limits.Seen | None:
-    """Write a Change of one schedule and one running run, if the schedule's row is still that `version` of it.
+    """Write a Change of one schedule and one running run, if the schedule's row still has that `version`.
 
-    And if `token` still holds the run; else nothing is written, and None returned. One statement, which locks the
-    schedule before the run as every decision does. It returns what it saw of the run's group. PostgreSQL only.
+    The `token` must still hold the run, too; else nothing is written, and None returned. This is one statement, which
+    locks the schedule before the run as every decision does. It returns the state of the run's group that it saw.
+    PostgreSQL only.
     """
     ((before, after),) = change.changed_runs
     of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))

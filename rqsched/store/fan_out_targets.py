@@ -235,7 +235,7 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
 
 def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, RunName]:
-    """Return what runs are known by, by their uids; fan-outs that were started by hand have no run."""
+    """Return the names of runs by their uids; fan-outs that were started by hand have no run."""
     columns = schedules.c.namespace, schedules.c.schedule_id, runs.c.occurrence_at, runs.c.attempt
     statement = sa.select(runs.c.uid, *columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     found = statement.where(dialect_of(connection).one_of(runs.c.uid, sorted(set(run_uids))))
@@ -243,7 +243,7 @@ def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, Run
 
 
 def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
-    """Make so many waiting targets of a run with `max_parallel` pending as may be handled beside the others.
+    """Make as many waiting targets of a run pending as its `max_parallel` allows.
 
     The run's first target is locked (`lock_first`).
     """
@@ -667,7 +667,7 @@ def is_held(connection: Connection, uid: str, token: str) -> bool:
 
 
 def _end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
-    """Return what an end of an attempt writes."""
+    """Return the values that an end of an attempt writes."""
     return {
         "status": end.status.value,
         "error": end.error,
@@ -695,7 +695,7 @@ def end_silent(connection: Connection, before: datetime, step: EndStep) -> list[
 
 
 def end_blocked(connection: Connection, before: datetime, step: EndStep) -> list[str]:
-    """End targets that are blocked since an instant or longer; returns the uids of their runs."""
+    """End targets that have been blocked since an instant or longer; returns the uids of their runs."""
     return _end_free(connection, (_is_open(TargetStatus.BLOCKED), targets.c.blocked_at <= before), step)
 
 
@@ -728,7 +728,7 @@ def give_up(connection: Connection, now: datetime, run_uids: Collection[str] | N
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Execute what a claim and an end of a target read and write, for a `uid` that nothing has: all is compiled."""
+    """Execute the statements of a claim and an end, for a `uid` of no target, so that they are compiled."""
     claim(connection, TargetJobId(uid), uid, now)
     if not dialect_of(connection).joins_writes:
         connection.execute(_CLAIM, {**_mine(TargetJobId(uid), uid, now, None), "deadline": now})

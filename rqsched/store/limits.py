@@ -85,7 +85,7 @@ _MOST = sa.bindparam("most", type_=sa.Integer)
 
 
 class _Kind:
-    """What takes places: runs, or targets."""
+    """A table of rows that take places: runs, or targets."""
 
     def __init__(
         self,
@@ -137,10 +137,10 @@ _IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
 
 
 class Look(NamedTuple):
-    """When somebody is to look again at a line that waits for nothing but its group's rate."""
+    """The next look at a line that waits for nothing but its group's rate."""
 
     link: RetryLinkId
-    """What brings somebody: of the first in line, the link of its run's attempt before, which is done with."""
+    """The link that makes the look: for the first in line, the used link of its run's attempt before."""
     at: datetime
     """When the start that is in the way leaves the window."""
 
@@ -176,7 +176,7 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
 
 
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
-    """Read the bounds of those groups that there are."""
+    """Read the bounds of the existing ones of these groups."""
     return _read(connection, _find(connection, groups))
 
 
@@ -289,7 +289,7 @@ def grant(
 
 
 def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
-    """Count the starts in the last window of each group that has a rate, and remove those that count no more."""
+    """Count the starts in the last window of each group that has a rate, and remove starts that count no more."""
     found = Counter[str]()
     for group, (_, rate) in groups.items():
         if rate is not None:
@@ -338,7 +338,7 @@ def _frees_at(
 
 
 def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
-    """Return what brings somebody to look at a line (`Look`) by its first; None where the run is gone."""
+    """Return the link of a `Look` for the first in a line; None where the run is gone."""
     found = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.attempt - 1)
     if waiting.is_target:
         found = found.join(targets, targets.c.run_uid == runs.c.uid).where(targets.c.uid == waiting.uid)
@@ -462,7 +462,7 @@ def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
 def first_in_line(
     connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False, quiet: Iterable[str] = ()
 ) -> list[Waiting]:
-    """Read the first of a line who could start now; where nothing may begin (`is_held`), these are targets.
+    """Read the first runs and targets of a line that could start now; only targets where nothing may begin (`is_held`).
 
     Runs of `quiet` queues (`core.limit.quiet_queues`) come behind all others.
     """
@@ -535,7 +535,7 @@ def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa
 
 
 def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Target]:
-    """Grant these targets their places, as `_give_runs` does; they are to be on their queue from now on."""
+    """Grant these targets their places, as `_give_runs` does; they should be on their queue from now on."""
     if not uids:
         return []
     grants = sa.update(targets).where(_are_free(connection, targets, uids, _TARGETS.needs_grant))
@@ -548,7 +548,7 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Execute what an end and a grant read and write, for a `uid` and a group that nothing has: all of it is compiled.
+    """Execute the statements of an end and a grant, for a `uid` and a group of nothing, so that they are compiled.
 
     The statements that give a place are those for runs, of a group without a rate.
     """
@@ -568,9 +568,9 @@ def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> b
 
 
 def wants(connection: Connection, group: str, now: datetime) -> int | None:
-    """Return how many granted runs of a group wait for their claim; None where its line needs no look now.
+    """Return how many granted runs of a group wait for their claim; None if its line needs no look now.
 
-    None also where no run waits in the line (`core.limit.wants_grants`).
+    It needs none if it is empty, too (`core.limit.wants_grants`).
     """
     row = connection.execute(_STATE, {"group": group}).first()
     if row is None:
@@ -597,7 +597,7 @@ def _count_of(condition: _Condition) -> sa.ColumnElement[int]:
 
 
 def _is_line() -> sa.ColumnElement[bool]:
-    """Say whether somebody waits in a group; an EXISTS of many groups may be planned as one look at all lines."""
+    """Say whether a run or target waits in a group; an EXISTS of many groups may be planned as one scan of all."""
     first = (
         sa.select(sa.literal_column("1", sa.Integer))
         .where(kind.is_in_line, kind.table.c.limit_group == _OF_GROUP)
@@ -642,7 +642,7 @@ def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
 
 
 def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read a page of the groups in which somebody waits."""
+    """Read a page of the groups in which a run or target waits."""
     found = sa.select(limits.c.limit_group).where(_IN_LINE)
     if after is not None:
         found = found.where(limits.c.limit_group > after)
@@ -803,7 +803,7 @@ def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str
 
 
 def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[bool]]:
-    """Say which open ones are of groups of a namespace, by the index of groups: there may be many more schedules."""
+    """Say that an open row is of a group of a namespace, by the index of groups: there may be many more schedules."""
     if namespace is None:
         return [kind.is_open]
     first, group = key_of(namespace, ""), kind.table.c.limit_group

@@ -1,6 +1,6 @@
 """Telemetry: the state of processes in Redis, for operators alone. Nothing else depends on it.
 
-A worker adds our version to its hash of RQ. A set names the dispatchers of a control queue, and one key per dispatcher
+A worker adds our version to its RQ hash. A set names the dispatchers of a control queue, and one key per dispatcher
 expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the prunings of
 all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and `rqsched
 doctor` read them.
