@@ -182,7 +182,7 @@ class EventFeed:
                 self._poll(readers, seen, polled_at - reach)
             except (RqschedError, DatabaseError) as error:
                 _log.warning("audit events cannot be read: %s", error, extra={"action": "event_feed_failed"})
-                number = 0  # the first poll looks as far back as events may still appear
+                number = 0  # the next poll looks as far back as events may have appeared
             except Exception:  # noqa: BLE001 - a thread's boundary
                 _log.exception("audit events cannot be read", extra={"action": "event_feed_failed"})
                 number = 0

@@ -111,11 +111,11 @@ class DatabaseGauges(NamedTuple):
     notifications: list[tuple[str, str, int]]
     """Waiting notifications, and those given up within a day, by namespace and status."""
     went_back: set[WentBack]
-    """The databases that reconcile passes saw go back within a day."""
+    """The sides that went back, as noticed within a day."""
     refusals: int
-    """How often Redis has refused a publish or a pop for good."""
+    """How often Redis has refused a write for good: a publish, or the taking of an entry."""
     refused: list[str]
-    """The operations that Redis refuses now."""
+    """The queues, and kinds of links, that Redis refuses now."""
 
 
 def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
@@ -226,7 +226,7 @@ def queues(found: DatabaseGauges, label: Label) -> Iterator[Metric]:
 
 
 def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
-    """Return for each way that a database goes back whether it was noticed within a day."""
+    """Return for each side whether it was noticed to have gone back within a day."""
     text = "Whether SQL or Redis has gone back, or two databases write, within a day."
     family = GaugeMetricFamily("rqsched_went_back", text, labels=("what",))
     for one in WentBack:
@@ -235,7 +235,7 @@ def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
 
 
 def refused(found: DatabaseGauges) -> Iterator[Metric]:
-    """Return the operations that Redis refuses for good, and how often it has."""
+    """Return how often Redis has refused for good, and how many queues and kinds of links it refuses now."""
     text = "How often Redis has refused for good what was published or taken."
     yield CounterMetricFamily("rqsched_refusals", text, value=found.refusals)
     text = "Queues, and kinds of links, of which Redis refuses for good what is published or taken."
