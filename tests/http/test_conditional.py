@@ -103,7 +103,7 @@ def test_a_create_repeated_under_its_key_is_answered_as_the_first_time(any_web: 
     problem(any_web.post(SCHEDULES, {**body, "note": "x"}, headers=KEY), 409, "idempotency_conflict")
 
 
-def test_a_key_of_the_release_before_which_kept_no_answer_returns_the_schedule(web: Web) -> None:
+def test_a_key_of_a_create_in_python_which_keeps_no_answer_returns_the_schedule(web: Web) -> None:
     body = {"schedule_id": "report", **MINUTELY}
     web.env.scheduler.create("report", "note", "1m", idempotency_key=KEY["Idempotency-Key"])
     web("PATCH", at(), {"note": "changed"})
