@@ -52,7 +52,7 @@ def change(
         return decided.result
     with within.connection() as connection:
         attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
-        decided = perform(connection, runtime.ownership.known_database_id(), attempts.under_lock)
+        decided = perform(connection, runtime.ownership.known_database_id(), attempts.under_lock, creates=creates)
         within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
     return decided.result
 

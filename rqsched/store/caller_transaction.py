@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
@@ -130,21 +130,36 @@ def _has_methods(given: object, *names: str) -> bool:
     return all(callable(getattr(given, name, None)) for name in names)
 
 
-def perform(connection: Connection, database_id: str, work: Callable[[Connection], T], *, is_writing: bool = True) -> T:
+def perform(
+    connection: Connection,
+    database_id: str,
+    work: Callable[[Connection], T],
+    *,
+    is_writing: bool = True,
+    creates: int = 0,
+) -> T:
     """Run `work` in the caller's transaction, whole or not at all: what fails leaves nothing behind in it.
 
     Raises WrongDatabaseError before anything is written when it is a transaction of another database than
-    `database_id`, and TransactionConflictError when another transaction was first. Nothing is tried again.
+    `database_id`, and TransactionConflictError when another transaction was first. `work` is tried again only for
+    each of the `creates` schedules that another transaction may create first: the next try finds that schedule.
     """
     try:
         if is_writing and dialect_of(connection).has_one_writer:
             _take_write_lock(connection)
-        with connection.begin_nested():
-            _require_database(connection, database_id)
-            return work(connection)
+        for _ in range(creates):
+            with suppress(IntegrityError):
+                return _in_savepoint(connection, database_id, work)
+        return _in_savepoint(connection, database_id, work)
     except DBAPIError as error:
         _raise_translated(error)
         raise
+
+
+def _in_savepoint(connection: Connection, database_id: str, work: Callable[[Connection], T]) -> T:
+    with connection.begin_nested():
+        _require_database(connection, database_id)
+        return work(connection)
 
 
 def _take_write_lock(connection: Connection) -> None:

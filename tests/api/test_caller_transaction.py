@@ -6,7 +6,6 @@ import gc
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,7 +33,6 @@ from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.processes import wait_until
 from tests.support.servers import ValkeyServer
-from tests.support.sql import wait_for_a_lock
 
 pytestmark = pytest.mark.every_database
 Transaction: TypeAlias = sa.Connection | orm.Session
@@ -489,22 +487,6 @@ def test_conflict_says_to_repeat_and_nothing_is_repeated_inside(app: Application
     assert again.code == "transaction_conflict"
     with app.engine.begin() as connection:
         assert schedule.resume(connection=connection).trigger(connection=connection).outcome == "triggered"
-
-
-@pytest.mark.parametrize("database_kind", [pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_id_that_another_transaction_has_created_and_committed_later_is_a_conflict(app: Application) -> None:
-    def create_too() -> None:
-        with app.engine.begin() as connection:
-            app.env.create("report", connection=connection)
-
-    with ThreadPoolExecutor(1) as threads:
-        with app.engine.begin() as connection:
-            app.env.create("report", connection=connection)
-            creating = threads.submit(create_too)
-            wait_for_a_lock(app.env.runtime.database)
-        with pytest.raises(TransactionConflictError):
-            creating.result()
-    assert app.linked() == ["report"]
 
 
 def test_transaction_that_read_before_another_wrote_is_a_conflict_on_sqlite(make_env: MakeEnv, sqlite_url: str) -> None:

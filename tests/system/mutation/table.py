@@ -528,7 +528,7 @@ ORDER = (
     _edit(
         "an operation is written on a connection to another database",
         "store/caller_transaction.py",
-        "            _require_database(connection, database_id)\n",
+        "        _require_database(connection, database_id)\n",
         "",
         _OWN + "connection_to_another_database_is_refused_before_anything_is_written[sqlite]",
     ),
@@ -542,8 +542,8 @@ ORDER = (
     _edit(
         "an operation that fails leaves rows in the caller's transaction",
         "store/caller_transaction.py",
-        "        with connection.begin_nested():\n",
-        "        if True:\n",
+        "    with connection.begin_nested():\n",
+        "    if True:\n",
         _OWN + "operation_that_fails_half_way_leaves_nothing_in_the_transaction[sqlite]",
     ),
 )
