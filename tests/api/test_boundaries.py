@@ -1,4 +1,4 @@
-"""What happens exactly at a boundary, as the pages on missed time and on freezing say it."""
+"""The exact boundaries that the pages on missed time and on freezing state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to an operation in the caller's own transaction when something else goes wrong."""
+"""Operations in the caller's own transaction when something else fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner does to a schedule, from update to purge, on both databases."""
+"""The owner's operations on a schedule, from update to purge, on both databases."""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ def test_end_frees_nothing_of_a_rate_and_looks_at_no_line(postgres_env: Env, rat
 
 @pytest.mark.postgres
 def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) -> None:
-    """Those that are granted are read before the starts: else one that is claimed meanwhile would be in neither."""
+    """The grant reads granted runs before starts. In the other order, a run claimed between the two reads is missed."""
     env = postgres_env
     made = make(create(env, rate="1/min"), 2)
     looks = 0

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.every_database
 
 
 class Shop:
-    """A schedule whose workflow is called for three targets, and what is recorded of them."""
+    """A schedule that calls its workflow for three targets, and a record of the calls."""
 
     def __init__(self, env: Env) -> None:
         self.env = env

@@ -1,4 +1,4 @@
-"""What the settings say of every schedule that says nothing itself: its timezone, its retries, who is told."""
+"""The settings' defaults for schedules that set no timezone, retries or notifications themselves."""
 
 from __future__ import annotations
 

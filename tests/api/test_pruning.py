@@ -28,7 +28,7 @@ def numbers(schedule: ScheduleHandle) -> list[int]:
 
 
 def prune(env: Env, retention: str | None = None, **options: Any) -> dict[str, int]:
-    """What a pruning deleted, without what it did not."""
+    """Prune, and return the counts of deleted rows that are not zero."""
     done = env.scheduler.prune(retention=retention, **options)
     counts = {name: getattr(done, name) for name in ("runs", "targets", "events", "backfills", "deliveries")}
     return {name: count for name, count in counts.items() if count}

@@ -1,4 +1,4 @@
-"""What one does to a run."""
+"""Operations on a run."""
 
 from __future__ import annotations
 

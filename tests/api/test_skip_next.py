@@ -1,4 +1,4 @@
-"""What is skipped on request: which occurrences, until when, who asked, and what becomes of them."""
+"""Skips on request: the occurrences, the deadline, who asked, and the outcome."""
 
 from __future__ import annotations
 

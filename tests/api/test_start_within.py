@@ -1,4 +1,4 @@
-"""What has not started in time is not started any more: in the claim, by a pass, for every kind of run."""
+"""`start_within` expires a run that did not start in time: in the claim, by a pass, for every kind of run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypa
 
 
 class DiskFailure(Exception):
-    """What the second batch meets."""
+    """The failure of the second batch."""
 
 
 def test_what_was_written_before_a_batch_that_fails_is_reported_told_and_armed(

@@ -1,4 +1,4 @@
-"""What we ship for tests of applications: fixtures that pytest finds by itself, and helpers without sleeps."""
+"""The test tools for applications: fixtures that pytest finds by itself, and helpers without sleeps."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_live_link_is_left_alone(env: Env, bring_to_life: Callable[[Env, Arm],
 
 
 def test_a_link_that_is_due_and_put_off_is_left_alone(env: Env) -> None:
-    """What raised under a plain worker is performed again after as long as RQ ever waits."""
+    """A plain worker postpones a link whose job raised by RQ's longest retry interval."""
     link = arm(env, after=SECOND)
     put(env, link)
     env.clock.advance(MINUTE)
@@ -241,7 +241,7 @@ def lost_from_the_set(env: Env, link: Arm) -> None:
 
 
 def late_beyond_the_grace(env: Env, link: Arm) -> None:
-    """Nobody promotes what waits there: RQ's scheduler lost its process, and no dispatcher runs."""
+    """The link stays in the set: RQ's scheduler lost its process, and no dispatcher runs."""
     put(env, link._replace(due_at=env.clock.now() + SECOND))
     env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
 

@@ -1,4 +1,4 @@
-"""What takes too many steps is refused with the limit; where a week decides, ten years take a few steps."""
+"""Work over the limit of steps is refused with that limit. A weekly rule over ten years takes few steps."""
 
 from __future__ import annotations
 

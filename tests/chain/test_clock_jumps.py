@@ -9,7 +9,7 @@ from tests.support.narrow import present
 
 
 def dispatched(env: Env) -> int:
-    """What dispatchers take until nothing is due."""
+    """Dispatch until nothing is due, and return the number of links taken."""
     return sum(iter(env.dispatch, 0))
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL answers when it cannot go on, in the middle of a fire or at the end of a run: by its SQLSTATE."""
+"""PostgreSQL's errors in the middle of a fire or at the end of a run, by SQLSTATE."""
 
 from __future__ import annotations
 

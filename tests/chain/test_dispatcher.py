@@ -1,4 +1,4 @@
-"""The dispatcher: it leases what is due, fires it in batches, gives back what must wait and drops what is done."""
+"""The dispatcher leases due links, fires them in batches, gives back those that must wait and drops finished ones."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_link_of_a_dispatcher_that_died_after_its_commit_is_dropped_by_the_n
 
 
 def test_a_leased_entry_of_the_list_returns_as_a_due_link(env: Env) -> None:
-    """Nothing that was popped is ever out of Redis: whoever promoted it, it is in the set while it is worked on."""
+    """A popped link never leaves Redis. The lease puts it into the set, whether RQ or the dispatcher promoted it."""
     link = Arm(LinkId(derived_uid(env.clock.now(), "late"), 1), env.clock.now())
     env.transport.arm([link], now=env.clock.now())
 

@@ -256,7 +256,7 @@ def test_a_cancelled_waiting_run_leaves_the_buffer(env: Env) -> None:
 
 @pytest.fixture
 def commands(redis: Redis) -> Iterator[Callable[[], list[Any]]]:
-    """What RQ's workers are told, read from the channel of the worker `somebody`."""
+    """A function that reads the commands to the worker `somebody` from its pub/sub channel."""
     ear = redis.pubsub(ignore_subscribe_messages=True)
     ear.subscribe("rq:pubsub:somebody")
     ear.get_message(timeout=5)

@@ -1,4 +1,4 @@
-"""Groups of `limit` whose row, or a run of whose line, another transaction holds, or whose grant SQL refuses."""
+"""Groups of `limit` when another transaction locks the group's row or a waiting run, or when SQL refuses the grant."""
 
 from __future__ import annotations
 

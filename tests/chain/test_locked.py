@@ -1,4 +1,4 @@
-"""What a dispatcher does where another process holds a schedule or one of its runs: never wait, never overlook it."""
+"""A dispatcher never waits for a schedule or run that another process has locked, and never overlooks it."""
 
 from __future__ import annotations
 

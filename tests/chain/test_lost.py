@@ -21,7 +21,7 @@ from tests.support.narrow import present
 
 
 def token_of(run: RunHandle) -> str:
-    """What its process signs its heartbeats with."""
+    """Return the token with which the run's process signs its heartbeats."""
     return present(run.refresh().state.token)
 
 

@@ -1,4 +1,4 @@
-"""An operation whose COMMIT was applied and whose answer was lost: done once, followed in Redis, told once."""
+"""Operations after a lost answer to COMMIT: each is applied once, published to Redis, and notified once."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def env(make_env: MakeEnv, database_url: str) -> Env:
 
 
 def told(env: Env) -> list[dict[str, Any]]:
-    """What the workflows `alert` and `calm` of this environment are told from now on."""
+    """Register the workflows `alert` and `calm`, and return the list of messages that they receive."""
     messages: list[dict[str, Any]] = []
     env.register("alert", messages.append)
     env.register("calm", messages.append)

@@ -59,7 +59,7 @@ def test_new_timezone_rules_move_the_next_times_once(any_env: Env) -> None:
     ],
 )
 def test_only_newer_rules_replace_older_ones(current: str, known: str, is_replaced: bool) -> None:
-    """Else two releases in the middle of a deploy would move every schedule to and fro."""
+    """If older rules replaced newer ones, two releases in one deploy would move every schedule to and fro."""
     assert is_newer(current, known) is is_replaced
 
 

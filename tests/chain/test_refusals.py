@@ -1,4 +1,4 @@
-"""What Redis refuses for good is kept for all who ask, says what to do, and is forgotten when Redis takes it again."""
+"""A permanent refusal of Redis is remembered for all callers with a remedy, until Redis accepts commands again."""
 
 from __future__ import annotations
 

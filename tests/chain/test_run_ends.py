@@ -145,7 +145,7 @@ def test_a_checkpoint_sends_a_heartbeat(env: Env) -> None:
 
 @contextmanager
 def restarter(server: PostgresServer) -> Iterator[Callable[[], None]]:
-    """What starts the server again while the caller goes on; in a thread that outlives it, for it dies with that."""
+    """Yield a function that restarts the server in a thread. The server would die with that thread, so it stays."""
     is_over = Event()
 
     def restart() -> None:

@@ -1,4 +1,4 @@
-"""How attempts fail: what is kept of an error, and that a timeout is told as one."""
+"""Failed attempts: the stored part of an error, and timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: who may execute an attempt, what the workflow sees, and what is kept of what it returns."""
+"""Runs: which process may execute an attempt, the workflow's view of its run, and the stored result."""
 
 from __future__ import annotations
 

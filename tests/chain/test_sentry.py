@@ -57,7 +57,7 @@ MONITORS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "more than Sentry takes": ({"expect_duration": "90d"}, {"max_runtime": 40_320}),
     "targets have timeouts of their own": ({"timeout": "30m", "targets": "note"}, {}),
 }
-"""What a schedule says, and what its monitor is told beside its timing."""
+"""The options of a schedule, and the configuration of its monitor without the timing."""
 
 
 @pytest.mark.parametrize(("options", "expected"), MONITORS.values(), ids=MONITORS)

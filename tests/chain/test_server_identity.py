@@ -30,7 +30,7 @@ OPEN = ("-", "-")
 
 
 class Pretended(IdentityReader):
-    """Reads what a test says instead of what the server says."""
+    """Reads an identity from the test instead of the server."""
 
     def __init__(self, server: tuple[str, str], timeline: object) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_the_first_pass_records_the_server_and_later_ones_find_it(original: Env)
     ids=["the same", "promoted", "promoted often", "a timeline nobody may read", "nothing is readable", "a part is"],
 )
 def test_a_failover_never_waits(original: Env, server: tuple[str, str], timeline: object, then: str) -> None:
-    """What cannot be read equals everything; LEASE itself takes over, before any pass."""
+    """An unreadable part of the identity matches anything. LEASE itself takes over, before any pass."""
     schedule = original.create()
     original.advance(MINUTE)
     move(original, server, timeline)

@@ -16,7 +16,7 @@ Context = Callable[[str], Enter]
 
 @pytest.fixture
 def seen() -> Iterator[list[str]]:
-    """What happened, in order; the contexts of the test are forgotten after it."""
+    """A list of events in order. The contexts that the test registers are removed after it."""
     before = list(workflows._around)
     yield []
     workflows._around[:] = before

@@ -21,7 +21,7 @@ from tests.support.narrow import present
 
 
 class Sweep:
-    """A schedule whose runs call a workflow for five ids, of which some are broken."""
+    """A schedule whose runs call a workflow for five ids. The workflow raises for the ids in `broken`."""
 
     def __init__(self, env: Env, **options: Any) -> None:
         self.env, self.broken = env, set[str]()

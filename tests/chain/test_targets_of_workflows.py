@@ -28,7 +28,7 @@ NIGHTLY = Every("1d")
 
 
 class Reminders:
-    """What the workflow `remind` was called with, and which customers are due."""
+    """The arguments of each call of the workflow `remind`, and the customers that are due."""
 
     def __init__(self, env: Env) -> None:
         self.env = env

@@ -1,4 +1,4 @@
-"""What a workflow returns although its work has not been done: its run fails at once, and says what to change."""
+"""Workflows that return a generator, coroutine or future not yet executed: the run fails and says what to change."""
 
 from __future__ import annotations
 

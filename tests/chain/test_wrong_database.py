@@ -1,4 +1,4 @@
-"""A worker or a web app whose database is not the one that Redis and its jobs belong to: refused, loudly."""
+"""A worker or web app whose database does not belong to its Redis is refused with an error."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def cli(sqlite_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "200")
     assert not os.environ.get("FORCE_COLOR")
     with closing(Scheduler.from_env()) as scheduler:
-        scheduler.runtime.imports.require()  # what a test makes beside it has no imports of its own
+        scheduler.runtime.imports.require()  # other schedulers of the test rely on these imports
         yield Cli(scheduler)

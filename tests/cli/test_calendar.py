@@ -1,4 +1,4 @@
-"""`rqsched calendar`: what it says, to people and to programs, and what it takes from files of others."""
+"""`rqsched calendar`: its output for people and programs, and the files of other tools that it reads."""
 
 from __future__ import annotations
 

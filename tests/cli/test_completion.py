@@ -1,4 +1,4 @@
-"""What a shell is offered: ids and names as SQL has them, and nothing at all where it has none."""
+"""Shell completion offers the ids and names in SQL, and nothing if there are none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Complete = Callable[..., list[str]]
 
 @pytest.fixture
 def complete(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Complete:
-    """What bash is told for a line whose last word is not finished."""
+    """Return bash's completions for a line with an unfinished last word."""
 
     def words_for(*words: str) -> list[str]:
         monkeypatch.setenv("_RQSCHED_COMPLETE", "complete_bash")

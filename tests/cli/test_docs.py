@@ -1,4 +1,4 @@
-"""What docs/cli.md and the README say of the commands is what they do; acceptance/ runs their snippets."""
+"""docs/cli.md and the README describe the commands correctly. acceptance/ runs their snippets."""
 
 from __future__ import annotations
 

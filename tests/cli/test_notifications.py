@@ -1,4 +1,4 @@
-"""Who is told, on the command line: options, lists, deliveries, sync files and what doctor says."""
+"""Notifications on the command line: options, lists, deliveries, sync files and doctor."""
 
 from __future__ import annotations
 

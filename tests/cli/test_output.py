@@ -78,7 +78,7 @@ WITHOUT = {
 
 @dataclass(frozen=True)
 class Tried:
-    """What one command answered in a namespace of its own."""
+    """The output of one command in its own namespace."""
 
     name: str
     output: str

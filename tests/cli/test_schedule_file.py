@@ -1,4 +1,4 @@
-"""The file of schedules: what is written is read back as it was, in each format, and says what a schedule is."""
+"""The file of schedules: each format reads back unchanged, and describes the schedules completely."""
 
 from __future__ import annotations
 

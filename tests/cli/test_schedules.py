@@ -1,4 +1,4 @@
-"""create, upsert, update, list, describe: what is said on the command line is what stands in SQL."""
+"""create, upsert, update, list, describe: SQL stores the options given on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rqsched dev` says to try next works as it stands."""
+"""The commands that `rqsched dev` suggests work as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simulate` shows of a span, of a file without any server, and how it refuses what it cannot read."""
+"""`simulate`: the output for a span, a file without any server, and the refusal of unreadable input."""
 
 from __future__ import annotations
 

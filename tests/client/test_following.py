@@ -35,7 +35,7 @@ def url(quick: Web) -> Iterator[str]:
 
 
 class Follower:
-    """What a thread reads from a client."""
+    """A thread that collects the events of a client."""
 
     def __init__(self, events: Iterator[EventRecord]) -> None:
         self.found: list[EventRecord] = []

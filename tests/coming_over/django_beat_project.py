@@ -1,4 +1,4 @@
-"""What runs inside of the process of `django_beat`: models and the DatabaseScheduler of django-celery-beat."""
+"""The program of the process of `django_beat`: the models and DatabaseScheduler of django-celery-beat."""
 
 from __future__ import annotations
 

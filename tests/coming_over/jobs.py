@@ -14,15 +14,15 @@ def note(*args: Any, **kwargs: Any) -> None:
 
 
 class Shop:
-    """What an application may pass, and JSON cannot."""
+    """An argument that an application can pass and JSON cannot express."""
 
     def open(self) -> None:
         """Be a bound method."""
 
 
 class Plain:
-    """What is pickled as a dict is made by a function of the application."""
+    """An object whose pickle rebuilds it as a dict, by a function of the application."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be a dict where it is loaded."""
+        """Unpickle as a dict."""
         return dict, ({"plain": True},)

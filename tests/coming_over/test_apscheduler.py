@@ -81,7 +81,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the jobs leave a line for each call."""
+    """The file to which the jobs append a line per call."""
     path = tmp_path / "notes"
     path.touch()
     monkeypatch.setenv("NOTES", str(path))

@@ -66,7 +66,7 @@ _CRONS: tuple[dict[str, Any], ...] = (
 
 
 def becomes(trigger: BaseTrigger, now: datetime, next_at: datetime | None = None) -> Timing:
-    """What a trigger becomes that is kept by the package."""
+    """Return the timing of a trigger that the package has pickled."""
     return timing_of(as_loaded(trigger), next_at, now)
 
 

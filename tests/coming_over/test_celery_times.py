@@ -62,7 +62,7 @@ def celery() -> Celery:
 
 
 def becomes(when: When, now: datetime, **others: Any) -> SourceEntry:
-    """What a task becomes that runs so."""
+    """Convert a periodic task with this schedule."""
     task = PeriodicTask("t", "shop.tasks.run", when, [], {}, {}, is_enabled=True)._replace(**others)
     return task.becomes(now, "UTC")
 

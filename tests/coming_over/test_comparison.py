@@ -1,4 +1,4 @@
-"""What docs/comparison.md says of changes of clocks, computed with each package."""
+"""The statements of docs/comparison.md on clock changes, computed with each package."""
 
 from __future__ import annotations
 

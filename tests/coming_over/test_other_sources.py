@@ -41,9 +41,9 @@ class There:
     ) -> None:
         self.open_source = open_source
         self.fires = fires
-        """What it would fire, as it says itself."""
+        """Return the jobs that it would fire, according to itself."""
         self.disable = disable
-        """Somebody disables one there."""
+        """Disable a job there."""
 
 
 @contextmanager

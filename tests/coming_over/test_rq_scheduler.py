@@ -32,7 +32,7 @@ FUNCTION = "app.jobs.report"
 
 
 class Model:
-    """What an application may pass, and JSON cannot."""
+    """An argument that an application can pass and JSON cannot express."""
 
     def report(self) -> None: ...
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from tests.contract.sources import imports_of, modules
 
 ROWS = ("rqsched.store.tables", "rqsched.store.rows")
-"""What statements are made of; outside the store, functions of the store are called instead."""
+"""Modules from which statements are built. Code outside the store calls functions of the store instead."""
 PUBLIC_TABLES = "rqsched.tables"
 """It only names the tables to an application's Alembic."""
 CONNECTIONS = {"connection", "c"}
-"""What a SQL connection is called, in functions and in lambdas."""
+"""Names of SQL connections, in functions and in lambdas."""
 REDIS_KEY = re.compile(r"rqsched:\w")
 
 

@@ -47,7 +47,7 @@ def test_no_module_imports_time_time_under_a_bare_name() -> None:
 
 
 TRANSACTIONS = {"transact", "transact_alone", "change", "commit"}
-"""What takes a function that writes in one transaction."""
+"""Functions that run a given function in one transaction."""
 OF_BEFORE = {
     "rqsched.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
     "rqsched.chain.reconcile.hours:count_ended": "a bound: what ended after it is counted by a later pass",
@@ -57,7 +57,7 @@ OF_BEFORE = {
     "rqsched.api.bulk_actions:_carry_out": "it is replaced under the lock",
     "rqsched.chain.backfill:open_backfill": "the range is of the request; when it began is read under the lock",
 }
-"""Functions that give a transaction an instant of before, and why that is right."""
+"""Functions that pass an earlier instant into a transaction, and why that is right."""
 
 
 def is_instant(node: ast.AST) -> bool:
@@ -66,7 +66,7 @@ def is_instant(node: ast.AST) -> bool:
 
 
 def instants_in(node: ast.AST, known: set[str], *, is_later: bool = False) -> Iterator[ast.AST]:
-    """Yield what is an instant of before in an expression: inside a function only what is named outside of it."""
+    """Yield the instants of before in an expression: clock reads outside its functions, and the names in `known`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"new_uid", "new_uids"}:
         return
     if (is_instant(node) and not is_later) or (isinstance(node, ast.Name) and node.id in known):
@@ -80,7 +80,7 @@ def instants_in(node: ast.AST, known: set[str], *, is_later: bool = False) -> It
 
 
 def read_before(function: ast.FunctionDef) -> bool:
-    """Say whether a function gives a transaction an instant that it has read before."""
+    """Return whether a function passes an instant that it read earlier into a transaction."""
     known, calls = set[str](), list[ast.Call]()
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
@@ -96,7 +96,7 @@ def read_before(function: ast.FunctionDef) -> bool:
 
 
 def test_no_transaction_gets_an_instant_that_was_read_before_it() -> None:
-    """What is stored or decided under a lock is read there, and again when the transaction is repeated."""
+    """Instants that are stored or decided on under a lock are read there, and again on each retry."""
     found = {
         f"{module}:{node.name}"
         for module, path in modules().items()
@@ -112,7 +112,7 @@ def test_the_system_clock_returns_aware_utc() -> None:
 
 
 class Host(ManualClock):
-    """A host whose wall clock can be set while time goes on."""
+    """A host whose wall clock can be set while its monotonic clock continues."""
 
     seconds = 0.0
 

@@ -1,4 +1,4 @@
-"""What is done again and again builds no SQL statement anew, which takes longer than the rest of a create."""
+"""Frequent operations build no SQL statement anew. Building one takes longer than the rest of a create."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.env import HOUR, MINUTE, Env, retry_link_id
 from tests.support.sql import built_anew, compiled_anew
 
 Operation = Callable[[], object]
-"""What is looked at, once all that it needs is there."""
+"""The observed operation, after its preparation."""
 
 
 def create(env: Env, name: str) -> Operation:

@@ -1,4 +1,4 @@
-"""What `rqsched.spec` assumes of croniter, and the traps that it avoids: an upgrade that changes one fails here."""
+"""The assumptions of `rqsched.spec` about croniter, and the traps it avoids. An upgrade that changes one fails here."""
 
 from __future__ import annotations
 

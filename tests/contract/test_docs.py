@@ -120,7 +120,7 @@ def test_the_reference_shows_each_operation_of_the_document(reference: dict[str,
 
 
 def test_the_examples_of_the_reference_are_accepted(web: Web) -> None:
-    """What is asked may not be there, or be in another state."""
+    """404 and 409 are accepted: the object may be missing or in another state."""
     web.env.register("invoice-sync", print)
     known, examples = populate(web), script("reference").EXAMPLES
     assert examples.keys() == {name for name, one in documented_operations(web).items() if "requestBody" in one}

@@ -64,14 +64,14 @@ DO = re.compile(
     r"|\b(must|needs?|takes|only|see|at most|says why|is not one of|(limit|keys|events) (is|are))\b",
     re.IGNORECASE,
 )
-"""What to do, or how it is to be."""
+"""Words that say what to do, or what is valid."""
 SAID_ELSEWHERE = {
     *("hint", "_hint(name)", "nearest", "instead", "reason", "error.reason"),
     *("_HOW", "HOW_TO_SAY", "_REMEDY", "NO_CLUSTER", "SERVE_ELSEWHERE"),
 }
-"""What a text that says it is called where it is put in."""
+"""Interpolated names whose text already says what to do."""
 ROWS = "rqsched.coming_over."
-"""What cannot come over is a row of the import's table, which says it in its own column."""
+"""Modules of the import. Its table has its own column that says what to do about each refused row."""
 
 
 def test_there_is_a_sample_of_every_error_that_writes_its_message() -> None:
@@ -86,7 +86,7 @@ def test_an_error_says_what_to_do(error: RqschedError) -> None:
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Where the package makes an error of a text, and the text that is written there."""
+    """Yield each place where the package raises an error with a text, and that text."""
     free = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RqschedError)}
     free = (free | {"ForbiddenError", "MalformedError"}) - {type(error).__name__ for error in OWN}
     for module, path in modules().items():

@@ -1,4 +1,4 @@
-"""What an import must not load: each case runs in an interpreter of its own."""
+"""Modules that an import must not load. Each case runs in its own interpreter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_importing_a_light_module_loads_no_heavy_package(module: str, heavy: set
 
 
 def test_preload_loads_the_driver_and_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each work horse of a plain `rq worker` imports it anew; nobody listens on the port."""
+    """Without it, each work horse of a plain `rq worker` imports the driver anew. Port 9 has no listener."""
     monkeypatch.setenv("RQSCHED_DATABASE_URL", "postgresql://nobody@127.0.0.1:9/none")
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")
     code = "import sys, rqsched.preload; print('psycopg' in sys.modules)"

@@ -124,7 +124,7 @@ class Surfaces(NamedTuple):
     folder: Path
 
     def stored(self, schedule_id: str) -> Definition:
-        """What is stored of a schedule; that a sync keeps it is no option."""
+        """Return the stored definition without `managed_by`, which is no option."""
         return replace(self.web.env.scheduler.get(schedule_id).state.definition, managed_by=None)
 
 

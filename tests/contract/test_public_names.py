@@ -108,9 +108,9 @@ def test_the_public_names_are_exactly_these() -> None:
 
 
 OF_SURFACES = {"Named", "Request", "Run", "Runtime", "Schedule", "ScheduleRequest", "Source"}
-"""What only our own surfaces pass or read; whoever needs it imports the module that has it."""
+"""Types that only our own surfaces use. Other users import the module that defines them."""
 IN_PUBLIC_MODULES = {"Clock", "Declared", "Workflow"}
-"""Those of `rqsched.clock` and `rqsched.workflows`."""
+"""Types of the public modules `rqsched.clock` and `rqsched.workflows`."""
 
 
 def test_every_type_of_ours_that_a_public_signature_names_is_exported() -> None:
@@ -207,7 +207,7 @@ def test_namespace_is_keyword_only_everywhere() -> None:
 
 
 NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "on_timing", "scheduler"}
-"""What AsyncScheduler leaves to the scheduler behind it."""
+"""Names that AsyncScheduler leaves to the scheduler behind it."""
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ IN_PROCESS: dict[type, set[str]] = {
     ScheduleHandle: {"iter_backfill", "preview_backfill", "resume_backfill", "runtime", "state"},
     RunHandle: {"require_retryable", "runtime", "state"},
 }  # fmt: skip
-"""What needs the database or the code of this process, and what only surfaces call."""
+"""Names that need the database or the code of this process, and names that only surfaces call."""
 OVER_HTTP: dict[type, set[str]] = {
     Scheduler: {
         "batch_delete", "calendar", "calendar_users", "delete_calendar", "events", "follow", "handle", "send",
@@ -243,7 +243,7 @@ OVER_HTTP: dict[type, set[str]] = {
     ScheduleHandle: set(),
     RunHandle: set(),
 }  # fmt: skip
-"""What needs a server, and what is an object there (calendars): streams, and handles that have read nothing yet."""
+"""Names that only the client has: streams, unread handles, and calendars, which are an object in the Scheduler."""
 NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
 """Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
 

@@ -1,4 +1,4 @@
-"""What code and docs cite is in the repository: pages, files, sections, and the functions of the architecture."""
+"""The references in code and docs exist: pages, files, sections, and the functions of the architecture."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What RQ does to the clients it is given never reaches ours: its `Worker` sets its own timeout in a pool it is handed.
+"""RQ gets its own Redis clients, because its `Worker` changes the timeout of the pool that it is given.
 
-With that a call of a web process would wait for minutes for a Redis that hangs, and its breaker would never open.
+With that timeout, a call of a web process would wait minutes for a hanging Redis, and its breaker would never open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_every_client_that_rq_is_given_has_timeouts_of_its_own() -> None:
 
 
 def _given_to_rq(path: Path) -> Iterator[str]:
-    """Return what a file gives as a connection to what it imports from RQ, and to subclasses of that."""
+    """Yield each connection that a file passes to RQ's classes and functions, and to subclasses of them."""
     tree = ast.parse(path.read_text())
     targets = [found.target for found in imports_of(name_of(path), path)]
     of_rq = {target.rpartition(".")[2] for target in targets if target.split(".")[0] == "rq"}

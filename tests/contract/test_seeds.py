@@ -39,7 +39,7 @@ def test_all_five_documents_are_there() -> None:
 
 
 def fault_of(row: list[str]) -> str | None:
-    """What is wrong with a row, None when it is whole and its tests exist."""
+    """Return the fault of a row, None if it is complete and its tests exist."""
     if len(row) != len(COLUMNS) or not all(row):
         return "a cell is missing or empty"
     named = _TEST.findall(row[3])

@@ -1,4 +1,4 @@
-"""The settings users write: what is read, what is refused, and that no secret leaks through a message."""
+"""The users' settings: valid values, refused values, and no secret in any message."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_misspelt_variable_is_warned_about_with_the_nearest_name(
 
 @pytest.fixture
 def provided(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What an application provides in this test."""
+    """The settings that the application provides in this test."""
     monkeypatch.setattr(config, "_sources", [])
     values: dict[str, object] = {}
     provide(lambda: values)
@@ -301,9 +301,9 @@ KEPT_IN_FILES = {
     "webhook_secret": (f" {SECRET} ", SecretStr(f" {SECRET} ")),
     "heartbeat_url": (f"https://hc-ping.com/{SECRET}", f"https://hc-ping.com/{SECRET}"),
 }
-"""What is written for each setting that may hold a secret, and the setting then."""
+"""The text for each setting that may hold a secret, and the value that results."""
 TOGETHER = {"database_url": "sqlite:////tmp/x.db", "redis_url": "redis://h/0", "webhook_secret": SECRET}
-"""What others need beside them."""
+"""Settings that the secrets need beside them."""
 each_secret = pytest.mark.parametrize("name", KEPT_IN_FILES)
 
 

@@ -1,4 +1,4 @@
-"""What we assume of SQLAlchemy's events: which of them come when a transaction can be seen by others."""
+"""Our assumptions about SQLAlchemy's events: which are sent once other connections can see the transaction."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.support.walk import Walk, read
 
 FUNCTION = re.compile(r"`([\w/]+\.py:[\w.]+)`")
 MOST_FILES_NAMED = 20
-"""What one has to read to understand a fire."""
+"""The number of files to read to understand a fire."""
 MOST = {"simple": (47, 209, 18), "runner": (53, 251, 22), "horse": (52, 275, 22)}
 """Files and functions of the kernel that an ordinary fire enters, and the depth of the stack, by who executes the run.
 

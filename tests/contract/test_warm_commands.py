@@ -92,7 +92,7 @@ def test_without_the_process_that_commands_are_forked_from_they_are_started_from
 
 
 class TakesTooLongError(Exception):
-    """What ends a test that hangs."""
+    """The exception that ends a hanging test."""
 
 
 class Interrupted:
