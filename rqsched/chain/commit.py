@@ -91,21 +91,25 @@ def publish(
         changes: What was committed, or Changes that restate rows as they are now.
         must: Whether Redis must follow.
         seen: What the writing statement saw of the groups of runs.
-        decided: What was decided about rows that `changes` only restate; features follow that.
+        decided: What was decided about rows that `changes` only restate: features wrote more for that.
         skip_locked: Whether a schedule that comes after, and that another process holds, is left to a pass.
     """
-    failure = follow(parts, changes, seen=seen)
-    announce(parts, changes, decided=decided, skip_locked=skip_locked)
+    failure = follow(parts, changes, seen=seen, decided=decided)
+    announce(parts, changes, skip_locked=skip_locked)
     if failure is not None and must:
         remedy = advice_for(failure, "Start it.")
         raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
 
 
-def follow(parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None) -> RedisError | None:
+def follow(
+    parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None, decided: Sequence[Change] | None = None
+) -> RedisError | None:
     """Make Redis follow committed Changes: the first half of `publish`. Returns the error of a Redis that is away."""
     failure: RedisError | None = None
     try:
         parts.transport.follow(changes, now=parts.now())
+        for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
+            feature.enqueue(changes if decided is None else decided)
     except WrongDatabaseError as error:
         _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
     except RedisError as error:
@@ -117,9 +121,7 @@ def follow(parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None)
     return failure
 
 
-def announce(
-    parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None, skip_locked: bool = False
-) -> None:
+def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = False) -> None:
     """Log what operators must hear of, call subscribers, let features follow: the second half of `publish`.
 
     Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
@@ -140,7 +142,7 @@ def announce(
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
     for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
-        feature.follow(changes, decided=changes if decided is None else decided, skip_locked=skip_locked)
+        feature.follow(changes, skip_locked=skip_locked)
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:

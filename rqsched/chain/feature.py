@@ -42,11 +42,17 @@ class Feature(Protocol):
         """Return whether it writes with a Change, which is then not written by a single statement."""
         return False
 
-    def follow(self, changes: Sequence[Change], *, decided: Sequence[Change], skip_locked: bool) -> None:
+    def enqueue(self, decided: Sequence[Change]) -> None:
+        """Put on queues what was written with committed Changes; what cannot be put there now, a pass enqueues.
+
+        Called after each commit once Redis has followed, and so not where Redis refuses this process's database.
+        """
+        return
+
+    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
         """Do what follows from committed Changes; raises nothing, for a pass of reconcile repeats it.
 
-        Called at least once after each commit. `decided` is what was decided about rows that `changes` may only
-        restate. With `skip_locked`, rows that another process holds are left to a pass.
+        Called at least once after each commit. With `skip_locked`, rows that another process holds are left to a pass.
         """
         return
 

@@ -63,9 +63,8 @@ class After(Feature):
         if any(owes(change) for change in changes):
             upstream_ends.record(connection, changes)
 
-    def follow(self, changes: Sequence[Change], *, decided: Sequence[Change], skip_locked: bool) -> None:
+    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
         """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass."""
-        del decided  # a row that others come after says so itself
         committed, parts = [one for one in changes if owes(one)], self._parts
         # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}

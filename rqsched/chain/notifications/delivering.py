@@ -74,9 +74,8 @@ class Notifications(Feature):
         """Return whether a Change owes a delivery."""
         return bool(self._parts.notifier.owed([change]))
 
-    def follow(self, changes: Sequence[Change], *, decided: Sequence[Change], skip_locked: bool) -> None:
+    def enqueue(self, decided: Sequence[Change]) -> None:
         """Put the deliveries that were written on their queues."""
-        del changes, skip_locked
         self._parts.notifier.dispatch(self._parts.notifier.owed(decided), self._parts.now())
 
     def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
