@@ -43,7 +43,7 @@ class Feature(Protocol):
         return False
 
     def enqueue(self, decided: Sequence[Change]) -> None:
-        """Put on queues what was written with committed Changes; what cannot be put there now, a pass enqueues.
+        """Put on queues what was written with committed Changes; reconcile enqueues the rest in its next pass.
 
         Called after each commit once Redis has followed, and so not where Redis refuses this process's database.
         """
