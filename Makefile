@@ -43,7 +43,7 @@ test: $(VENV)/.collected browser ## before every push: each promise where it is 
 	@$(COMPILE)
 	$(PYTEST) -m "$(ONCE)" $(ARGS)
 
-test-all: $(VENV)/.collected browser prometheus ## before you submit, and in CI: the same again through every surface and process (40 minutes)
+test-all: $(VENV)/.collected browser prometheus ## before you submit, and in CI: the same again through every surface and process (25 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`.
+"""Choose the tests that `make test` leaves to `make test-all`.
 
 `make test` proves each promise where it is made. Elsewhere it is proven again: by real processes, through packages of
 others, at more steps of a crash. Those places are BROAD, and what is there is for `make test-all`, but for the tests

@@ -1,9 +1,8 @@
-"""Where the suite's CPU seconds go.
+"""Measure the CPU seconds of the suite.
 
 `CPU_LOG=folder pytest -p tests.support.cpu ...`, then `python -m tests.support.cpu folder`.
-As a plugin of pytest this adds up, in each test process, what it and every process below it used during the phases and
-fixtures of each test, and writes a line of JSON per test. As a command it prints those lines added up: by folder, by
-kind of process, by database, by fixture, and the dearest tests.
+The plugin measures the test process and every process below it during each phase and fixture of a test, and writes a
+line of JSON for each test. The command adds the lines up by folder, kind of process, database, fixture, file and test.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pytest
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVERS = {"postgres": "postgres", "valkey-server": "valkey", "redis-server": "valkey"}
 KINDS = ("pytest", "postgres", "valkey", "processes")
-"""Of a test's seconds: the test process itself, its servers, and every other process that it started."""
+"""The test process itself, its servers, and every other process that it started."""
 _OWN_SERVERS = ("postgres_server", "valkey_server")
 
 Seconds = dict[str, float]
@@ -68,7 +67,7 @@ class _Log:
         self._phases: dict[str, Seconds] = {}
         self._fixtures: dict[str, float] = {}
         self._within: list[float] = []
-        """What fixtures took that were set up during the setup of another one."""
+        """The seconds of fixtures that another fixture has set up, for each fixture that is being set up."""
 
     def _phase(self, name: str) -> Generator[None, Any, Any]:
         before = _used()

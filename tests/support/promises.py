@@ -1,7 +1,6 @@
-"""Which test proves which promise of docs/guarantees.md: tests of `make test`, where the promise is made.
+"""Map each promise of docs/guarantees.md to the tests of `make test` that prove it where it is made.
 
-The page has this map as a table. Beside these, every test of a crash, of a world and of concurrency ends in the checks
-of I1 to I8.
+The page has this map as a table. Every test of a crash, a world and concurrency ends in the checks of I1 to I8, too.
 """
 
 from __future__ import annotations
