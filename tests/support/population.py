@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import sqlalchemy as sa
+from redis import Redis
 
 from rqsched.http import Limits, create_app
 from rqsched.store.tables import metadata
@@ -94,7 +95,9 @@ def populate(web: Web) -> dict[str, str]:
 
 @contextmanager
 def shared_web(folder: Path, template: Path, redis_url: str, limits: Limits, **settings: Any) -> Iterator[Web]:
-    """An application over a database of its own, for the tests of a module none of which writes."""
+    """An application over a database of its own and an empty Redis, for the tests of a module none of which writes."""
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()  # what a test before has left may belong to its database: then nothing is started here
     path = folder / "rqsched.db"
     shutil.copyfile(template, path)
     with open_env(ManualClock(NOON), database_url=f"sqlite:///{path}", redis_url=redis_url, **settings) as env:
