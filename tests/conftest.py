@@ -29,7 +29,7 @@ pytest_plugins = ["tests.support.repeats"]
 
 _TESTS = Path(__file__).parent
 _SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "coming_over", "dashboard", "http", "machines"))
-# What is served, dispatched and told there is proven beside PostgreSQL by tests/http, chain, store and system/crash.
+# Their HTTP answers, dispatches and messages are proven on PostgreSQL by tests/http, chain, store and system/crash.
 _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
 _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")
 _SPREAD = 0.85
@@ -41,7 +41,7 @@ share_compiled_statements()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what is broad and what is for `make nightly`; let what computes run beside what waits."""
+    """Mark the broad tests and those for `make nightly`, and mix computing tests with waiting ones."""
     for item in items:
         if _is_surface_on_second_database(item) and item.nodeid not in breadth.NAMED:
             is_for_all = item.get_closest_marker("every_database") is not None
@@ -70,7 +70,7 @@ def _escaped(value: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected lives to the end: the garbage collector need not walk it again and again."""
+    """Freeze the imported and collected objects: they live to the end, so the garbage collector need not walk them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)

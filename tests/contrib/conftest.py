@@ -96,9 +96,9 @@ class Project(Processes):
     """A project with one app, `visits`, whose schedules.py has a workflow and a declared schedule."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """What differs from the settings above."""
+    """Overrides of the settings above."""
     database_url: str = ""
-    """Where the tables are, when they are not in its SQLite."""
+    """The URL of the tables; empty means the project's SQLite."""
 
     def __post_init__(self) -> None:
         self.write("settings.py", SETTINGS)

@@ -20,7 +20,7 @@ from tests.support.serving import status_of
 
 pytestmark = pytest.mark.timeout(300)
 from_nothing = pytest.mark.usefixtures("cold_commands")
-"""What a project starts is started as in production, its imports a part of it."""
+"""The project's processes import everything anew, as in production."""
 SOON = 90.0
 SQLITE = {"ENGINE": "django.db.backends.sqlite3"}
 

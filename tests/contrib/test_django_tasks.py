@@ -1,4 +1,4 @@
-"""Django's tasks framework on rqsched: what is enqueued, with which transaction, and what becomes of it."""
+"""Django's tasks framework on rqsched: enqueueing, transactions and results."""
 
 from __future__ import annotations
 

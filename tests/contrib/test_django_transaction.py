@@ -22,7 +22,7 @@ PUBLISHED = {"ordered": [], "names": ["report"], "linked": ["report"], "queued":
 def postgres(
     postgres_server: PostgresServer, postgres_template: str, valkey_server: ValkeyServer
 ) -> Iterator[dict[str, Any]]:
-    """What a project on PostgreSQL saw."""
+    """The observations of a project on PostgreSQL."""
     url = postgres_server.create_database(template=postgres_template)
     parsed = sa.make_url(url)
     database = {
@@ -39,7 +39,7 @@ def postgres(
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory, valkey_server: ValkeyServer) -> dict[str, Any]:
-    """What a project on SQLite saw."""
+    """The observations of a project on SQLite."""
     path = tmp_path_factory.mktemp("django") / "project.db"
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {"timeout": 20}}
     return _tell(database, valkey_server.url, f"sqlite:///{path}")

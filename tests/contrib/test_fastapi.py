@@ -131,7 +131,7 @@ def test_with_sync_what_the_application_itself_declares_is_there(
 
 
 def make_host(env: Env) -> FastAPI:
-    """An application whose endpoints do what those of the mounted HTTP API do."""
+    """An application with endpoints equivalent to those of the mounted HTTP API."""
     app = FastAPI(lifespan=lifespan(env.scheduler))
     add_error_handlers(app)
     app.mount("/rqsched", create_app(env.scheduler))

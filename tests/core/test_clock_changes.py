@@ -1,4 +1,4 @@
-"""What decisions make of a change of the clocks: what is created shifts, what is stored stays, and each is told."""
+"""Decisions at clock changes: a new schedule shifts gaps, a stored one keeps its choice, and warnings say so."""
 
 from __future__ import annotations
 

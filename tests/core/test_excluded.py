@@ -1,4 +1,4 @@
-"""What decisions make of excluded occurrences: no run, no skip and no miss, and one event for a stretch."""
+"""Decisions about excluded occurrences: no run, no skip and no miss, and one event for a stretch."""
 
 from __future__ import annotations
 

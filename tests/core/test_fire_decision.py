@@ -1,4 +1,4 @@
-"""What one fire of a due schedule decides, branch by branch."""
+"""The decision of one fire of a due schedule, branch by branch."""
 
 from __future__ import annotations
 

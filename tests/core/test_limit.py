@@ -1,4 +1,4 @@
-"""Who of a group gets a place: pure, for every line, every grant and every number."""
+"""The pure decision about the places of a group, for every line, every grant and every number."""
 
 from __future__ import annotations
 

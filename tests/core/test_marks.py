@@ -24,7 +24,7 @@ def line(count: int, *, after: Mark | None = None, since: int = 0) -> list[Mark]
 LINE = line(6)
 NEWEST, OLDEST = LINE[0], LINE[-1]
 BRANCH = line(2, after=LINE[3], since=7)
-"""Of a copy that was made two passes before the newest mark."""
+"""Marks of a copy that was made two passes before the newest mark."""
 NEXT = Mark(new_uid(BEGAN + timedelta(minutes=2)), NEWEST.uid)
 AFTER_NEXT = Mark(new_uid(BEGAN + timedelta(minutes=2, seconds=15)), NEXT.uid)
 STRANGE = Mark(new_uid(BEGAN + timedelta(seconds=37)), new_uid(BEGAN))

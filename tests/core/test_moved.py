@@ -1,4 +1,4 @@
-"""What decisions make of occurrences that are moved off excluded days: each nominal instant gets one outcome."""
+"""Decisions about occurrences that are moved off excluded days: each nominal instant gets one outcome."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def edit(schedule: Schedule, now: datetime, *, ran: Iterable[datetime] = (), **o
     return lifecycle.decide_update(schedule, wanted, now=now, ran_of=lambda *_: frozenset(ran)).after
 
 
-# What a run stands for.
+# The nominal instants of a run.
 
 
 def test_a_run_records_what_it_was_moved_from_and_others_record_nothing() -> None:
@@ -165,7 +165,7 @@ def test_what_ran_in_a_backfill_is_not_moved_to_a_day_ahead() -> None:
     assert backfilled.next_run_at == JANUARY
 
 
-# What an edit moves to before now.
+# Edits that move an occurrence into the past.
 
 
 def test_what_was_moved_ahead_and_is_freed_after_its_day_is_due_at_once_and_once() -> None:

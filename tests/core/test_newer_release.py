@@ -1,4 +1,4 @@
-"""What decisions make of a timing of which a newer release alone knows all: nothing that would need it."""
+"""Decisions about a timing that only a newer release knows: none of them evaluates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new run does while earlier ones are unfinished: one table, for scheduled fires and manual triggers."""
+"""The outcome of a new run while earlier ones are unfinished: one table, for scheduled fires and manual triggers."""
 
 from __future__ import annotations
 

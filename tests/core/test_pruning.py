@@ -1,4 +1,4 @@
-"""What retention says, and what a pruning may take: pure decisions about marks of runs and events."""
+"""Retention and pruning: pure decisions about marks of runs and events."""
 
 from __future__ import annotations
 

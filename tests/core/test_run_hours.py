@@ -1,4 +1,4 @@
-"""Hours of runs: which hour a run belongs to, what is counted of it, and what a quantile of buckets is."""
+"""Hours of runs: the hour of a run, its counters, and quantiles of buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows an attempt of a target, as a pure decision."""
+"""The pure decision after an attempt of a target."""
 
 from __future__ import annotations
 

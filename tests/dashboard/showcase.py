@@ -72,7 +72,7 @@ class Showcase:
         self._live(NOW - timedelta(hours=20), *QUEUES)
         self._clock.advance(timedelta(hours=3))  # no dispatcher is alive: what fires each hour is missed
         self._live(NOW - timedelta(hours=10), *QUEUES)
-        # Nor a worker of mail for some hours: a run waits, and what would fire meanwhile is skipped.
+        # No worker of mail is alive for some hours: a run waits, and later occurrences are skipped.
         self._live(NOW - timedelta(hours=7), *(name for name in QUEUES if name != "mail"))
         self._live(NOW - timedelta(minutes=50), *QUEUES)
         self._backfill()

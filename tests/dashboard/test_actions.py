@@ -1,4 +1,4 @@
-"""What a viewer can do: confirmed first, with the reason in the audit; refused without role, form value or state."""
+"""Actions of a viewer: confirmed first, audited with the reason, and refused without role, form value or state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong is the same on every surface: doctor, the first page, the page of workers, metrics and readiness.
+"""Every surface shows the same faults: doctor, the first page, the page of workers, metrics and readiness.
 
 Each fault is set up once beside a dispatcher and a worker that live. Doctor reads the real clock, so that of the
 environment begins in the past and ends at the present.
@@ -34,13 +34,13 @@ from tests.support.web import MakeWeb, one_token
 
 QUOTAS = json.dumps({"full": {"schedules": 1}})
 SERVERS = {"eviction", "persistence", "links", "failed links", "depth", "events", "versions", "imports", "connections"}
-"""What doctor alone looks for: causes, of which every surface shows the effect."""
+"""Checks of doctor alone: they find causes, and every surface shows the effects."""
 RARELY = Every(9 * HOUR)
 MARK = metadata.of_queue(metadata.MARK, "rqsched")
 
 
 class Fault(NamedTuple):
-    """What was done, and what each surface says of it."""
+    """A fault, and the report of each surface about it."""
 
     make: Callable[[Env], object]
     check: str

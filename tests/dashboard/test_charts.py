@@ -1,4 +1,4 @@
-"""What the charts of a schedule draw: shares, spreads with round axes, hours by the clock of a zone."""
+"""The charts of a schedule: shares, spreads with round axes, hours by the clock of a zone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def signed_in(make_web: MakeWeb) -> Pages:
 
 
 def state(pages: Pages) -> tuple[object, ...]:
-    """All that a form could change of the schedule, and how many there are."""
+    """Return everything that a form could change about the schedule, and the number of schedules."""
     handle = pages.env.scheduler.get("nightly", namespace="tenant")
     runs = [(run.uid, run.status) for run in handle.runs().items]
     return handle.state.version, handle.status, runs, pages.env.scheduler.count(namespace="tenant")

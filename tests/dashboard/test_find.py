@@ -1,4 +1,4 @@
-"""The search of the header without its script: what it finds, and what the viewer may not see or do."""
+"""The search of the header without its script: results, and the limits of the viewer's role."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.web import MakeWeb
 
 
 def found(pages: Pages, query: str) -> list[str]:
-    """What the page lists, in its order."""
+    """Return the results in the order of the page."""
     (listed,) = re.findall(r'<ul class="lines stacked" id="found">(.*?)</ul>', pages.get(f"/find?{query}"), re.DOTALL)
     return [re.sub(r"<[^>]*>", "", line).strip() for line in re.findall(r"<li>(.*?)</li>", listed)]
 

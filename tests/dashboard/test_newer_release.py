@@ -1,4 +1,4 @@
-"""What every surface makes of a schedule whose timing only a newer release knows: it is shown, and not changed."""
+"""Every surface shows a schedule whose timing only a newer release knows, and none changes it."""
 
 from __future__ import annotations
 

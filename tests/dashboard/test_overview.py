@@ -168,7 +168,7 @@ def test_is_anything_late_is_answered_where_nothing_is(pages: Pages) -> None:
 
 
 def asked(pages: Pages, schedule_id: str) -> str:
-    """What the form of the overview leads to, with the answer alone."""
+    """Submit the overview's form, and return only the answer of the page that it leads to."""
     answer = pages.led_to(f"/why?schedule={schedule_id}")
     found = re.search(r'<p class="answer">(.*?)</p>', pages.get(answer), re.DOTALL)
     return re.sub(r"<[^>]*>", "", present(found)[1])

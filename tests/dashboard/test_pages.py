@@ -1,4 +1,4 @@
-"""What the pages show: the state of the schedules, in words, escaped, and bounded."""
+"""The pages show the state of the schedules in words, escaped and bounded."""
 
 from __future__ import annotations
 

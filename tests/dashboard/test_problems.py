@@ -1,4 +1,4 @@
-"""What is wrong now: everything that doctor knows of servers and databases, and what schedules suffer from."""
+"""The page of current problems: doctor's findings on servers and databases, and the problems of schedules."""
 
 from __future__ import annotations
 

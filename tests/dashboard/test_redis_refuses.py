@@ -22,7 +22,7 @@ MISLEADING = ("Start `rqsched worker", "RQSCHED_ENV", "full disk", "does not ans
 
 @pytest.fixture
 def pages(make_web: MakeWeb, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> Pages:
-    """The pages of an application over a Redis of its own, whose dispatcher and settings doctor finds."""
+    """The pages of an application with its own Redis. Doctor finds its dispatcher and settings."""
     pages = Pages(make_web(redis_url=own_valkey.url))
     env = pages.env
     monkeypatch.setenv("RQSCHED_DATABASE_URL", str(env.runtime.settings.database_url))

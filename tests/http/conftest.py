@@ -46,7 +46,7 @@ def unlimited(make_web: MakeWeb) -> Web:
 
 @pytest.fixture
 def url(web: Web) -> Iterator[str]:
-    """Where the application is served."""
+    """The URL at which the application is served."""
     with served(web.app, lifespan="on") as url:
         yield url
 

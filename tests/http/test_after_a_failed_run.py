@@ -1,4 +1,4 @@
-"""What becomes of a schedule whose runs fail, on every surface: it goes on unless `dead` is said, in some words.
+"""A schedule continues after failed runs unless `then` is `dead`, in each surface's words for it.
 
 A surface that declares a known schedule again, or changes it, keeps what is stored unless it says something else.
 """

@@ -1,4 +1,4 @@
-"""What the listening socket of a web process hands to the event loop."""
+"""The connections that the listening socket of a web process hands to the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Durable Workflow's own Python SDK expects of schedules, check by check, against the application as served."""
+"""The expectations of Durable Workflow's own Python SDK, check by check, against the served application."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def last_event(client: Client) -> tuple[str | None, dict[str, Any]]:
 
 
 def field(name: str, options: dict[str, Any], expected: Any, *, shown_as: str | None = None) -> None:
-    """What is created with is described, and listed."""
+    """Add a check that a created schedule's field is described and listed."""
 
     async def is_described(client: Client, web: Web) -> None:
         assert getattr(await described(client, **options), shown_as or name) == expected

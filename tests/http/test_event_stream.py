@@ -107,7 +107,7 @@ def test_a_stream_of_a_principal_holds_what_it_asks_for_alone(quick: Web, url: s
         quick.env.create("b")
         ask_as(quick.env, "b", "ada")
         lines.wait_for(lambda those: len(those.data) >= 4, "what ada asked for")
-    # Of one instant, as all are on this clock, those of two schedules come in the order of their uids.
+    # All events have the same instant on this clock. At one instant, schedules come in the order of their uids.
     told = sorted(types_of(lines.data), key=lambda one: one[0])
     assert told == [(name, done) for name in "ab" for done in ("SchedulePaused", "ScheduleResumed")]
 

@@ -1,4 +1,4 @@
-"""What holds on every route of the document: who may use it, whose it is, and what it says while a backend is away."""
+"""Rules for every route of the document: roles, namespaces, and answers while a backend is away."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NATIVE, ONE = "/api/v1/schedules/", "/api/v1/schedules/{schedule_id}/"
 JOBS, CRON = "/ojs/v1/workers/", "/ojs/v1/cron"
 DURABLE = "/api/schedules"
 PUBLIC = {"GET /healthz", "GET /readyz", "GET /ojs/manifest"}
-"""What needs no token."""
+"""Routes that need no token."""
 SHARED = {"GET /metrics"}
-"""What is of no one namespace."""
+"""Routes that belong to no namespace."""
 READ = {
     f"GET {NATIVE}", f"GET {ONE}", f"GET {ONE}history/", f"GET {ONE}runs/", f"GET {ONE}runs/{{run}}/",
     f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
@@ -64,7 +64,7 @@ ADMIN = {
     f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",
 }  # fmt: skip
 NAMELESS = {f"PUT {ONE}", "PUT /api/v1/calendars/{calendar}/", "POST /api/v1/bulk/{operation}/"}
-"""What finds nothing by a name in its path: it makes it, or asks for what matches."""
+"""Routes that look up nothing by the name in the path: they create the object, or act on all matches."""
 NEEDED = {
     label: role
     for role, labels in ((Role.READ, READ | SHARED), (Role.OPERATE, OPERATE), (Role.ADMIN, ADMIN))
@@ -129,7 +129,7 @@ def test_another_namespace_does_not_exist_for_a_tenant(populated: tuple[Web, dic
 
 
 def without_id(answer: httpx.Response, namespace: str) -> str:
-    """What an answer says beside its request's id and the namespace it was asked for."""
+    """Return the text of an answer without the request's id and namespace."""
     return answer.text.replace(answer.headers["x-request-id"], "").replace(namespace, "")
 
 
@@ -148,9 +148,9 @@ WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {
     "GET /api/v1/hold/",
     "POST /api/v1/hold/",
 }
-"""What is answered all the same."""
+"""Routes that answer without SQL."""
 ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/v1/release/"}
-"""What tells that Redis is away; everything else is done in SQL, and Redis follows."""
+"""Routes that report the outage of Redis. The others work in SQL, and Redis follows later."""
 
 
 def in_order(web: Web) -> list[str]:

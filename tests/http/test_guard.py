@@ -1,4 +1,4 @@
-"""What holds for every request: its id, its size, its rate, its headers, and the form of every error."""
+"""Rules for every request: its id, its size, its rate, its headers, and the form of every error."""
 
 from __future__ import annotations
 

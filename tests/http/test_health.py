@@ -33,7 +33,7 @@ def scrape(web: Web, **options: Any) -> Samples:
 
 
 def counts_of(found: Samples) -> Samples:
-    """What never goes down."""
+    """Return the samples that never decrease."""
     return {key: value for key, value in found.items() if key[0].endswith(("_total", "_bucket", "_count", "_sum"))}
 
 
@@ -166,7 +166,7 @@ def test_metrics_read_the_clock_outside_of_transactions(web: Web) -> None:
 
 
 def histogram(found: Samples, name: str, *labels: str) -> dict[str, float]:
-    """What is in each bucket that holds any, by its bound, and the sum; `labels` are outcome, queue and workflow."""
+    """Return the count of each non-empty bucket by its bound, and the sum. `labels` are outcome, queue and workflow."""
     name, key = f"rqsched_run_{name}_seconds", ("default", *labels)
     sums = sorted((float(one[1]), n) for one, n in found.items() if (one[0], *one[2:]) == (f"{name}_bucket", *key))
     counts = {str(le): n - before for (le, n), (_, before) in zip(sums, [(0.0, 0.0), *sums], strict=False)}

@@ -47,7 +47,7 @@ PAGES = ["/timeline", "/schedules/report", "/preview?cron=*+*+*+*+*", "/release"
 
 
 class Disconnectable:
-    """What a request receives: nothing, until its client leaves."""
+    """The receive channel of a request: it waits until the client leaves."""
 
     def __init__(self) -> None:
         self.has_left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Hold and release over HTTP, by its client, and on the pages: who holds, what is refused, what is shown."""
+"""Hold and release over HTTP, by its client, and on the pages: roles, refusals and texts."""
 
 from __future__ import annotations
 

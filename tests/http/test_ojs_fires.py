@@ -23,7 +23,7 @@ def ojs(any_ojs: Ojs) -> Ojs:
 
 @pytest.fixture
 def signals(ojs: Ojs) -> list[dict[str, Any]]:
-    """What subscribers to the spec's two signals are told."""
+    """Subscribe to the spec's two signals, and return the list of their payloads."""
     told: list[dict[str, Any]] = []
     for name in ("cron.triggered", "cron.skipped"):
         ojs.env.scheduler.signals.add(name, told.append)

@@ -36,7 +36,7 @@ CHECKS = [
     response_headers_conformance,
 ]
 EXAMPLES = sized(3, 8)
-"""Of each operation and mode."""
+"""The number of examples for each operation and mode."""
 SURFACES = {"native": "/api/v1/", "open-job-spec": "/ojs/", "durable-workflow": "/api/", "health": "/"}
 """Their prefixes, the most specific first."""
 OPERATIONS = {"native": 20, "open-job-spec": 16, "durable-workflow": 12, "health": 3}
@@ -46,17 +46,17 @@ REFUSED = {
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": 409,
     "DELETE /api/v1/namespace/": 409,
 }
-"""What a schedule that runs refuses, and a namespace that is not frozen."""
+"""Operations that a running schedule or a namespace that is not frozen refuses, with their status."""
 FROM_THE_FIRST = {
     "GET /api/v1/events/stream/": {"since": "2000-01-01T00:00:00Z"},
     "GET /api/v1/schedules/{schedule_id}/history/stream/": {"after": "0"},
     "DELETE /api/v1/namespace/": {"confirm": "default"},
 }
-"""What makes a stream begin with events that are there, and what an operation does not do without."""
+"""Parameters that start a stream with existing events, and a parameter that an operation requires."""
 
 
 def faults_of(case: Any, answer: Any, *more: Any) -> dict[str, str]:
-    """What is wrong with an answer, by check."""
+    """Return the faults of an answer, by check."""
     found = {}
     for check in [*CHECKS, *more]:
         try:

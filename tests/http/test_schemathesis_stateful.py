@@ -42,7 +42,7 @@ VARIETY = 12
 
 @pytest.fixture(params=["with tokens", "without tokens"])
 def application(request: pytest.FixtureRequest, make_web: MakeWeb) -> Web:
-    """An application whose requests carry a token, or one that has none."""
+    """An application with tokens, or one without."""
     limits = {"limits": Limits(rate=0, failures=100_000, stream_seconds=0.05)}
     if request.param == "without tokens":
         return make_web(app=limits)
@@ -81,7 +81,7 @@ def test_sequences_of_generated_requests_are_answered_as_documented(application:
                     faults[f"{case.operation.label}: {check.__name__}"] = str(error)
 
     for number in range(TRIALS):
-        # What the sequences before have stored stays, so the same choices may have other answers to use.
+        # Objects of earlier sequences stay stored, so the same choices may meet other answers.
         with suppress(FlakyStrategyDefinition):
             seed(number)(Machine).run(settings=settings(
                 max_examples=SEQUENCES, stateful_step_count=STEPS, phases=[Phase.generate], deadline=None,

@@ -25,7 +25,7 @@ ENTRIES = json.dumps(
 
 
 def shown(web: Web) -> str:
-    """Everything that is recorded, and what everyone may read."""
+    """Return all audit events and all public documents as one text."""
     events = web.env.runtime.database.read(lambda c: [tuple(row) for row in c.execute(audit_events.select())])
     return repr(events) + web.get("/openapi.json").text + web.get("/readyz").text
 

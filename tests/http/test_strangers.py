@@ -1,4 +1,4 @@
-"""Who is not known: bodies that are not read, tokens that are tried, what a token sees by default, what is logged."""
+"""Unknown clients: unread bodies, guessed tokens, the default rights of a token, and the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the event-machine document writes as one chain of assertions about a machine."""
+"""The assertions about a machine that the event-machine document writes as one chain."""
 
 from __future__ import annotations
 

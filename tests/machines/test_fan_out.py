@@ -1,4 +1,4 @@
-"""What a machine's run does: the instances it finds, a job for each, and what becomes of them."""
+"""A machine's run: the instances it finds, a job for each, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.support.narrow import present
 
 
 def failing(*names: str) -> Callable[[str], None]:
-    """What raises for some instances."""
+    """Return an action that raises for the given instances."""
 
     def act(instance_id: str) -> None:
         if instance_id in names:

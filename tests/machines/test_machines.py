@@ -1,4 +1,4 @@
-"""What a machine declares (WHAT) and what the application registers (WHEN); no run is executed here."""
+"""The declaration of a machine (WHAT) and its registration by the application (WHEN). No run is executed here."""
 
 from __future__ import annotations
 

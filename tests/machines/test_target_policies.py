@@ -1,4 +1,4 @@
-"""The policies of targets: what is tried again and when, how many are handled at once, and what a worker lacks."""
+"""The policies of targets: retries and their times, concurrency, and functions that a worker lacks."""
 
 from __future__ import annotations
 

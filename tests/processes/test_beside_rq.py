@@ -1,4 +1,4 @@
-"""What an application that knows RQ's own workers relies on: its jobs, its clients, and bursts that end soon."""
+"""Assumptions of applications that come from RQ's own workers: jobs, clients, and bursts that end soon."""
 
 from __future__ import annotations
 

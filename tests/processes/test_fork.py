@@ -1,4 +1,4 @@
-"""Forks: RQ forks a work horse for every job, and parent and child both go on with connections of their own."""
+"""RQ forks a work horse for every job. Afterwards parent and child use separate connections."""
 
 from __future__ import annotations
 

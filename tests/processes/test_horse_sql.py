@@ -39,12 +39,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 @dataclass
 class Ended:
-    """What a horse tells when it has executed."""
+    """The report of a horse after its job."""
 
     connected: int
-    """How many connections to SQL it has opened."""
+    """The number of SQL connections it opened."""
     logged: list[str]
-    """What it logged of its run."""
+    """Its log lines about the run."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Horse:
 
 
 class DiesBeforeItAnswers(WorkerSide):
-    """Of a worker that dies between its second commit and the answer."""
+    """The side of a worker that dies between its second commit and the answer."""
 
     def _send(self, answer: bytes) -> None:
         if b"Claim" in answer:
@@ -118,7 +118,7 @@ class DiesBeforeItAnswers(WorkerSide):
 
 
 class Impatient(WorkerSide):
-    """Of a horse that waits for a moment only."""
+    """The side of a horse that waits half a second for an answer."""
 
     answer_seconds = 0.5
 

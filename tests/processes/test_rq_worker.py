@@ -92,7 +92,7 @@ TIDIED = {signal.SIGALRM, signal.SIGTERM, signal.SIGINT}
 
 
 def test_signals_that_a_run_leaves_masked_reach_the_next_one(env: Env) -> None:
-    """Else code that blocks is not told of its timeout."""
+    """With SIGALRM masked, blocking code of the next run would miss its timeout."""
     env.fire_next(env.create())
 
     process = FORK.Process(target=be_runner, args=(env, KeepsTheMask), daemon=True)

@@ -1,4 +1,4 @@
-"""What a runner leaves for whoever comes after: read whole or not at all, also when its writer died halfway."""
+"""The note of a runner for its successor is read completely or not at all, also if its writer died halfway."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkPr
     overrun = job_of(runner, kill_at=time.monotonic() - 1)
 
     class Noted(Slot):
-        """What the runner notes, each time that it is looked at."""
+        """A slot with a new note of the runner at each look."""
 
         notes = iter([overrun, overrun._replace(kill_at=time.monotonic() + 600)])
 

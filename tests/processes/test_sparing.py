@@ -1,4 +1,4 @@
-"""What a worker that forks tells Redis of a run, beside what RQ's own worker tells of a job."""
+"""The Redis commands of a forking worker for a run, compared with those of RQ's own worker for a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a horse that RQ's SpawnWorker starts anew is told of the Redis of its worker."""
+"""The Redis options that a horse of RQ's SpawnWorker gets from its worker."""
 
 from __future__ import annotations
 

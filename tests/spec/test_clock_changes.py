@@ -15,7 +15,7 @@ import pytest
 from rqsched.spec.spec import Spec
 
 MINUTE, STEP, DAY = timedelta(minutes=1), timedelta(minutes=5), timedelta(days=1)
-"""Of every offset and every expression here a step is a part."""
+"""STEP divides every offset and every expression here."""
 YEARS = [
     ("America/New_York", 2027), ("Europe/Berlin", 2026), ("Australia/Lord_Howe", 2026), ("Pacific/Apia", 2011),
     ("Africa/Cairo", 2026), ("Antarctica/Troll", 2026), ("Asia/Kathmandu", 1985), ("America/Sao_Paulo", 2018),

@@ -1,4 +1,4 @@
-"""Exclusions: what they accept and refuse, and what a spec yields around them, against a scan of every minute."""
+"""Exclusions: valid and invalid forms, and the occurrences around them, against a scan of every minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-# What is accepted and how it is kept.
+# Accepted forms and their stored form.
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_not_an_exclusion_is_refused_with_what_to_write(given: Any, reas
     assert refused.value.field == "exclude"
 
 
-# What is left, against a scan of every minute that knows neither stretches nor jumps.
+# The remaining occurrences, against a scan of every minute without stretches or jumps.
 
 
 class Part(NamedTuple):
@@ -180,7 +180,7 @@ def test_what_is_left_is_every_instant_whose_local_time_is_not_excluded(zone: st
             midnight = datetime.combine(reading.date(), time.min)
             return all(is_taken(midnight + minute * MINUTE) for minute in range(1440))
 
-        # Whole excluded days come before the clocks: what these leave out on such a day is excluded, too.
+        # An excluded whole day takes precedence over clock changes: a gap on such a day is excluded, too.
         left_out = [gap for gap in plain.gaps_between(start - TICK, end - TICK) if is_whole_day(gap.reading)]
 
         def is_excluded(at: datetime, is_taken: Callable[[datetime], bool] = is_taken) -> bool:

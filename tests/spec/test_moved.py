@@ -107,7 +107,7 @@ def test_the_window_is_of_the_days_that_are_moved_to() -> None:
     assert spec.next_after(utc("2026-01-01")) == utc("2026-12-26T09:00")
 
 
-# What can be combined.
+# Combinations with other options.
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def some_days(random: Random) -> Part:
 
 
 class Scan:
-    """Where the nominal instants of a spec happen, each found by trying one day after the other."""
+    """The instants to which the nominal instants of a spec move, each found by trying one day after the other."""
 
     def __init__(self, spec: Spec, parts: Iterable[Part], start: datetime, end: datetime) -> None:
         self.spec, self.parts, self.zone = spec, list(parts), ZoneInfo(spec.timezone)
@@ -192,7 +192,7 @@ class Scan:
                     self.lost.add(nominal)
 
     def left_out(self, member: Member, plain: Spec, start: datetime, end: datetime) -> set[datetime]:
-        """What the clocks leave out of excluded days: the day that the expression names is decided first."""
+        """Return the gaps on excluded days. The exclusion is decided by the day that the expression names."""
         if isinstance(member, Cron) and member.timezone not in {None, self.spec.timezone}:
             return set()
         gaps = (

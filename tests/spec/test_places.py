@@ -78,7 +78,7 @@ def test_the_fields_of_one_schedule_are_drawn_apart() -> None:
 
 
 def test_these_numbers_never_change() -> None:
-    """What is stored with schedules says so: another hash would move what is declared again."""
+    """Schedules store these numbers. Another hash would move each schedule that is declared again."""
     assert placed("H H H H H", "default/nightly") == "40 3 25 4 4"
     assert placed("H H(0-7) * * *", "default/nightly") == "40 3 * * *"
     assert placed("H/15 H/6 * * *", "acme/nightly") == "12-59/15 0-23/6 * * *"

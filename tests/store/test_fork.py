@@ -19,7 +19,7 @@ def schedule_count(database: Database) -> int:
 
 
 def connection_of(database: Database) -> int:
-    """Which connection the process has; SQLite's are opened anew after a fork, so they are all the same here."""
+    """Return the server process of the connection. SQLite reopens its connections after a fork, and gives 0."""
     if database.dialect.name == "sqlite":
         return 0
     return database.read(backend)

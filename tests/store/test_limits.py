@@ -1,4 +1,4 @@
-"""What the groups of limits read of SQL, where nearly all open runs are in one line."""
+"""The SQL reads of limit groups when nearly all open runs are in one line."""
 
 from __future__ import annotations
 

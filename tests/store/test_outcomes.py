@@ -1,4 +1,4 @@
-"""How runs of some slots of time ended, and how late they began: what the database counts is what is there."""
+"""The database's counts of outcomes and lateness per slot of time agree with the runs."""
 
 from __future__ import annotations
 

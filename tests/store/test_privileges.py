@@ -1,4 +1,4 @@
-"""What the user of the database lacks: found for each table, told with its GRANT, and refused at once."""
+"""Missing privileges of the database user are found for each table, named with the GRANT, and refused at once."""
 
 from __future__ import annotations
 

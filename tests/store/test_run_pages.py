@@ -51,7 +51,7 @@ def filled(database: Database) -> Database:
 
 
 def seconds(found: FoundRuns) -> list[int]:
-    """Which runs were found, by the second of their creation."""
+    """Return the found runs by the second of their creation."""
     return [(run.created_at - NOW) // SECOND for _, run in found.items]
 
 

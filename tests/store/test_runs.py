@@ -1,4 +1,4 @@
-"""What decisions read of runs, and the values and workflows that a database holds one of."""
+"""The runs that decisions read, and the values and workflows that a database stores once."""
 
 from __future__ import annotations
 

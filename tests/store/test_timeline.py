@@ -1,4 +1,4 @@
-"""What a timeline shows is what ran: compared with each run looked at, from the runs and from their hours."""
+"""A timeline from runs, and one from hours, agree with a count of each run."""
 
 from __future__ import annotations
 

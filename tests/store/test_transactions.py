@@ -1,4 +1,4 @@
-"""Transactions: who waits for whom, what is tried again, and what a retry finds after a lost answer."""
+"""Transactions: lock waits, retries, and the state that a retry finds after a lost answer."""
 
 from __future__ import annotations
 

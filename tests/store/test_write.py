@@ -1,4 +1,4 @@
-"""What the store writes and reads again, and what its constraints refuse."""
+"""The store reads back what it wrote, and its constraints refuse invalid rows."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_deleted_schedule_drops_its_waiting_retries_too(database: Database) ->
 
 
 def _after(database: Database, *, drops_buffer: bool, drops_retries: bool = False) -> dict[str, str]:
-    """What became of one run of each open status; a second schedule's runs keep theirs."""
+    """Return the new status of one run of each open status. The runs of a second schedule must keep theirs."""
     open_statuses = [RunStatus.PENDING, RunStatus.RUNNING, RunStatus.RETRYING, RunStatus.BUFFERED]
     found = []
     for name in ("ending", "other"):

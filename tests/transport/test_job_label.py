@@ -1,4 +1,4 @@
-"""What RQ's own tools show of our jobs: a description, `meta`, and a function for each workflow."""
+"""RQ's own tools show our jobs with a description, `meta`, and a function for each workflow."""
 
 from __future__ import annotations
 

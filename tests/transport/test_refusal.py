@@ -1,4 +1,4 @@
-"""What real servers refuse with is told from an outage, whatever redis-py and scripts make of their words."""
+"""A refusal of a real server is distinguished from an outage, however redis-py and scripts reword it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONCE = Retry(NoBackoff(), 0)
 
 
 def errors_of(redis: Any) -> list[RedisError]:
-    """What a command, a script and a pipeline end with."""
+    """Return the errors of a command, a script and a pipeline."""
     script = redis.register_script("return redis.call('ZADD', KEYS[1], 1, 'a')")
     pipeline = redis.pipeline().zadd("set", {"a": 1})
     calls = [lambda: redis.zadd("set", {"a": 1}), lambda: script(keys=["set"]), pipeline.execute]

@@ -116,7 +116,7 @@ def test_links_and_retry_links_share_the_control_queue(env: Env) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_redis_that_is_full_is_waited_for_also_where_a_pipeline_met_it(own_valkey: ValkeyServer, count: int) -> None:
-    """Else a worker of RQ's would end with each heartbeat that it sends in a pipeline."""
+    """Otherwise RQ's worker would end at a heartbeat, which it sends in a pipeline."""
     with Redis.from_url(own_valkey.url) as redis, redis.pipeline() as pipe:
         redis.config_set("maxmemory", "1")
         for number in range(count):
