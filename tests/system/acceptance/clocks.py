@@ -1,9 +1,9 @@
 """A night on which clocks change, now: `python -m tests.system.acceptance.clocks FOLDER SECONDS`.
 
-Writes rules into FOLDER by which the clocks of Berlin go forward, and those of New York back, by 4 seconds in so many
-seconds, when it is 02:00 there. Whoever reads them has FOLDER in PYTHONTZPATH. Then it creates `nightly`, which names a
-local time that never comes, for which it does not fire, and one after it, and `closing`, which names one that comes
-twice. Prints the instant of the first of them, and it is itself earlier than all of them.
+Writes time zone rules into FOLDER: in SECONDS seconds, at 02:00 local time, the clocks of Berlin go forward by 4
+seconds and those of New York go back. Processes that use the rules need FOLDER in PYTHONTZPATH.
+Then it creates two schedules. `nightly` names a local time in the gap, where it does not fire, and one after the gap.
+`closing` names a local time that comes twice. Prints the earliest of these instants, and ends before it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tests.support.processes import REPOSITORY
 APPLICATION = REPOSITORY / "examples" / "deployment"
 TOKEN = "a-token-of-32-characters-or-more"
 TOKENS = json.dumps([{"name": "ops", "role": "admin", "namespaces": "*", "token": TOKEN}])
-"""What `RQSCHED_TOKENS` may hold, and the one token there."""
+"""A valid value of `RQSCHED_TOKENS` with one token."""
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 

@@ -37,7 +37,7 @@ RQ_KINDS = {
 
 @dataclass
 class LiveEnv(Processes):
-    """Where the processes of one test meet; the test itself watches with a scheduler of its own."""
+    """The shared environment of a test's processes. The test watches them with its own scheduler."""
 
     scheduler: Scheduler
 

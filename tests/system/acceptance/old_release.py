@@ -1,4 +1,4 @@
-"""What a worker of an older release imports: its workflows of then, none of which is asked for now."""
+"""The workflows of a worker of an older release. No schedule needs them any more."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from rqsched import workflow
 
 @workflow("acceptance.retired")
 def retired() -> None:
-    """What the old release did."""
+    """Do the work of the old release."""

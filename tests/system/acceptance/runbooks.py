@@ -23,9 +23,9 @@ from tests.system.acceptance.snippets import EXPORT, Snippet, SnippetError, comm
 
 RUNBOOKS, PLANNED, UPGRADING = (REPOSITORY / "docs" / f"{name}.md" for name in ("runbooks", "planned", "upgrading"))
 PAGES = (RUNBOOKS, PLANNED, UPGRADING)
-"""The pages whose commands are run where what they are for is the case. No two sections have one title."""
+"""The pages whose commands are run in the situation they describe. The titles of sections are unique across pages."""
 OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
-"""Passes that are not waited for; the page says how long they take where nothing is set."""
+"""Short intervals, so that tests need not wait. The page gives the times with default settings."""
 _LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run", "history"}
 _LOOKS_ELSEWHERE = re.compile(r"^redis-cli .* (GET|INFO) |FROM pg_stat_replication")
 _IS_OURS = re.compile(r"(\w+=\S+ )*rqsched ")
@@ -62,7 +62,7 @@ class Runbook:
     live: Processes
     title: str
     values: Mapping[str, str] = field(default_factory=dict)
-    """What the section's `export` lines set here."""
+    """The variables that the section's `export` lines set."""
     done: int = field(default=0, init=False)
 
     def __enter__(self) -> Runbook:

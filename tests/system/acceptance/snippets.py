@@ -42,7 +42,7 @@ class Snippet:
     line: int
     """The line of its first line, from 1."""
     order: str = ""
-    """What the comment before it says."""
+    """The instruction in the comment before the snippet."""
 
 
 def snippets_of(text: str) -> Iterator[Snippet]:
@@ -123,7 +123,7 @@ class Page:
 
 
 def commands_of(code: str) -> Iterator[tuple[str, str]]:
-    """What follows each `$ `: the command, over lines that end in a backslash, and what it prints."""
+    """Yield the command after each `$ `, with its continuation lines, and its output."""
     for block in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
         lines = block.splitlines()
         last = next(index for index, line in enumerate(lines) if not line.endswith("\\"))

@@ -78,7 +78,7 @@ def test_the_image_is_not_root_and_its_user_may_write_new_secrets() -> None:
 
 
 class Containers:
-    """What stands for the containers: their commands as processes, their folders and hosts as they are here."""
+    """A replacement of the containers: their commands run as processes, with the folders and hosts of the test."""
 
     def __init__(self, folder: Path, postgres: PostgresServer, valkey_port: int) -> None:
         self.secrets, self.data, self.temporary = (folder / name for name in ("secrets", "data", "tmp"))
@@ -115,7 +115,7 @@ class Containers:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """What a test starts, gone after it."""
+    """The processes of a test, which end with it."""
     started = Processes(tmp_path, {})
     yield started
     started.close()

@@ -1,7 +1,7 @@
 """compose.yml of examples/deployment: its topology, as processes, loses a worker, a Redis, web and a PostgreSQL.
 
-There is no engine here. What stands for it: an address of loopback for each container, so that each keeps its ports; a
-folder for its files; and what an image's own configuration says, in `Containers`.
+There is no container engine here. Each container has its own loopback address, so that it keeps its ports, and a
+folder for its files. `Containers` adds the configuration that the images contain.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _PROGRAMS = {
     "valkey-server": 'exec {valkey} "$@" --bind $ADDRESS',
     "valkey-sentinel": 'exec {valkey} "$@" --sentinel --bind $ADDRESS',
 }
-"""What an image's configuration says of addresses: there, each container is alone."""
+"""Programs that bind to the container's address. An image need not set it, because its container is alone."""
 
 
 def skip_where_taken(port: int) -> None:
@@ -164,7 +164,7 @@ class Containers:
         return self._with_addresses(re.sub(r"\b(0\.0\.0\.0|127\.0\.0\.1)\b", self.addresses[name], text))
 
     def environment(self, name: str) -> dict[str, str]:
-        """The variables of a container: those of the file, and those of its image."""
+        """Return a container's variables, from the file and from its image."""
         service, own = SERVICES[name.partition(".")[0]], self.folder / name
         given = {key: self._here(name, value) for key, value in service.get("environment", {}).items()}
         given["PATH"] = f"{self.folder / 'bin'}:{self.binaries}:{BIN}:{os.environ['PATH']}"
@@ -222,7 +222,7 @@ class Containers:
         self.running[name].kill_tree()
 
     def sentinel(self) -> dict[str, Any]:
-        """What a Sentinel knows of the Redis that takes writes."""
+        """Return a Sentinel's information about the Redis that takes writes."""
         try:
             with Redis(self.addresses["sentinel-1.0"], 26379) as asked:
                 found: dict[str, Any] = asked.sentinel_master("mymaster")
@@ -284,7 +284,7 @@ class Caller:
 
 @pytest.fixture
 def live(containers: Containers, tmp_path: Path) -> Iterator[LiveEnv]:
-    """What the test watches with, once everything runs."""
+    """The environment with which the test watches, once everything runs."""
     for service in SERVICES:
         if f"{service}.0" not in containers.running:
             containers.up(service)

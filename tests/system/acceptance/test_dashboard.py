@@ -44,7 +44,7 @@ PHONE: ViewportSize = {"width": 375, "height": 812}
 SCROLLS_SIDEWAYS = """[...document.querySelectorAll("main *")].filter((one) =>
   ["auto", "scroll"].includes(getComputedStyle(one).overflowX) && one.scrollWidth > one.clientWidth + 1
   && !one.matches(".from-end")).map((one) => one.className)"""
-"""What one has to push sideways to read, the calendar of a year apart: a phone shows all of a page in its width."""
+"""The elements that scroll sideways, except the calendar of a year. A phone must fit each page into its width."""
 COLOURS: dict[str, object] = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 MODES: dict[str, dict[str, object]] = {"light": {}, "dark": COLOURS, "phone": {}}
 """How each page is looked at, and which rules of axe hold there: in the dark only the colours are others."""
@@ -174,7 +174,7 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_p
 
 
 def told(schedule_uid: str, live: LiveEnv) -> dict[str, tuple[str, str]]:
-    """Who asked for what and why, by the type of the audit event; the newest of each."""
+    """Return the principal and reason of the newest audit event of each type."""
     (schedule,) = [one for one in live.scheduler.list().items if one.uid == schedule_uid]
     contexts = {e.event_type: e.payload.get("command_context", {}) for e in schedule.iter_history()}
     return {name: (of["principal"], of.get("reason", "")) for name, of in contexts.items() if "principal" in of}

@@ -54,7 +54,7 @@ def shared_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared_dev(shared_data_dir: Path) -> Iterator[Process]:
-    """One that several tests look at, for each costs seconds to start."""
+    """A shared `rqsched dev`, because each start takes seconds."""
     process = start_dev(shared_data_dir)
     process.wait_for_log("sample-machine attempt 1: succeeded")
     yield process

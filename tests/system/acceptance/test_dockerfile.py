@@ -65,7 +65,7 @@ def test_no_secret_and_no_manifest_is_copied_into_the_image() -> None:
 
 
 class Image:
-    """What the application's Dockerfile builds, in a folder: its paths are below it."""
+    """The result of the application's Dockerfile. The paths of the image are below a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Image:
         return re.sub(r"(?<![\w.])/(opt/venv|app|tmp)\b", rf"{self.folder}/\1", text)
 
     def install(self) -> None:
-        """What the first stage runs, with the cache of this machine and its Python."""
+        """Run the first stage with this machine's cache and Python."""
         [command] = [text for name, text in self.build if name == "RUN"]
         words = re.sub(r"--mount=\S+ ", "", self.here(command)).replace("python -m venv", f"{sys.executable} -m venv")
         done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False, timeout=300)
@@ -139,6 +139,6 @@ def test_what_it_installs_starts_a_worker_that_runs_the_application_and_answers_
 
 
 def found(image: Image, name: str) -> list[str]:
-    """A command whose program is that of the image: a process is started before it has its PATH."""
+    """Return a command with the path of the image's program: a process is started before its PATH is set."""
     program, *words = image.command(name)
     return [str(image.folder / "opt" / "venv" / "bin" / program), *words]

@@ -69,7 +69,7 @@ class Layout(Processes):
         assert answer.status_code == 201, answer.text
 
     def mail(self, user_id: int) -> str | None:
-        """What the reminder's run returned, when it has."""
+        """Return the result of the reminder's run, None before it ends."""
         database_url, redis_url = (self.environment[f"RQSCHED_{name}_URL"] for name in ("DATABASE", "REDIS"))
         with Scheduler(database_url=database_url, redis_url=redis_url) as scheduler:
             runs = scheduler.get(f"reminder:{user_id}").runs().items

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 
 def command(live: LiveEnv, *words: str) -> dict[str, Any]:
-    """What a command tells programs; it does what it is asked."""
+    """Run a command, require its success, and return its JSON."""
     ended = run_to_end(rqsched_command(*words, "-o", "json"), live.environment)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)

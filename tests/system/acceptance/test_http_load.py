@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call was answered."""
+    """The answer to one call."""
 
     call: Call
     status: int
@@ -142,7 +142,7 @@ EXPECTED = {("create", 201), ("create", 409), ("trigger", 200), ("pause", 200), 
 
 
 def check_answers(answers: Sequence[Answer], stories: Sequence[Story]) -> None:
-    """What callers were told has happened, once, and nothing else; what was answered 503 may have happened."""
+    """Check that each confirmed operation happened once. An operation answered with 503 may have happened."""
     unknown = {operation: counted(answers, operation, 503) for operation in ("create", "trigger", "pause")}
     events = {story.schedule.schedule_id: Counter(event.event_type for event in story.events) for story in stories}
     told = {
@@ -160,7 +160,7 @@ def check_answers(answers: Sequence[Answer], stories: Sequence[Story]) -> None:
 
 
 def check_links(live: LiveEnv, stories: Sequence[Story]) -> None:
-    """Each active schedule's link waits until it is due; a paused one has none but what is stale."""
+    """Check that each active schedule's link waits until it is due. A paused schedule has only stale links."""
     transport = live.scheduler.runtime.transport
     entries = cast("list[tuple[bytes, float]]", transport.redis.zrange(transport.scheduled_key, 0, -1, withscores=True))
     waiting = {entry.decode(): score for entry, score in entries}

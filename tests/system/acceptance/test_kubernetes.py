@@ -53,7 +53,7 @@ def render(overlay: str) -> str:
 
 @cache
 def manifests(overlay: str = "base") -> dict[str, dict[str, Manifest]]:
-    """What is applied, by kind and name, the name without what a hash adds."""
+    """Return the applied manifests by kind and by name, without the hash in the name."""
     found: dict[str, dict[str, Manifest]] = {}
     for one in yaml.safe_load_all(render(overlay)):
         found.setdefault(one["kind"], {})[one["metadata"]["name"]] = one
@@ -146,7 +146,7 @@ def environment_of(name: str) -> dict[str, str]:
 
 
 class Pods:
-    """What stands for the pods: each a process with a /tmp of its own, and the secrets that are mounted for it."""
+    """A replacement of the pods: each is a process with its own /tmp and the secrets that are mounted for it."""
 
     def __init__(self, folder: Path, secrets: dict[str, str], processes: Processes) -> None:
         self.folder, self.secrets, self.processes = folder, secrets, processes
@@ -174,7 +174,7 @@ class Pods:
         self.started[name] = self.processes.start(command, cwd=APPLICATION, **self.environment(name))
 
     def told(self, name: str) -> str:
-        """What a pod has logged, and the newest probe."""
+        """Return the logs of a pod and of the newest probe."""
         return f"a start of {name}\n{self.started[name].log()}\n{self.processes.started[-1].log()}"
 
     def passes(self, name: str, probe: str) -> bool:

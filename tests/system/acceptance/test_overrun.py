@@ -23,7 +23,7 @@ SOON = 120.0
 BOUND = 15.0
 """Seconds after its timeout within which code is killed."""
 SLACK = 10.0
-"""What a busy machine adds."""
+"""Extra seconds for a busy machine."""
 OVERDUE = "it took far longer than its timeout and was killed"
 
 

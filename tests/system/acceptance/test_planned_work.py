@@ -1,4 +1,4 @@
-"""What docs/planned.md plans is done word for word while schedules fire each second: nothing is lost or doubled."""
+"""The steps of docs/planned.md, word for word while schedules fire each second: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def create_in_a_night(live: Processes, folder: Path, *, seconds: int) -> str:
 
 
 def test_clocks_change(make_live: MakeLive, sqlite_url: str, tmp_path: Path) -> None:
-    """Before is an installation whose night is to come, after one whose night is now."""
+    """The first installation has the night ahead of it. The clocks of the second change now."""
     live = make_live(sqlite_url)
     other = {"RQSCHED_DATABASE_URL": f"sqlite:///{tmp_path / 'before.db'}", "RQSCHED_CONTROL_QUEUE": "before"}
     (tmp_path / "before").mkdir()

@@ -199,7 +199,7 @@ def systemd(live: LiveEnv) -> Iterator[socket.socket]:
 
 
 def hear(listening: socket.socket, state: str) -> list[str]:
-    """What is told up to a state, which comes last."""
+    """Return the notifications up to and including a state."""
     found: list[str] = []
     while state not in found:
         found.append(listening.recv(1024).decode())

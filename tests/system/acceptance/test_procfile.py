@@ -26,7 +26,7 @@ COMMANDS = dict(line.split(": ", 1) for line in (APPLICATION / "Procfile").read_
 
 @pytest.fixture
 def live(tmp_path: Path, empty_postgres_url: str, redis_url: str) -> Iterator[LiveEnv]:
-    """What a platform gives to each dyno, after the command of the release."""
+    """The platform's environment for each dyno, after the release command."""
     environment = {
         "DATABASE_URL": empty_postgres_url.replace("postgresql+psycopg://", "postgres://"),
         "REDIS_URL": redis_url,

@@ -1,4 +1,4 @@
-"""What a release consists of: packages that install into a clean venv and work, sound workflows, a lock that fits."""
+"""The parts of a release: packages that install into a clean venv and work, sound workflows, a lock that fits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_workflows_cannot_be_misused() -> None:
 
 
 def requirements() -> Iterator[Requirement]:
-    """Everything that pyproject.toml asks for: the package, its extras and its groups."""
+    """Yield the requirements of pyproject.toml: of the package, its extras and its groups."""
     project = PYPROJECT["project"]
     asked: list[Any] = [*project["dependencies"]]
     for names in (*project["optional-dependencies"].values(), *PYPROJECT["dependency-groups"].values()):

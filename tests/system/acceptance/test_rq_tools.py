@@ -1,4 +1,4 @@
-"""RQ's own tools and features around our runs, with real workers: what they show, and what a workflow may use."""
+"""RQ's own tools with our runs, and RQ's features inside workflows, with real workers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ each_kind_on_each_database = pytest.mark.parametrize(
         *[pytest.param("postgres", kind, marks=PROVEN) for kind in RQ_KINDS if kind != "fork"],
     ],
 )
-"""Beside PostgreSQL the other kinds start the same dispatcher as `fork`: `make nightly` tries them."""
+"""On PostgreSQL the other kinds start the same dispatcher as `fork`, so only `make nightly` tests them."""
 
 
 @each_kind_on_each_database

@@ -1,4 +1,4 @@
-"""Each runbook of docs/runbooks.md, followed word for word where its fault is: what it prints is what the page says."""
+"""Each runbook of docs/runbooks.md, followed word for word during its fault, prints the output that the page shows."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def live_through(book: Runbook, live: LiveEnv, disk: Disk) -> None:
 
 @pytest.mark.postgres
 def test_the_disk_of_postgresql_is_full(make_live: MakeLive, own_postgres: PostgresServer, disk: Disk) -> None:
-    """That of a tablespace: the server has room for its WAL, and goes on."""
+    """Fill the disk of a tablespace. The server continues, because its WAL has room."""
     os.chown(disk.folder, own_postgres.user or -1, -1)
     own_postgres.execute(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
     own_postgres.execute("CREATE DATABASE app TABLESPACE small STRATEGY wal_log")

@@ -24,11 +24,11 @@ from tests.system.acceptance.live import LiveEnv, MakeLive
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(300)]
 SOON = 90.0
 BOUND = 15.0
-"""What is promised on an idle machine; the tests wait longer before they give up, and print what they saw."""
+"""The promised seconds on an idle machine. The tests give up later, and print the measured time."""
 SLACK = 3.0
-"""What a busy machine adds; two waits of 10 s in a row take longer all the same."""
+"""Extra seconds for a busy machine, too few for two waits of 10 s in a row."""
 PERIOD = timedelta(seconds=2)
-"""Of a schedule whose runs have ended before the next one; its next fire is so much later at most."""
+"""The interval of a schedule whose runs end before the next fire, which is at most this much later."""
 OPEN = ("pending", "running", "buffered")
 
 

@@ -22,7 +22,7 @@ from tests.system.acceptance.live import RQ_KINDS, LiveEnv
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 each_kind = pytest.mark.parametrize("kind", ["rqsched", "fork"])
 BOUND = 15.0
-"""What is promised on an idle machine; the tests wait longer before they give up, and print what they saw."""
+"""The promised seconds on an idle machine. The tests give up later, and print the measured time."""
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
 
 @pytest.mark.nightly
 def test_rqs_own_idle_worker_connects_again_where_its_ttl_is_short(live: LiveEnv, proxy: Proxy, redis_url: str) -> None:
-    """What docs/rq.md says of RQ's classes: 15 s with `--worker-ttl 20`, and what was taken meanwhile needs a pass."""
+    """docs/rq.md promises 15 s with `--worker-ttl 20`, and that a pass restores a job taken meanwhile."""
     live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
     worker = live.start([BIN / "rq", "worker", "-c", "rqsched.preload", "--worker-ttl", "20", "default"])
     schedule = live.note_every("note", Every(timedelta(days=1)), overlap="allow_all")

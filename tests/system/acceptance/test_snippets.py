@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: every python and console snippet of every page is run."""
+"""Every python and console snippet of every page runs, with the output that the page shows."""
 
 from __future__ import annotations
 

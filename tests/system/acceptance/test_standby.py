@@ -1,4 +1,4 @@
-"""A real PostgreSQL that is a standby: what is read is answered, what is written waits, and a promotion is enough."""
+"""A real PostgreSQL standby answers reads. Writes wait until it is promoted."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ from tests.system.acceptance.sweeping import (
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(4 * 3_600 if IS_NIGHTLY else 600)]
 FULL_SIZE = int(os.environ.get("SWEEP_TARGETS") or sized(600, 100_000))
-"""Of the sweep that is killed on PostgreSQL and tries no target again; the variable gives all of them its size."""
+"""Targets of the sweep that is killed on PostgreSQL without retries. The variable sets the size of all sweeps."""
 KILLED_SIZE = int(os.environ.get("SWEEP_TARGETS") or sized(600, 10_000))
-"""Of the others that are killed."""
+"""Targets of the other sweeps that are killed."""
 OVERLAPPING_SIZE = sized(200, 10_000)
 PATIENCE = 3 * 3_600.0 if IS_NIGHTLY else 400.0
 STARTED = re.compile(r"(dispatcher|run-\d+) started with pid (\d+)")
@@ -255,7 +255,7 @@ def sweep_under_fire(
 
 
 def idle_of(sweeper: Sweeper) -> dict[str, int]:
-    """What each kind of process holds while it does nothing: the least of them, for one of them resolves."""
+    """Return each kind's least memory while idle. One process resolves targets, so the least is the idle one."""
     found: dict[str, int] = {}
     for kind, process in sweeper.processes():
         size = _peak_of(process.pid)

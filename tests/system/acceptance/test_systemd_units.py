@@ -1,6 +1,6 @@
 """The units of examples/deployment/systemd: systemd reads them, and each command starts with what its unit gives it.
 
-No service manager runs here: what is tried is what a unit says of its process, not the walls that systemd builds.
+No service manager runs here. The tests cover the process that a unit describes, not systemd's sandbox.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="no systemd here (Deb
 
 
 def options_of(name: str) -> dict[str, list[str]]:
-    """What a unit says, with what the folder beside it says of each."""
+    """Return the options of a unit, with those of the drop-in folder beside it."""
     files = UNITS / f"{name}.service", UNITS / "rqsched-.service.d" / "common.conf"
     found: dict[str, list[str]] = {}
     for line in "\n".join(file.read_text() for file in files).splitlines():
@@ -45,7 +45,7 @@ def options_of(name: str) -> dict[str, list[str]]:
 
 
 def analyze(folder: Path, *words: str) -> str:
-    """What `systemd-analyze` says of the units, whose commands are here in a venv of another place."""
+    """Return the output of `systemd-analyze` for copies of the units whose commands are in this venv."""
     copied = shutil.copytree(UNITS, folder / "units")
     for file in copied.glob("*.service"):
         file.write_text(file.read_text().replace("/opt/app/.venv/bin", str(BIN)))
@@ -83,7 +83,7 @@ def test_a_unit_is_watched_at_an_interval_that_its_process_can_keep() -> None:
 
 
 class Machine:
-    """What stands for the machine of the units: its folders are elsewhere, and nobody else starts anything."""
+    """A replacement of the units' machine: its folders are in the test's folder, and it runs nothing else."""
 
     def __init__(self, folder: Path, processes: Processes) -> None:
         self.folder, self.processes = folder, processes

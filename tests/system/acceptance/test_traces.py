@@ -19,7 +19,7 @@ from tests.system.acceptance.traced import EACH, INSTRUMENTED, LOOK
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 PLAIN_KINDS = {"plain": ("worker", "-c", "rqsched.preload"), "bare": ("worker", "--with-scheduler")}
 KINDS = ["forking", "runner", *PLAIN_KINDS, *RQ_KINDS]
-"""Everything that executes runs."""
+"""Every kind of process that executes runs."""
 
 
 def start(live: LiveEnv, kind: str, *words: str) -> Process:

@@ -1,4 +1,4 @@
-"""docs/upgrading.md word for word: workers of a newer release beside those of this one, there and back, as runs go on.
+"""docs/upgrading.md word for word: an upgrade and its way back, with workers of both releases while runs continue.
 
 The newer release is a copy of this one with one migration more.
 """

@@ -31,7 +31,7 @@ class Example:
     create: Callable[[str, int], Request]
     """Asks for something under a name, in or every so many seconds."""
     path: Callable[[str, httpx.Response], str]
-    """Where it is shown, from its name and the answer."""
+    """Return the path of the object from its name and the answer."""
     effect: tuple[str, str]
     """The files that a run of the name `ada` writes, as a pattern, and what one of them holds."""
     refused: tuple[Request, ...]

@@ -38,7 +38,7 @@ def start_web(live: LiveEnv, port: int, *options: str, workers: int = 2) -> Proc
 
 
 def ping(live: LiveEnv) -> dict[str, Any]:
-    """What the supervisor says of itself; empty before it answers."""
+    """Return the supervisor's report about itself, empty before it answers."""
     asked = run_to_end(rqsched_command("ping", "--json"), live.environment).stdout.strip()
     return json.loads(asked) if asked else {}
 

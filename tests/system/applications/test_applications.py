@@ -42,9 +42,9 @@ class Existing:
     own: Request
     """Makes the application enqueue a job of its own."""
     shown: str
-    """Where the application shows what its jobs and its runs did."""
+    """The path that shows the effects of its jobs and runs."""
     has_job: Callable[[Any], bool]
-    """Whether what is shown there is the work of its own job."""
+    """Tell whether that page shows the work of its own job."""
     schedule: Request
     """Creates a schedule."""
     has_run: Callable[[Any], bool]

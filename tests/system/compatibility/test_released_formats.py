@@ -1,4 +1,4 @@
-"""What a released version left in SQL and Redis is upgraded, read and fired by this one; nobody needs to repair it.
+"""This version upgrades, reads and fires the rows and jobs of each released version without a repair.
 
 `schema_0005.json` holds rows and, as bytes, jobs; `record.py` made it. It may be made anew until 0.1 is released; a
 released file never changes.
@@ -36,7 +36,7 @@ FORMATS = ["0005"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one version left."""
+    """The recorded rows and jobs of one version."""
 
     revision: str
     """The schema it had."""

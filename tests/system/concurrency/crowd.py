@@ -38,12 +38,12 @@ class FastClock(Clock):
 
 
 class Flaky(Exception):
-    """What every seventh attempt raises."""
+    """The error of every seventh attempt."""
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """What every process of a crowd needs to know."""
+    """The shared configuration of the processes of a crowd."""
 
     settings: Settings
     clock: Clock
@@ -182,7 +182,7 @@ def work_off(scheduler: Scheduler, limit: int = 100_000) -> int:
 
 
 def come_to_rest(scheduler: Scheduler, clock: ManualClock) -> None:
-    """What is under way ends; reconcile has its passes, and what it repairs is worked off."""
+    """Finish the running work, make the reconcile passes, and work off the repaired jobs."""
     dispatcher = Dispatcher(scheduler.runtime)
     for _ in range(6):
         clock.advance(timedelta(seconds=16))

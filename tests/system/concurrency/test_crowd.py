@@ -21,7 +21,7 @@ from tests.system.concurrency.crowd import DECLARATIONS, Crowd, FastClock, Membe
 
 PROCESSES = 8
 OPERATIONS = int(os.environ.get("CROWD_OPERATIONS", sized(100, 300)))
-"""What each process does; all of them together thousands of operations."""
+"""Operations of each process. All processes together make thousands."""
 SPEED = 20
 
 

@@ -98,7 +98,7 @@ Hold = Callable[[Connection, Scene], Any]
 
 
 def hold_schedules(connection: Connection, here: Scene) -> None:
-    """What a fire does first."""
+    """Lock schedules as a fire does."""
     assert len(changes.lock(connection, [schedule.uid for schedule in here.held])) == 3
 
 
@@ -126,7 +126,7 @@ HOLDS: dict[str, tuple[Hold, set[str]]] = {
     "heartbeats": (hold_heartbeats, {"replacing"}),
     "a comparison of heartbeats": (hold_comparison, {"replacing"}),
 }
-"""Where a process freezes, and which schedules must wait for what it holds."""
+"""The transaction in which a process freezes, and the schedules that must wait for its locks."""
 
 
 def freezing(here: Scene, hold: Hold, **session: str) -> Callable[[], None]:

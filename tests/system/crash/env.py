@@ -56,7 +56,7 @@ class CrashEnv:
         self.notes = folder / "notified"
         take_notes(self.notes)
         self.logs = [self.log, self.notes]
-        """What is done beside SQL and Redis."""
+        """The logs of side effects outside SQL and Redis."""
         self.job: str | None = None
         """The job or link that a process of the flow has taken from Redis."""
         self.watch_engine: Callable[[sa.Engine], object] = lambda _: None
@@ -165,7 +165,7 @@ class CrashEnv:
                 with suppress(AttemptFailedError):
                     execution.execute(self.runtime, job)
         for row in self.notifications():
-            # Of one that waits, the attempt to come is left to reconcile: that is what a crash may have left out.
+            # If a delivery waits, its next attempt is left to reconcile, because a crash may have left out its job.
             for attempt in range(1, row.attempt + (row.status != "pending")):
                 with suppress(AttemptFailedError):
                     delivering.execute(self.runtime, DeliveryJobId(row.uid, attempt))
@@ -200,9 +200,9 @@ class CrashEnv:
         return "\n".join(story.lines() for story in self.stories())
 
     def state(self) -> str:
-        """Everything that decides what happens next, as text; uids are numbered, for some are drawn at random.
+        """Return the state that determines the continuation, as text. Uids are numbered, because some are random.
 
-        How much reconcile passes did, and in how many seconds, decides nothing.
+        The counters and durations of reconcile passes are left out: they determine nothing.
         """
         rows = self.runtime.database.read(_read_rows)
         tables = {name: sorted((_text(row) for row in found), key=_blank) for name, found in rows.items()}
@@ -303,9 +303,9 @@ def _blank(text: str) -> str:
 
 
 def _field(name: bytes, value: bytes) -> tuple[bytes, Any]:
-    """A field of a hash; the data of a job is its function and its id, packed, and so is left out.
+    """Return a field of a hash. The caller omits `data`, which packs the function and id of a job.
 
-    What else is packed is unpacked: uids in it cannot be told from the lengths before them.
+    `meta` is unpickled, because in a pickle a uid cannot be told from the length before it.
     """
     return name, pickle.loads(value) if name == b"meta" else value
 

@@ -1,4 +1,4 @@
-"""The flows that are crashed: what the env is like before, and what the process then does.
+"""The flows that are crashed: the preparation of the env, and the actions of the process.
 
 A flow's steps are counted by running it, so a new statement in the code is crashed by itself.
 """
@@ -42,7 +42,7 @@ FIRST = datetime(2026, 1, 15, 12, 5, tzinfo=UTC)
 SECOND = datetime(2026, 1, 15, 12, 10, tzinfo=UTC)
 HALF_A_SECOND = timedelta(milliseconds=500)
 MOVED: dict[str, Any] = {"spec": Cron("5 12 * * *"), "exclude": "2026-01-16", "on_excluded": "previous"}
-"""The options of a schedule whose first occurrence stands for that of the next day, too."""
+"""The options of a schedule whose first run also stands for the occurrence of the next day."""
 RETRIES = RetryPolicy(max_retries=2, base=timedelta(seconds=5), then=FailurePolicy.DEAD)
 ONCE = RetryPolicy(max_retries=0, then=FailurePolicy.DEAD)
 
@@ -308,7 +308,7 @@ def _spoil(env: CrashEnv) -> None:
 
 
 def dispatch(env: CrashEnv) -> None:
-    """Fire what is due, and what a lost answer left leased."""
+    """Fire the due links, and later those that a lost answer left leased."""
     env.dispatch_all()
     env.clock.advance(env.runtime.settings.lease + HALF_A_SECOND)
     env.dispatch_all()
@@ -378,7 +378,7 @@ def make_two(env: CrashEnv) -> None:
 
 
 def gone(env: CrashEnv) -> None:
-    """What another schedule comes after was deleted."""
+    """The upstream of a schedule was deleted."""
     make(env)
     come_after(env)
     report(env).delete()
@@ -592,7 +592,7 @@ RUNS = [
 
 
 def fails_for_good(on_failure: str) -> dict[str, Any]:
-    """A schedule whose first run fails, and who is told."""
+    """Return the options of a schedule whose first run fails and notifies `on_failure`."""
     return {"fails": 9, "retry": RetryPolicy(max_retries=0), "on_failure": on_failure}
 
 
@@ -739,7 +739,7 @@ def one_runs(env: CrashEnv) -> None:
 
 
 def unclaimed(env: CrashEnv) -> None:
-    """Nobody has claimed the one that has the place for half a minute; the other is in line."""
+    """The run with the place is unclaimed for half a minute; the other is in line."""
     limited()(env)
     env.dispatch_all()
     env.clock.advance(timedelta(seconds=31))

@@ -25,7 +25,7 @@ class Model:
 
 
 class Doors:
-    """Where the lines of the doors go in the env of the moment."""
+    """The machine of the doors, and the log of the current env."""
 
     log = Path()
     executed = Path()

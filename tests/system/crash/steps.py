@@ -31,7 +31,7 @@ DIED = 77
 
 
 class Fate(StrEnum):
-    """What happens at the step."""
+    """The fate of the process at the step."""
 
     DIES_BEFORE = "dies before it"
     DIES_AFTER = "dies after it was applied"
@@ -41,10 +41,10 @@ class Fate(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a step is."""
+    """The kind of a step."""
 
     READ = "read"
-    """A SELECT, a BEGIN, the COMMIT of what wrote nothing."""
+    """A SELECT, a BEGIN, the COMMIT of a transaction without writes."""
     WRITE = "write"
     COMMIT = "commit"
     REDIS = "redis"
@@ -64,7 +64,7 @@ FATES = {
     Kind.REDIS: (Fate.DIES_BEFORE, Fate.NOT_SENT, Fate.DIES_AFTER, Fate.ANSWER_LOST),
     Kind.ASK: (Fate.DIES_BEFORE, Fate.NOT_SENT),
 }
-"""What is tried at each kind of step. A write inside a transaction leaves nothing behind, applied or not."""
+"""The fates tried at each kind of step. A write without its COMMIT leaves nothing behind, applied or not."""
 _ASKING = {
     *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HMGET", "LINDEX", "LLEN", "LRANGE", "PING", "PTTL", "SCARD"),
     *("SISMEMBER", "SMEMBERS", "TIME", "TTL", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE"),
@@ -90,7 +90,7 @@ class Step:
 
 
 def tried_at_the_next(steps: Sequence[Step], at: int) -> set[Fate]:
-    """Return what `make test` leaves to the next step, for it comes to the same there.
+    """Return the fates that `make test` leaves to the next step, where they have the same result.
 
     Unless the process does something beside SQL and Redis in between, dying after a step is dying before the next one;
     so is dying before it, when it is a read or a write without its COMMIT, for these leave nothing behind. A connection
@@ -117,9 +117,9 @@ class Steps:
     fate: Fate = Fate.DIES_BEFORE
     seen: list[Step] = field(default_factory=list)
     logs: Sequence[Path] = ()
-    """What a process does beside SQL and Redis."""
+    """The logs of side effects outside SQL and Redis."""
     meanwhile: Callable[[], object] = lambda: None
-    """What others do just before step `at`."""
+    """The actions of others just before step `at`."""
 
     @property
     def was_struck(self) -> bool:
@@ -266,7 +266,7 @@ class CountedConnection(Connection):
         self.steps.take(Step(kind, name), apply, self._lose)
 
     def _wait_until_applied(self, unread: int) -> None:
-        """Read all answers: what the server answered it has applied. Nobody else reads them any more."""
+        """Read all answers: the server applied a command once it answers. No other code reads these answers."""
         for _ in range(unread):
             try:
                 self.read_response()

@@ -73,9 +73,9 @@ ONE_OF_EACH_KIND = {
     "a pass starts what is owed",
     "update to come after another",
 }
-"""What `make test` crashes on SQLite, and `make test-all` beside PostgreSQL; `make nightly` crashes all beside both."""
+"""Flows that `make test` crashes on SQLite and `make test-all` on PostgreSQL. `make nightly` crashes all on both."""
 BESIDE_POSTGRES = {"create, update and trigger in a caller's transaction", "retry", "a run succeeds"}
-"""What `make test` crashes beside PostgreSQL, too."""
+"""Flows that `make test` also crashes on PostgreSQL."""
 
 
 def _case(kind: str, flow: Flow) -> Any:
@@ -124,11 +124,11 @@ def test_a_flow_that_nobody_disturbs_goes_on_without_a_reconcile_pass(flow: Flow
 
 
 def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
-    """Say what is tried at a step of a flow: once what would be done twice.
+    """Return the fates to try at a step of a flow, without those that another step tries.
 
-    Where nothing happens beside SQL and Redis between two steps, dying after one is dying before the next; of a row of
-    reads, or of the writes of a transaction, `make test` tries the last; and the steps of a long flow in Redis are the
-    same beside either database.
+    Without a side effect outside SQL and Redis between two steps, dying after one equals dying before the next. In a
+    row of reads, or of the writes of a transaction, `make test` tries the last. The Redis steps of a long flow are
+    tried with SQLite only, because they are the same with PostgreSQL.
     """
     if _is_tried_elsewhere(flow, steps[at], kind):
         return []
@@ -141,7 +141,7 @@ def fates(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> list[Fate]:
 
 
 def _is_tried_next(flow: Flow, steps: Sequence[Step], at: int, kind: str) -> bool:
-    """Tell whether dying after a step is what dying before the next one tries."""
+    """Tell whether dying after a step equals dying before the next one."""
     if at + 1 == len(steps):
         return False
     step, following = steps[at : at + 2]
@@ -178,7 +178,7 @@ class Crashes:
         return ended
 
     def judge(self, name: str) -> Counter[str]:
-        """Say what was done, and let the env go on to its end unless it did so from the very same state before."""
+        """Return the digest of the state, and let the env continue to its end if this state is new."""
         state = self._env.state()
         self._is_as_before = state == self._state_before and state in self._judged
         if state not in self._judged:
@@ -192,7 +192,7 @@ class Crashes:
 
 
 def digest(env: CrashEnv) -> Counter[str]:
-    """What happened, without times and uids."""
+    """Count the events and statuses in the env, without times and uids."""
     found: Counter[str] = Counter()
     for story in env.stories():
         name, schedule = story.schedule.schedule_id, story.schedule

@@ -213,7 +213,7 @@ GROUP: dict[str, Any] = {"limit": "shop", "limit_running": 1}
 
 
 def unclaimed(env: CrashEnv) -> None:
-    """Nobody has claimed the target that has the place for half a minute; the others are in line."""
+    """The target with the place is unclaimed for half a minute; the others are in line."""
     after(2, **GROUP)(env)
     env.clock.advance(timedelta(seconds=31))
 
@@ -266,7 +266,7 @@ MAY_LOSE_ONE = {
     *("a horse dies and the next takes its place", "a horse dies and the next in line gets its place"),
     "a target is blocked",
 }
-"""One that is claimed and may not be tried again is lost with its process."""
+"""Flows that lose one target: without retries, a claimed target is lost with its process."""
 
 
 def _case(kind: str, flow: Flow) -> Any:

@@ -1,6 +1,6 @@
 """SQL goes back to each earlier commit of a flow while Redis stays, as after a restored backup or a failover.
 
-What Redis holds then was armed by commits that are gone. Ordinary passes heal it: every link fires in bounded time.
+Redis then holds links of commits that are gone. Ordinary passes repair this: every link fires in bounded time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ OWING = [
     Flow("what was owed in a frozen namespace starts at the thaw", owed, freeze_and_thaw),
     Flow("what a resume catches up in a frozen namespace starts at the thaw", missed_while_paused, catch_up_and_thaw),
 ]
-"""An end is owed again that has started something, whose job Redis has."""
+"""SQL again owes the start that follows an end. The started run is gone, but Redis has its job."""
 CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_NIGHTLY or not flow.is_long]
 
 

@@ -100,17 +100,17 @@ def active(env: CrashEnv) -> set[str]:
 
 
 def twice(env: CrashEnv) -> set[str]:
-    """What fires at both."""
+    """Return the jobs that fire in both schedulers."""
     return at_source(env) & active(env)
 
 
 def nowhere(env: CrashEnv) -> set[str]:
-    """What fires at neither, but for the one whose only time has been fired."""
+    """Return the jobs that fire in neither scheduler, except the one-time job that has fired."""
     return JOBS - at_source(env) - active(env) - {"late"}
 
 
 def judge(env: CrashEnv) -> Counter[str]:
-    """What there is in the end, however often it was begun."""
+    """Return the final state, which must not depend on the number of attempts."""
     found = Counter({f"runs of {one.schedule_id}": one.run_count for one in env.scheduler.iter()})
     found.update(f"{one.schedule_id} {one.status} next {one.next_run_at} {one.note}" for one in env.scheduler.iter())
     found.update(str(one) for one in cast("list[Any]", env.redis.zrange(BACKUP, 0, -1, withscores=True)))

@@ -1,6 +1,6 @@
 """A process that sets or ends a hold dies, or loses an answer, at any step: it is held, or it is not.
 
-So does one that freezes or thaws a namespace.
+The same is tested for a freeze and a thaw of a namespace.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ BESIDE = (
     Flow("fire as rq worker does", taken_by_rq, fire_plainly),
     Flow("execute", popped(), execute),
 )
-"""What another process does while a hold is set or released."""
+"""Flows of another process while a hold is set or released."""
 each_database = pytest.mark.parametrize(
     "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
@@ -223,7 +223,7 @@ def test_a_process_dies_or_goes_on_at_each_step_at_which_its_namespace_is_frozen
 
 
 def freeze_or_thaw(env: CrashEnv, *, is_set: bool) -> None:
-    """What another process does meanwhile."""
+    """Freeze or thaw in another process meanwhile."""
     with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
         if is_set:
             other.freeze()

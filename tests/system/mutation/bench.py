@@ -22,7 +22,7 @@ _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 @dataclass(frozen=True)
 class Result:
-    """What one selection of tests came to."""
+    """The result of one selection of tests."""
 
     passed: frozenset[str]
     failed: frozenset[str]
@@ -77,7 +77,7 @@ found = importlib.util.find_spec("rqsched").origin
 assert pathlib.Path(found).is_relative_to(os.getcwd()), found
 sys.exit(pytest.main(sys.argv[1:]))
 """
-"""Whatever rqsched is installed, the one of the copy is tested."""
+"""Run pytest, but refuse to test an rqsched from outside the copy."""
 
 
 def _read(report: Path, output: str) -> Result:

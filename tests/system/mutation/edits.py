@@ -1,4 +1,4 @@
-"""What a mutation is: a precise edit of one source file, and the tests that must fail once it is made."""
+"""Mutations: a precise edit of one source file, and the tests that must fail after it."""
 
 from __future__ import annotations
 

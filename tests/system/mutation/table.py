@@ -459,7 +459,7 @@ FENCES = (
         (_STORE + "write.py::test_one_occurrence_has_one_run_live_and_backfill_together[sqlite]",),
     ),
 )
-"""What tells an old, early or second delivery from the one that is due."""
+"""The checks that tell an old, early or second delivery from the due one."""
 
 ORDER = (
     Mutation(
@@ -630,7 +630,7 @@ FOLLOWING = (
         _CHAIN + "retries.py::test_without_retries_user_code_runs_at_most_once[sqlite]",
     ),
 )
-"""What keeps a chain going when nothing goes wrong."""
+"""The steps that continue a chain without faults."""
 
 ANSWERS = (
     _edit(
@@ -730,7 +730,7 @@ ANSWERS = (
         + "::test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice",
     ),
 )
-"""What keeps a transaction whose answer was lost from being made twice."""
+"""The checks that prevent repeating a transaction whose answer was lost."""
 
 RECONCILE = (
     _edit(
@@ -1007,7 +1007,7 @@ RECONCILE = (
         _CHAIN + "reconcile.py::test_a_flush_within_a_full_pass_starts_another",
     ),
 )
-"""What repairs the rest, sooner or later."""
+"""The reconcile passes that repair the rest."""
 
 _PRUNING = "tests/api/test_pruning.py::test_"
 PRUNING = (
@@ -1048,7 +1048,7 @@ PRUNING = (
         _PRUNING + "nothing_is_pruned_of_a_schedule_while_its_backfill_fires[sqlite]",
     ),
 )
-"""What was deleted is not run again."""
+"""Pruned occurrences do not run again."""
 
 _HOURS = _STORE + "run_hours.py::test_"
 HOURS = (
@@ -1534,7 +1534,7 @@ NOTIFICATIONS = (
         + "notifications.py::test_a_run_that_takes_longer_than_expected_is_told_once_and_its_success_too[sqlite]",
     ),
 )
-"""Who is told of failures: once, and whatever dies."""
+"""Notifications of failures: sent once, even if a process dies."""
 
 _AGAIN = _CHAIN + "retry_on_request.py::test_"
 RETRIES_ON_REQUEST = (
@@ -1728,7 +1728,7 @@ COMING_OVER = (
         _COMING + "other_sources.py::test_what_beat_may_have_run_a_moment_ago_is_not_fired_again[redbeat]",
     ),
 )
-"""What another scheduler has fires there or here, never at both."""
+"""A schedule of another scheduler fires there or here, never in both."""
 
 EXCLUSIONS = (
     _edit(
@@ -1853,7 +1853,7 @@ EXCLUSIONS = (
         _MOVED + "test_a_schedule_that_is_created_between_its_day_and_the_one_it_is_moved_to_fires_there",
     ),
 )
-"""What is excluded never fires, and nothing else is lost with it."""
+"""Excluded occurrences never fire, and no other occurrence is lost with them."""
 
 _CALENDARS = "tests/api/test_calendars.py::test_"
 

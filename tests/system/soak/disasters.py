@@ -1,4 +1,4 @@
-"""What is done to workers and their servers: each disaster is one that happens to somebody every day."""
+"""The disasters of workers and their servers. Each kind happens in production every day."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Disasters:
         return name
 
     def thaw(self, *, everything: bool = False) -> None:
-        """What was frozen long enough goes on."""
+        """Continue the processes that were frozen long enough."""
         now = time.monotonic()
         due = [process for until, process in self._frozen if everything or until <= now]
         self._frozen = [(until, process) for until, process in self._frozen if process not in due]
@@ -92,7 +92,7 @@ class Disasters:
         return True
 
     def _sql_connections_silent(self) -> bool:
-        """Whatever the workers send is taken, nothing arrives, and nobody is told."""
+        """Accept everything that the workers send, drop it, and report no error."""
         return self._workers.proxy.swallow() > 0
 
 

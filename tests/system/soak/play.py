@@ -75,7 +75,7 @@ def _strike(running: Workers, disasters: Disasters, plan: Plan, random: Random, 
 
 
 def calm_down(running: Workers, scheduler: Scheduler) -> None:
-    """The schedules are paused, which gives what is due its outcome, and what they started ends."""
+    """Pause the schedules after every due occurrence has its outcome, and wait for the end of their runs."""
     wait_until(lambda: _all_fire(running, scheduler), timeout=_CALM, interval=0.3, what="every schedule to fire again")
     for handle in list(scheduler.iter()):
         try:

@@ -1,4 +1,4 @@
-"""What became of every occurrence of a soak, from SQL and from the witnesses' own log."""
+"""The outcome of every occurrence of a soak, from SQL and from the witnesses' own log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.soak.workflows import OURS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_FLIGHT = timedelta(seconds=2)
-"""What was claimed so shortly before a turn may be lost in it: a standby lags. What a turn does last is kept."""
+"""A standby lags, so a turn may lose an attempt that was claimed this shortly before it."""
 
 
 class Attempt(NamedTuple):
@@ -98,7 +98,7 @@ class Report:
     attempts: int = 0
     """Attempts that began, as their witnesses wrote down."""
     turns: list[Turn] = field(default_factory=list)
-    """What happened to SQL as a whole, in order."""
+    """The faults of SQL as a whole, in order."""
     problems: list[str] = field(default_factory=list)
     """Each lost or doubled occurrence."""
 

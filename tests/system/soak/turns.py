@@ -33,7 +33,7 @@ _SOON = 120.0
 _MARGIN = timedelta(seconds=3)
 """How long before a backup that is missed begins: a link that was due then may have fired just after it."""
 REFUSED_AS = {"old primary": "is of an earlier timeline", "clone": "is a copy"}
-"""What a process says that is refused."""
+"""The messages of refused processes."""
 
 
 @dataclass(frozen=True)

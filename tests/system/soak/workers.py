@@ -1,4 +1,4 @@
-"""What a soak wears out: a Valkey, a PostgreSQL and a few `rqsched worker`s, each started again whenever it is gone."""
+"""A Valkey, a PostgreSQL and a few `rqsched worker`s, each started again whenever it is gone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _POLICIES: tuple[dict[str, object], ...] = (
 
 @dataclass
 class Workers(Processes):
-    """Everything that runs, and where its witnesses write."""
+    """The running servers and workers, and the log of the witnesses."""
 
     valkey: ValkeyServer
     postgres: PostgresServer

@@ -1,4 +1,4 @@
-"""What the soak's schedules run: a witness that writes down, outside of SQL and Redis, that it was dispatched."""
+"""The workflow of the soak's schedules: a witness that logs its dispatch outside of SQL and Redis."""
 
 from __future__ import annotations
 

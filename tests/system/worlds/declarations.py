@@ -1,4 +1,4 @@
-"""What schedules of a world may look like: a seed draws spec, policies and bounds that go together."""
+"""Declarations of a world's schedules: a seed draws spec, policies and bounds that go together."""
 
 from __future__ import annotations
 

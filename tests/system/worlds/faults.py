@@ -1,4 +1,4 @@
-"""What goes wrong between two steps: answers get lost, processes die, and others act in between. All from one seed."""
+"""Faults between two steps: answers get lost, processes die, and others act in between. All come from one seed."""
 
 from __future__ import annotations
 

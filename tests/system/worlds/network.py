@@ -25,14 +25,14 @@ Message = Callable[[], None]
 
 
 class Network:
-    """What every actor shares: Redis, and the messages on their way to it."""
+    """The Redis that all actors share, and the messages on their way to it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.flush()
 
     faults: Faults
-    """Those of the world that is played."""
+    """The faults of the current world."""
 
     def flush(self) -> None:
         """Everything is forgotten, as after FLUSHALL or a failover that dropped writes."""
@@ -141,7 +141,7 @@ class Keys:
         self._network.keys.pop(name, None)
 
     def pipeline(self) -> None:
-        """What is added up for metrics alone is lost here."""
+        """Fail: this network loses the counters that only metrics read."""
         raise RedisConnectionError("the network keeps no telemetry")
 
 

@@ -26,7 +26,7 @@ def play(stage: Stage, seed: int, *, steps: int | None = None, is_skewed: bool =
 
 
 def trace(stage: Stage, seed: int) -> list[str]:
-    """What happens in a world, step by step."""
+    """Return the log of a world, step by step."""
     return play(stage, seed).log
 
 

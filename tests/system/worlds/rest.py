@@ -1,4 +1,4 @@
-"""What holds once nothing goes wrong any more and reconcile had its passes: nothing is stuck, nothing was swallowed."""
+"""Conditions after the faults have ended and reconcile had its passes: nothing is stuck, no error was swallowed."""
 
 from __future__ import annotations
 

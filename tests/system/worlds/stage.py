@@ -1,4 +1,4 @@
-"""What every world of a test process shares: one SQLite file with the schema, and a crew of schedulers over it."""
+"""The stage that all worlds of a test process share: one SQLite file with the schema, and a crew of schedulers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.system.worlds.faults import Faults, FaultyDatabase
 from tests.system.worlds.network import Network, NetworkTransport
 
 START = datetime(2026, 1, 15, 12, 0, 0, 123457, tzinfo=UTC)
-"""Beside every grid, so that no manual trigger falls on an occurrence."""
+"""An instant off every grid, so that no manual trigger falls on an occurrence."""
 WORKFLOW = "work"
 NAMES_TARGETS = "targets"
 TARGETS = ("a", "b", "c")

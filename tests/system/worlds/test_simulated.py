@@ -1,7 +1,7 @@
-"""What a simulation says of a world is what its real store has after the same span, on a manual clock.
+"""A simulation of a world agrees with the real store after the same span on a manual clock.
 
-The real chain fires, claims and settles; only when an attempt ends and whether it fails is drawn as the simulation
-draws it, and links are delivered one by one, retries first, as one dispatcher with nothing else to do would.
+The real chain fires, claims and settles. The end and the outcome of an attempt are drawn as the simulation draws
+them. Links are delivered one by one, retries first, as by one dispatcher with nothing else to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ONCE = 4
 SPAN, SHORT = timedelta(minutes=25), timedelta(minutes=5)
 QUEUES = ("default", "slow")
 _UNTOLD = ("token", "worker", "heartbeat_at")
-"""Of a run, what its process draws."""
+"""Fields of a run that its process draws."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ class Real:
             pass
 
     def _happen(self) -> bool:
-        """What is due now happens, one thing after another; the clock moves when nothing is."""
+        """Perform one due action, or move the clock to the next one. Return False at the end of the span."""
         now = self.stage.clock.now()
         for act in (self._fire, self._resume, self._end, self._expire, self._look, self._start):
             is_done = act(now)
@@ -199,7 +199,7 @@ def schedules_of(stage: Stage) -> list[Schedule]:
 
 
 World: TypeAlias = dict[str, Expected]
-"""What attempts of schedules are like."""
+"""The expected attempts of each schedule."""
 
 
 def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
@@ -289,7 +289,7 @@ def told(run: Run) -> dict[str, Any]:
 
 
 def check_told(found: Walk, given: list[Simulated], runs: list[Run], stored: dict[str, Schedule]) -> None:
-    """What is told of each schedule is what its rows say."""
+    """Check the simulation's figures of each schedule against its rows."""
     for one in given:
         said, mine = found.told[one.name], [run for run in runs if run.schedule_uid == one.schedule.uid]
         assert said.ended == Counter(run.shown_status for run in mine if run.status not in OPEN)
@@ -380,7 +380,7 @@ def compare(
 
 
 def check_lines(found: Walk, real: Real) -> None:
-    """What waits at the end for a worker, and for a place, is what does so in the store."""
+    """Check the numbers of runs that wait for a worker and for a place against the store."""
     waiting = [(run, run.is_in_line) for run in real.all_runs() if run.status is RunStatus.PENDING]
     for name, line in found.lines.items():
         assert line.waiting == [one.queue or "default" for one, is_waiting in waiting if not is_waiting].count(name)

@@ -47,11 +47,11 @@ LIMIT = "default/shop"
 RATES = ("1/min", "2/min", "2/90s", "5/3min")
 CHECK_EVERY = 25
 Ends: TypeAlias = dict[tuple[str, str], UpstreamEnd]
-"""What is owed, and was, by the runs that ended and the schedules that come after them."""
+"""The ends that are or were owed, by the upstream run and the downstream schedule."""
 T = TypeVar("T")
 _THAWS: tuple[Literal["one", "all", "none"] | None, ...] = (None, "one", "all", "none")
 _OF_TIMES = {"spec", "jitter", "spread", "exclude", "on_excluded"}
-"""What says when a schedule fires, and so nothing of one that comes after another."""
+"""Options of the times of a schedule. A downstream has none of them."""
 _OVERLAPS = (None, None, "allow_all", "skip", "buffer_all", "cancel_other", "terminate_other")
 
 
@@ -82,7 +82,7 @@ class Start(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What has begun, and what keeps more from it."""
+    """The started runs, and the freezes that prevent further starts."""
 
     frozen: tuple[str, ...] = ()
     """The freezes that last."""
@@ -113,7 +113,7 @@ class World:
         self.skew = timedelta(0)
         self._idle = list(stage.crew)
         self._acting: list[Act] = []
-        """What is being done: one act, and those that interrupt it."""
+        """The current act, and the acts that interrupt it."""
         self._seen_begun, self._seen_places = Begun(), (0, 0)
         self._patience = 8
         spread = self.random.choice((0, 0, 0.3, 4, 100))
@@ -124,9 +124,9 @@ class World:
         self.owes_in_freezes = self._freezes and seed % 4 == 3
         """Whether its schedules come after one another, and their runs end while nothing may begin."""
         self.owed = set[tuple[str, str]]()
-        """What was owed in a freeze: the runs that ended, and the schedules that come after them."""
+        """The ends that were owed in a freeze: upstream run and downstream schedule."""
         self._moves = seed % 300 >= 280
-        """Whether its schedules have a few times of a day, which edits of what is excluded move to other days."""
+        """Whether edits of the exclusions move the schedules' few daily occurrences to other days."""
         self._has_calendars = seed % 300 >= 250 and not is_skewed and not 280 <= seed % 300 < 290
         self._has_limits = self._is_later and seed % 2 == 1 and not self.owes_in_freezes
         # A start is kept for a minute more than its window: clocks are not further apart.
@@ -206,7 +206,7 @@ class World:
             self._require_rate()
 
     def _begun(self) -> Begun:
-        """What is frozen, and what has begun so far, where a world freezes at all."""
+        """Return the freezes and the started runs, or nothing if the world never freezes."""
         if not self._freezes:
             return Begun()
         is_running, is_live = tables.runs.c.status == "running", tables.runs.c.kind != "backfill"
@@ -299,7 +299,7 @@ class World:
         return f"{missed} {ended}"
 
     def _ends(self) -> Ends:
-        """What is owed to schedules that come after others, and was."""
+        """Return the ends that are or were owed to downstream schedules."""
         if not self.owes_in_freezes:
             return {}
         return {(end.run_uid, end.schedule_uid): end for end in self._read(read_ends)}
@@ -619,7 +619,7 @@ class World:
         return self.stage.crew[0]
 
     def _come_to_rest(self) -> None:
-        """Nothing goes wrong any more: what is under way ends, and reconcile has time to find what is not."""
+        """Stop the faults, finish the running work, and give reconcile time to find the rest."""
         self.faults.is_on = False
         for actor in self.stage.crew:
             actor.clock.offset = timedelta(0)

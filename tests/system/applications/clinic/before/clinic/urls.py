@@ -1,4 +1,4 @@
-"""Where the applications are."""
+"""Routes of the project."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,4 +1,4 @@
-"""What `rq worker -c` imports: Django set up, and where Redis is."""
+"""The module for `rq worker -c`: it sets up Django and names Redis."""
 
 import os
 

@@ -19,7 +19,7 @@ queue = Queue(connection=Redis.from_url(os.environ["REDIS_URL"]))
 
 
 class Loan(BaseModel):
-    """What a reader borrows."""
+    """The loan of a book to a reader."""
 
     book: str
     """The book."""
