@@ -38,7 +38,7 @@ _COUNTS = sa.text("SELECT relname, n_tup_hot_upd, n_tup_upd, n_dead_tup FROM pg_
 
 @dataclass
 class Sample:
-    """What there is at one moment."""
+    """A measurement at one moment."""
 
     at: float
     """Seconds since the start."""

@@ -14,7 +14,7 @@ from benchmarks.gate import pass_through
 
 QUEUE = "celery"
 UNACKNOWLEDGED = "unacked"
-"""Redis keys of Celery's transport: what waits, and what a worker has taken and not acknowledged."""
+"""Redis keys of Celery's transport: the waiting tasks, and the taken tasks that are not acknowledged."""
 
 app = Celery("benchmarks", broker=os.environ.get("RQSCHED_REDIS_URL"))
 app.conf.update(task_acks_late=True, task_ignore_result=True, broker_connection_retry_on_startup=True)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.create --count 1000 --declared 10000 --own 5000
 
-The peer is RQ's `enqueue_at`, which writes no database; of a sync it is a pipeline of them, in turn with it. What is
-declared is all alike, or `--own` of them with arguments of their own. The CPU of this process for one create, one
+The peer is RQ's `enqueue_at`, which writes no database; of a sync it is a pipeline of them, in turn with it. The
+declarations are equal, except `--own` of them with their own arguments. The CPU of this process for one create, one
 trigger and one `enqueue_at` is measured in turn, a few dozen calls at a time: the aim is at most 2 ms.
 """
 
@@ -27,7 +27,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 
 DAILY = Cron("0 2 * * *")
 Arguments = Sequence[tuple[int, ...]]
-"""What is written, each with the arguments of its call."""
+"""The calls of one kind, each with its arguments."""
 
 
 def one_by_one(scheduler: Scheduler, count: int) -> tuple[float, float]:

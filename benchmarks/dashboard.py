@@ -86,7 +86,7 @@ PAGES = {
 }
 """The pages by name; half-way through a world lies the schedule and its run."""
 SEARCHES = frozenset(name for name in PAGES if name.startswith(("runs_text", "runs_rare_text", "audit")))
-"""Those that look at so many failures, or events that somebody asked for, as there are, up to a bound."""
+"""Pages that search all failures, or all events with a principal, up to a bound."""
 Read = tuple[float, float, int]
 """Milliseconds to the first byte of a page and to its last, and its bytes."""
 _AIM = {"ratio": 1.5, "first_byte_ms": 150, "kilobytes": 150}

@@ -7,7 +7,7 @@ second by design, so its time is measured with its own pause between the passes.
 is measured with one dispatcher and with two processes of one each, as two workers have them; a queue of RQ never has
 two schedulers.
 
-Until all have ended: a herd of its own size, from the instant at which it is due: no-op runs on one `rqsched worker`
+Until all have ended: a second herd, measured from its due instant, of no-op runs on one `rqsched worker`
 beside no-op jobs on one `rq worker --with-scheduler`. Both fork for each run or job, both are started and idle before.
 The aim is at most twice RQ's time.
 """

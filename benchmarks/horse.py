@@ -1,4 +1,4 @@
-"""RQ's worker class whose work horses write down, at their end, what they have taken; for benchmarks."""
+"""RQ's worker class with work horses that log their memory and CPU at their end, for benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark `http` serves: our application, and a bare FastAPI route beside it that reads the same rows.
+"""The servers of the benchmark `http`: our application, and a bare FastAPI route that reads the same rows.
 
 python -m benchmarks.http_servers ours|bare PORT DATABASE_URL REDIS_URL
 """
@@ -24,7 +24,7 @@ from rqsched.store.tables import audit_events, runs, schedules
 
 
 class NewSchedule(BaseModel):
-    """What the bare route takes."""
+    """The body of the bare route."""
 
     schedule_id: str
     workflow: str

@@ -1,4 +1,4 @@
-"""What the benchmarks share: real servers, a database full of schedules, rounds that alternate, one JSON object."""
+"""The common parts of benchmarks: real servers, a database full of schedules, alternating rounds, one JSON object."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What one step to the next occurrence costs, by kind of expression, against raw croniter in the same run.
+"""The cost of one step to the next occurrence, by kind of expression, against raw croniter in the same run.
 
     python benchmarks/next_after.py --rounds 9 --count 500
 
 Rounds alternate between the two, so that a slow moment of the machine falls on both; the
 first finds our caches cold, which is what p95 shows and the median does not. Prints one JSON object:
 microseconds per step, and the ratio of rqsched's median to croniter's (under 1: rqsched is faster). `excluded` has the
-steps of every minute up to, over and after a year that is excluded, and their ratio to the same steps without it;
-`moved` those of a daily time whose weekends, and days of that year, move to other days, likewise.
+steps of every minute up to, over and after an excluded year, and their ratio to the same steps without it. `moved` has
+the same for a daily time whose weekends, and days of that year, move to other days.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one run costs from fire to recorded success: SQL statements, Redis commands and CPU, and what RQ's share is.
+"""The cost of one run from fire to recorded success: SQL statements, Redis commands and CPU, and RQ's share of it.
 
     python -m benchmarks.run_cost --runs 200
 

@@ -104,7 +104,7 @@ class Kind:
         return rate_behind_gate(self.count, redis, self.workers, process, wait)
 
     def peers(self, others: Sequence[Kind]) -> Mapping[str, Callable[[Lab], float]]:
-        """Return what this kind is measured beside, by what it is called in the figures."""
+        """Return the peers of this kind by their names in the figures."""
         if self.name != "runners":
             return {"rq": self.theirs}
         beside: dict[str, Callable[[Lab], float]] = {

@@ -23,7 +23,7 @@ from rqsched.store.tables import audit_events, backfills, runs, schedules
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""
 PAUSED, FAILED, DONE = 4, 6, 8
-"""Of each ten schedules the one that is paused, whose newest run failed, that is done."""
+"""The places in each ten schedules of a paused one, one whose newest run failed, and a completed one."""
 RARE = 5
 """The number of the one schedule that has the rare workflow, label and id; so many are dead, late and blocked."""
 _DAY = timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What an application is, and what happens to it on schedule. Workers import it, so it creates nothing."""
+"""The application's machine and its scheduled events. Workers import this module, so it creates nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import DAY, load, save, send_letter, submitted_before, table
 
 MONTH = 30 * DAY
 AGAIN = RetryPolicy(max_retries=3, base=timedelta(seconds=1))
-"""One that the desk changed at the same moment is tried again, and so is one whose process died."""
+"""Retry an application that the desk changed at the same moment, or whose process died."""
 
 
 def unanswered() -> list[str]:

@@ -35,7 +35,7 @@ class Application:
     submitted_at: float
     """When the customer submitted it, in Unix seconds."""
     amount: int
-    """What is paid back each month."""
+    """The monthly payment."""
 
 
 class ChangedMeanwhileError(Exception):

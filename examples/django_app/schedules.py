@@ -1,4 +1,4 @@
-"""What runs, and what is always scheduled. Django finds it because it is called `schedules.py`."""
+"""The workflows, and the schedule that always exists. Django finds this module by its name `schedules.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the views are."""
+"""Routes of the views."""
 
 from django.urls import path
 

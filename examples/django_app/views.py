@@ -16,7 +16,7 @@ from .schedules import send_digest
 
 
 class DigestForm(forms.Form):
-    """What a subscriber fills in."""
+    """The subscriber's form."""
 
     name = forms.SlugField()
     to = forms.EmailField()

@@ -1,4 +1,4 @@
-"""What runs, inside the application's context."""
+"""The workflows, which run inside the application's context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loan is and what happens to it on schedule. Workers import it, so it creates nothing."""
+"""The loan's machine and its scheduled events. Workers import this module, so it creates nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tend a folder of logs: rotate what has grown, compress what is rotated, prune what is old."""
+"""Tend a folder of logs: rotate large logs, compress rotated ones, prune old ones."""
 
 from __future__ import annotations
 

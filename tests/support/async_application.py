@@ -17,7 +17,7 @@ from tests.support.application import orders
 from tests.support.env import MINUTE, Env
 
 Story = Callable[[AsyncEngine, AsyncScheduler], Awaitable[object]]
-"""What the application does."""
+"""The actions of the application."""
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ def tell(env: Env, story: Story, url: str | sa.URL | None = None) -> None:
 
 
 async def create_twice(engine: AsyncEngine, schedules: AsyncScheduler) -> None:
-    """The application is refused a second create in its transaction, and commits a row of its own all the same."""
+    """Fail to create a second time in the application's transaction, and still commit a row of the application."""
     await schedules.create("report", "note", Every(MINUTE))
     async with engine.begin() as connection:
         with pytest.raises(ScheduleExistsError):

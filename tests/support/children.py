@@ -16,7 +16,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def in_children(count: int, work: Callable[[], Any]) -> list[Any]:
-    """What `work` returns in each of `count` forked children that begin at one moment; their errors fail the test."""
+    """Return the results of `work` in `count` forked children that begin together. Their errors fail the test."""
     together, answers = FORK.Barrier(count), FORK.SimpleQueue()
     children = [FORK.Process(target=_answer, args=(work, together, answers), daemon=True) for _ in range(count)]
     for child in children:

@@ -24,7 +24,7 @@ HELLO, BOOM, LONG, BY_PATH = "cli-hello", "cli-boom", "cli-long", f"{FLOWS}.unre
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered."""
+    """The answer of a command."""
 
     code: int
     out: str
@@ -58,7 +58,7 @@ class Cli:
         return answer
 
     def findings(self, code: int) -> dict[str, dict[str, Any]]:
-        """What doctor finds, by check; `code` is how it is to exit."""
+        """Return doctor's findings by check. `code` is the expected exit status."""
         answer = self("doctor", "-o", "json", code=code).json
         assert answer["ok"] is (code == 0)
         return {finding["check"]: finding for finding in answer["findings"]}

@@ -9,7 +9,7 @@ from statemachine import State, StateMachine
 from rqsched.machines import machine
 
 expired: Callable[[], list[str]] = list
-"""What the resolver of the test finds; a test sets it."""
+"""The resolver's result; a test sets it."""
 
 
 @machine(name="CliTicket", queue="low")

@@ -15,9 +15,9 @@ _MOST = 1_500
 
 
 class _Shared:
-    """What an engine keeps its compiled statements in: the same for all dialects that are alike.
+    """A cache of compiled statements that engines with equal dialects share.
 
-    The key of a statement begins with its dialect, which every engine has one of its own of.
+    The key of a statement begins with its dialect object. Each engine has its own, so this cache drops it.
     """
 
     def __init__(self) -> None:

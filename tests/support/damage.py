@@ -14,7 +14,7 @@ from tests.support.narrow import text
 
 
 def repaired(env: Env, **options: Any) -> dict[str, int]:
-    """What a pass has done, nothing else."""
+    """Make a pass, and return its counts of repairs that are not zero."""
     counts = asdict(env.recover(**options))
     return {name: count for name, count in counts.items() if count and name != "checked"}
 

@@ -1,4 +1,4 @@
-"""What the tests of the decisions are written in: schedules and runs in a few words, and a store in memory."""
+"""Helpers for tests of decisions: schedules and runs in a few words, and a store in memory."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def ended(change: Change) -> dict[int, str]:
 
 
 class Memory:
-    """A store in memory for one schedule: reads what the store reads, writes what it writes."""
+    """A store in memory for one schedule, with the reads and writes of the real store."""
 
     def __init__(self, change: Change) -> None:
         self.schedule = change.after
@@ -125,7 +125,7 @@ class Memory:
         return change
 
     def open_runs(self, *, with_backfill: bool = False) -> list[Run]:
-        """What a decision reads: unfinished runs, and the first waiting one of each kind."""
+        """Return the runs that a decision reads: the unfinished ones, and the first waiting one of each kind."""
         in_order = sorted(self.runs.values(), key=lambda found: found.number)
         unfinished = [r for r in in_order if r.is_unfinished and (with_backfill or r.kind is not RunKind.BACKFILL)]
         waiting = [r for r in in_order if r.status is RunStatus.BUFFERED]

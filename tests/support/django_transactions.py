@@ -40,7 +40,7 @@ class Project:
             cursor.execute("INSERT INTO orders VALUES (%s)", [number])
 
     def saw(self) -> dict[str, Any]:
-        """What is committed, and what Redis has."""
+        """Return the committed rows and the contents of Redis."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT id FROM orders ORDER BY id")
             ordered = [row[0] for row in cursor.fetchall()]

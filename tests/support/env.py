@@ -1,7 +1,7 @@
 """An environment: a scheduler over a real database and Redis, a clock that stands still, one verb for each thing.
 
-The clock moves when told. `deliver` and `dispatch` fire links, `tick` fires what is due by the row, `work` executes
-runs as RQ's worker does, `execute_pending` as `rqsched.testing` does. What combines them says so.
+The clock moves when told. `deliver` and `dispatch` fire links, `tick` fires schedules that are due in SQL, `work`
+executes runs as RQ's worker does, `execute_pending` as `rqsched.testing` does. Docstrings name combinations of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.narrow import present, text
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-"""Where the clock of every test starts."""
+"""The start of every test's clock."""
 QUEUE = "default"
 ONCE = RetryPolicy(max_retries=0, then="continue")
 
@@ -48,7 +48,7 @@ ONCE = RetryPolicy(max_retries=0, then="continue")
 class _Worker(SimpleWorker):
     """RQ's worker without its ear for commands, whose end takes up to a second; no test commands this one."""
 
-    def _install_signal_handlers(self) -> None: ...  # those of pytest stay, and what is forked inherits no other
+    def _install_signal_handlers(self) -> None: ...  # pytest's handlers stay, and forked processes inherit only them
 
     def subscribe(self) -> None: ...
 
@@ -322,7 +322,7 @@ OPERATIONS: dict[str, Callable[[ScheduleHandle], Any]] = {
     "trigger": lambda schedule: schedule.trigger(force=True),
     "backfill": lambda schedule: schedule.backfill(NOON - HOUR, NOON),
 }
-"""Everything that changes a schedule through its handle."""
+"""The operations of a handle that change its schedule."""
 
 
 def module_level(name: str) -> str:

@@ -163,7 +163,7 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
         if len(found) > 1:
             yield f"I1: the occurrence {at} has {len(found)} outcomes: {', '.join(found)}"
     is_one_timing = not any("spec" in event.payload.get("changed_fields", ()) for event in story.events)
-    # What a later edit freed is due at once, and of its own day.
+    # If a later edit of a calendar frees an occurrence, it is due at once and keeps its own day.
     if story.schedule.spec.calendars and is_one_timing and not (story.skew or story.has_moved):
         for run in story.runs:
             if run.kind is RunKind.SCHEDULED and story.was_excluded(story.schedule.spec, run.occurrence_at):
@@ -316,7 +316,7 @@ def i6_events(story: Story) -> Iterator[str]:
 
 
 def _has_ever_succeeded(run: Run) -> bool:
-    """One whose failed targets are retried had succeeded, and does not succeed once more."""
+    """Whether a run has succeeded, now or before a retry of its failed targets. It does not succeed a second time."""
     before = (attempt["outcome"] for attempt in json.loads(run.attempts))
     return run.status is RunStatus.SUCCEEDED or "succeeded" in before
 
@@ -430,10 +430,10 @@ _STARTS_OF = (
 
 
 def limits_hold(runtime: Runtime, *, is_idle: bool, lowered: bool) -> Iterator[str]:
-    """Never more of a group have a place than its number says, nor start in any window than its rate says; after a
-    pass (`is_idle`) nobody waits beside a free place.
+    """A group never has more places taken than its number, nor more starts in a window than its rate. After a
+    pass (`is_idle`) no run waits beside a free place.
 
-    Those that were running when a number was lowered go on, so it holds for groups whose number nobody has lowered.
+    Runs continue when the number is lowered, so `lowered` waives the check of running runs.
     """
     groups = {f"{one.namespace}/{one.name}": one for one in _groups(runtime)}
     frozen = runtime.database.read(metadata.find_lasting)

@@ -1,9 +1,9 @@
-"""What the package offers and stores, a line each: `python -m tests.support.inventory --against REV` says what changed.
+"""The package's interfaces and storage, one per line: `python -m tests.support.inventory --against REV` compares them.
 
-A change of structure must lose nothing. Each line says what somebody may rely on: a name with its signature, an
-option of a command, an endpoint, a setting, an error, an event, a metric, a column, a key; or what one fire, its claim
-and its end send to SQL. Without `--against` they are printed whole; `--tests` adds the ids of the tests. The other
-revision is read in a worktree of its own.
+A change of structure must lose nothing. Each line is something users may rely on: a name with its signature, an
+option of a command, an endpoint, a setting, an error, an event, a metric, a column, a key. Further lines are the SQL
+of one fire, its claim and its end. Without `--against` all lines are printed; `--tests` adds the ids of the tests. The
+other revision is read in its own worktree.
 """
 
 from __future__ import annotations

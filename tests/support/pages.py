@@ -23,7 +23,7 @@ TOKENS = json.dumps(
         {"name": "tenant", "role": "admin", "namespaces": ["tenant"], "token": "tenant-secret-0123456789"},
     ]
 )
-"""What RQSCHED_TOKENS is where somebody logs in with `Pages.log_in`."""
+"""The value of RQSCHED_TOKENS for tests that use `Pages.log_in`."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Pages:
     web: Web
     cookies: dict[str, str] = field(default_factory=dict)
     csrf: set[str] = field(default_factory=set)
-    """What the forms of the page that was read last carry; one value."""
+    """The CSRF tokens in the forms of the last page; at most one value."""
 
     @property
     def env(self) -> Env:

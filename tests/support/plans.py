@@ -1,8 +1,8 @@
 """How a database would run the queries of a function.
 
-PostgreSQL is asked for its generic plan: psycopg prepares what is repeated, and a plan made without the values cannot
-use a partial index whose condition came as a value. Tables are small, so sequential scans are switched off: what
-is proven is that the index can serve the query.
+PostgreSQL is asked for its generic plan, because psycopg prepares repeated statements. A plan without the values
+cannot use a partial index whose condition came as a value. Tables are small, so sequential scans are switched off:
+the tests prove that the index can serve the query.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ MALFORMED: list[tuple[str, bytes]] = [
 
 
 def populate(web: Web) -> dict[str, str]:
-    """Create one of each; returns the path parameters that name them. What a request has held is released."""
+    """Create one of each, and return the path parameters that name them. Ends holds and freezes of earlier requests."""
     web.env.scheduler.release()
     for freeze in web.env.scheduler.frozen():
         web.env.scheduler.thaw(namespace=freeze.namespace)
@@ -95,9 +95,9 @@ def populate(web: Web) -> dict[str, str]:
 
 @contextmanager
 def shared_web(folder: Path, template: Path, redis_url: str, limits: Limits, **settings: Any) -> Iterator[Web]:
-    """An application over a database of its own and an empty Redis, for the tests of a module none of which writes."""
+    """An application with its own database and an empty Redis, for a module of tests that only read."""
     with Redis.from_url(redis_url) as redis:
-        redis.flushall()  # what a test before has left may belong to its database: then nothing is started here
+        redis.flushall()  # a Redis that belongs to the database of an earlier test would be refused
     path = folder / "rqsched.db"
     shutil.copyfile(template, path)
     with open_env(ManualClock(NOON), database_url=f"sqlite:///{path}", redis_url=redis_url, **settings) as env:

@@ -27,10 +27,10 @@ class Prometheus(NamedTuple):
     """A server that scrapes one target every second."""
 
     url: str
-    """Where it is asked."""
+    """The URL for queries."""
 
     def ask(self, query: str) -> list[float]:
-        """What a query finds now, without what is no number."""
+        """Return the finite values of a query now."""
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=SOON)
         assert answer.status_code == 200, f"{query}: {answer.text}"
         found = (float(one["value"][1]) for one in answer.json()["data"]["result"])
@@ -68,9 +68,9 @@ def _is_ready(server: Prometheus) -> bool:
 def refuted(
     rules: Path, series: dict[str, float], firing: set[str], folder: Path, grows: Mapping[str, float] | None = None
 ) -> str:
-    """Let promtool evaluate rules while series stay what they are; say what else fires after two hours than these.
+    """Let promtool evaluate rules for two hours over constant series; return its report if not exactly `firing` fires.
 
-    Those of `grows` become more by so much each minute. Empty when exactly these fire.
+    A series in `grows` grows by that value each minute. The report is empty if exactly the alerts in `firing` fire.
     """
     assert PROMTOOL is not None
     expected: list[dict[str, Any]] = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(firing)]

@@ -1,9 +1,9 @@
 """A receiver of webhooks and heartbeats: a real HTTP server in a process of its own.
 
-What it got lies in a file, one JSON line a request, so that tests read it whatever becomes of the process. How it
-answers stands in another file: a status, `hang`, or `redirect:URL`; or something without an end: a byte of the
-headers or of the body now and then (`drip`, `drip-body`), `100 Continue` now and then, or as fast as it is read
-(`continue`, `flood`). What has no end ends when the file says something else.
+It writes each request as a JSON line to a file, so that tests can read them even if the process dies. Another file
+sets its answer: a status, `hang`, `redirect:URL`, or an endless answer. Endless answers send a byte of the headers or
+of the body now and then (`drip`, `drip-body`), or `100 Continue` now and then or as fast as possible (`continue`,
+`flood`). They end when the content of the file changes.
 """
 
 from __future__ import annotations

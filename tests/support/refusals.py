@@ -1,4 +1,4 @@
-"""Makes a Redis of a test refuse what it is asked, by what real servers do, and answer all the same."""
+"""Make a test's Redis refuse commands in the ways of real servers, while it still answers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tests that failed in CI are repeated: one that fails by chance is told, and does not fail the run.
+"""Tests that failed in CI are repeated: one that fails by chance is reported, and does not fail the run.
 
 As a plugin of pytest (tests/conftest.py names it) this records how each test ended. As a command (`.ci/run` calls it
-when the suite has failed) it repeats those that failed, beside other tests of the suite in as many processes: alone
-there is no contention, and a race would hide. What proves an invariant is never repeated.
+when the suite has failed) it repeats the failed tests, beside other tests of the suite in as many processes: alone
+there is no contention, and a race would hide. Proofs of invariants are never repeated.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Outcomes(NamedTuple):
     passed: list[str]
     failed: dict[str, str]
     final: list[str]
-    """Which of those that failed no repeat can clear: by an invariant, or before any test, at collection."""
+    """The failures that no repeat can clear: of invariants, and at collection, before any test."""
     markers: str
-    """Which tests it was told to run (`-m`)."""
+    """The selection of tests (`-m`)."""
 
     def never_repeated(self) -> set[str]:
-        """Return what failed and no repeat can clear."""
+        """Return the failed tests that no repeat can clear."""
         return {*self.final, *(name for name in self.failed if name.startswith(NEVER_REPEATED))}
 
 
@@ -143,9 +143,9 @@ def _fail(reason: str, tests: Iterable[str] = ()) -> int:
 
 
 def _repeat(outcomes: Outcomes) -> set[str]:
-    """Run what failed once more beside other files of the suite; return what fails the run: which of it did not pass.
+    """Run the failed tests once more beside other files of the suite, and return the tests that fail the run.
 
-    What fails beside them passed before: it is printed, and the run is judged by it only where it proves an invariant.
+    The tests beside them passed before. Their failures are printed, and fail the run only if they prove an invariant.
     """
     (REPEATS_CACHE / "v" / _KEY).unlink(missing_ok=True)
     files = _files(outcomes.passed) - _files(outcomes.failed)

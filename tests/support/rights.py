@@ -7,4 +7,4 @@ from pathlib import Path
 
 _DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 RIGHTS = re.findall(r"^ACL SETUSER app on >PASSWORD (.+)$", _DEPLOYMENT.read_text(), re.MULTILINE)[0].split()
-"""What follows name and password of ACL SETUSER."""
+"""The arguments of ACL SETUSER after name and password."""

@@ -46,7 +46,7 @@ DIFFERENT = {
 
 
 def main() -> int:
-    """Run the tests, and compare what failed with what is known."""
+    """Run the tests, and compare the failures with the known ones."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--source", type=Path)
     asked, options = parser.parse_known_args()

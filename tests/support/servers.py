@@ -140,7 +140,7 @@ class PostgresServer:
     port: int = field(default_factory=free_port)
     process: Process | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    """What differs from the settings of a test server; `fsync` on for a benchmark."""
+    """Overrides of the settings of a test server, such as `fsync` for a benchmark."""
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
@@ -227,8 +227,8 @@ def valkey(folder: Path) -> Iterator[ValkeyServer]:
 def postgres(**settings: str) -> Iterator[PostgresServer]:
     """A PostgreSQL that runs inside the block, with its files in a folder of its own that goes with it.
 
-    Where there is plenty, that is in memory: half of what a test's own database costs is making its files. One that is
-    to sync them has them on the disk.
+    The folder is in memory if there is enough, because making its files takes half the time of a test's own database.
+    A server with `fsync` has its files on disk.
     """
     # Not below pytest's own temporary folder: that is closed to the unprivileged user.
     memory = None if settings.get("fsync") == "on" else _find_memory()

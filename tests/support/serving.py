@@ -39,7 +39,7 @@ def served(app: FastAPI, lifespan: Literal["off", "on"] = "off") -> Iterator[str
 
 
 def status_of(url: str, *, timeout: float = SOON, **options: Any) -> int:
-    """What a server answers to a GET; 0 while none answers."""
+    """Return the status of a GET; 0 while no server answers."""
     try:
         return httpx.get(url, timeout=timeout, **options).status_code
     except httpx.TransportError:

@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     kind: str
     flags: int
     events: tuple[str, ...]
-    """What was recorded in it, such as an exception."""
+    """The recorded events, such as an exception."""
     began: float
     """Milliseconds since 1970, as `ended`."""
     ended: float
@@ -63,7 +63,7 @@ class Unruly(_sdk.SpanProcessor):  # type: ignore[misc, name-defined]
 
 
 class Spans:
-    """What this process has traced since the test began."""
+    """The spans of this process since the test began."""
 
     def __init__(self, exporter: Any, unruly: Unruly) -> None:
         self._exporter = exporter

@@ -1,4 +1,4 @@
-"""What tests see of SQL: statements and what others do between two of them, waits, sessions, and lost answers."""
+"""SQL helpers of tests: statements, actions of others between two of them, waits, sessions, and lost answers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ OUTAGES = {
     "connection failure": "08006",
     "lock not available": "55P03",
 }
-"""What PostgreSQL says when it cannot go on for now, by its SQLSTATE."""
+"""SQLSTATEs of PostgreSQL's temporary outages."""
 FAILURES_OF_THE_STATEMENT = {"cancelled": "57014", "out of memory": "53200", "limit exceeded": "53400"}
-"""What it says when a statement asked too much."""
+"""SQLSTATEs of statements that asked too much."""
 
 
 @contextmanager
 def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: None) -> Iterator[list[str]]:
-    """Note the first words of what is sent to SQL inside the block, each after a call of `before` with it."""
+    """Note the first word of each statement inside the block, after a call of `before` with it."""
     found: list[str] = []
 
     def note(_c: object, _u: object, statement: str, *_: object) -> None:
@@ -51,13 +51,13 @@ def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: Non
 
 
 def wait_for_a_lock(database: Database) -> None:
-    """Return once a transaction on the server waits for what another one holds (PostgreSQL)."""
+    """Return once a transaction on the server waits for a lock (PostgreSQL)."""
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     wait_until(lambda: database.read(lambda connection: connection.scalar(waiting)), what="somebody at a lock")
 
 
 def do_not_sync(engine: sa.Engine) -> None:
-    """Let SQLite leave the disk to the system: what crashes in a test are processes, not the machine."""
+    """Let SQLite leave the disk to the system: in a test processes crash, not the machine."""
     sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
 
 
@@ -67,14 +67,14 @@ def backend(connection: Connection) -> int:
 
 
 class SilentDatabase(Database):
-    """A database that commits what is written and then does not answer, as often as it is told."""
+    """A database that commits writes and then loses the answer, as many times as told."""
 
     silent = 0
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
-    """What others do before the caller notices."""
+    """The actions of others before the caller notices."""
 
     def lose(self, answers: int = 1, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Lose the answers to what is written next; `meanwhile` is what others do before the caller notices."""
+        """Lose the answers to the next writes. `meanwhile` acts for others before the caller notices."""
         self.silent, self.meanwhile = answers, meanwhile
 
     def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:

@@ -1,6 +1,6 @@
-"""What happened, from the rows of a real database: each schedule's story, and the occurrences it should have had.
+"""The story of each schedule, from the rows of a real database, and the occurrences it should have had.
 
-What should have happened is reconstructed from the audit events alone, so that a bug in the code that plans
+The expected occurrences are reconstructed from the audit events alone, so that a bug in the code that plans
 occurrences cannot hide itself.
 """
 
@@ -59,7 +59,7 @@ class Story:
     pruned_to: datetime | None = None
     """Up to which occurrence runs were pruned."""
     calendars: dict[str, list[tuple[datetime, Calendar]]] = field(default_factory=dict)
-    """What the calendars of its namespace held from when on, oldest first, by name."""
+    """The contents of each calendar of its namespace, with the instant of each change, oldest first, by name."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Story:
         )
 
     def knows(self, spec: Spec, since: datetime) -> bool:
-        """Whether all is known that its calendars held since an instant: one that was deleted takes that with it."""
+        """Whether the contents of its calendars since an instant are known. A deleted calendar leaves no contents."""
         held = [self.calendars.get(name) for name in spec.calendars]
         return all(one is not None and one[0][0] <= since + self.skew for one in held)
 
@@ -138,10 +138,10 @@ class Story:
         return [(upto, event.recorded_at) for event in self.events if (upto := _settles(event)) is not None]
 
     def allowed(self, spec: Spec, start: datetime, end: datetime) -> tuple[set[datetime], set[datetime]]:
-        """The instants in [start, end) that no calendar excludes; and those with them of which that cannot be told.
+        """Return the instants in [start, end) that no calendar excludes, and those that maybe none excludes.
 
-        A change that is noticed late, after the next one, holds for what came between them, too; and for what was due
-        before it, and had no outcome yet, where nobody knows any more what the calendar held before.
+        A fire may notice a change only after the next one. The change then also holds for occurrences between them, and
+        for earlier due occurrences without an outcome if the calendar's earlier content is lost.
         """
         if not spec.calendars:
             found = set(spec.between(start, end))
@@ -158,9 +158,9 @@ class Story:
         return self.as_of(spec, at).excluded_by(at) is not None
 
     def _may_exclude(self, spec: Spec, at: datetime) -> Iterator[set[bool]]:
-        """Yield of each calendar whether it excludes an instant: as it was then, and after each later change.
+        """Yield for each calendar whether it excludes an instant: with its content then, and after each later change.
 
-        Until the instant has its outcome: what is changed afterwards changes nothing of that.
+        Changes after the outcome of the instant do not count.
         """
         until = min((recorded_at for upto, recorded_at in self.settled if upto >= at), default=None)
         for name in spec.calendars:
@@ -365,11 +365,11 @@ class Expected(NamedTuple):
     """The occurrences of the active time until now."""
 
     surely: set[datetime]
-    """Those that must have an outcome."""
+    """Occurrences that must have an outcome."""
     perhaps: set[datetime]
-    """These, and those of which calendars that changed meanwhile leave open whether they were excluded."""
+    """The same, and occurrences that may have been excluded by a calendar that changed meanwhile."""
     is_exact: bool
-    """Whether these are all: it is not known what was moved, by a clock ahead, or what a calendar held that is gone."""
+    """Whether these are all. Moves, a clock ahead, and a deleted calendar leave occurrences unknown."""
 
 
 def expected_occurrences(story: Story) -> Expected:
@@ -385,7 +385,7 @@ def expected_occurrences(story: Story) -> Expected:
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
     if story.schedule.has_old_plan:  # its next fire, or a pass, finds what a change of a calendar allowed before
         until = min(until, evaluated_to)
-    # What was due when a calendar changed had its outcome then, also where the oldest of it is still to fire.
+    # Occurrences that were due when a calendar changed had their outcome then, even if the oldest is still to fire.
     until = max(until, story.schedule.timing_changed_at)
     for window in windows:
         end = window.closed_at or until
@@ -414,7 +414,7 @@ def live_outcomes(story: Story, expected: Expected) -> tuple[dict[datetime, list
             continue  # the end of another schedule's run, see `each_end_once`
         elif event.event_type == audit.SKIPPED and at is not None and event.payload["reason"] != "dst_skip":
             instant = datetime.fromisoformat(at)
-            # Else a trigger was refused, maybe several at once.
+            # In the other case triggers were refused, maybe several at once.
             if instant != event.recorded_at or instant in expected.surely:
                 outcomes[instant].append(f"skipped {event.payload['reason']} (event {event.sequence})")
         elif event.event_type == audit.MISSED:

@@ -3,7 +3,7 @@
 A schedule fires once in a dispatcher in this process, over a real Valkey and SQLite or PostgreSQL. Its run is executed
 in this process too, by RQ's SimpleWorker or by a runner, or in the horse that `rqsched worker` forks, whose steps come
 back over a pipe. An earlier fire has warmed up what is made once a process. A lambda is a function; a comprehension is
-not. What only an application's process has, the breaker, is left out.
+not. The breaker is left out, because only an application's process has it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ FEATURES = (
 )
 """Beginnings of the paths, below the package, that belong to features. Every other file belongs to the kernel."""
 EXECUTORS = ("simple", "runner", "horse")
-"""Who executes the run: RQ's SimpleWorker, a runner, or a forked horse of the class that `rqsched worker` has."""
+"""The executor of the run: RQ's SimpleWorker, a runner, or a forked horse of `rqsched worker`'s class."""
 
 
 class Step(NamedTuple):
@@ -105,7 +105,7 @@ class Step(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What one fire passes through."""
+    """The functions of one fire."""
 
     steps: list[Step]
     """The functions of the package in the order of their first entry; those of a horse come last."""

@@ -1,8 +1,8 @@
 """Commands that begin as forks of a process that has imported what they need.
 
 A command of ours computes for half a second before it does anything, and the tests start hundreds of them: `make test`
-forks them. `make nightly` and what is inside `cold()` start each from nothing, and so does a command whose environment
-differs in more than our settings.
+forks them. They start from nothing in `make nightly`, inside `cold()`, and if the environment of a command differs in
+more than our settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DJANGO = (
     *("django.core.handlers.asgi", "django.middleware.csrf", "django.template.backends.django", "django.views.generic"),
     *("django.db.backends.postgresql.base", "django.db.backends.sqlite3.base", "django.contrib.admin.checks"),
 )
-"""What a project imports and needs no settings."""
+"""Modules that a Django project imports and that need no settings."""
 _BESIDE = ("rq.cli", "rq.worker", "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite")
 _NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.store.migrations")
 """They act when they are imported, or need what is not there."""
@@ -44,7 +44,7 @@ _PR_SET_NAME = 15
 _MOST = 1 << 16
 """Bytes of an order; a longer one would not fit into one message."""
 _ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1"}
-"""What commands are imported with."""
+"""The environment in which commands are imported."""
 
 
 class ForkedCommand(subprocess.Popen[bytes]):
@@ -91,8 +91,8 @@ class ForkedCommand(subprocess.Popen[bytes]):
 class _Parent:
     """A process that has imported everything, and some modules beside it; it is gone with the test process.
 
-    One that does not answer an order, or whose answer was not awaited, is killed, and all that it has forked with it:
-    then commands are started from nothing.
+    A parent that does not answer an order, or whose answer was not awaited, is killed with all its forks. Commands then
+    start from nothing.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:

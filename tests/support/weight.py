@@ -1,9 +1,9 @@
 """How heavy the package is: files, lines, functions and their references. `python -m tests.support.weight [FOLDER]`.
 
-A line of code holds a token that is neither a comment nor part of a docstring. A lambda is a function. The references
-of a function are the places of the package, besides its definition, where its name stands as a name, an attribute, an
-imported name or a word of a text such as a `getattr`; functions of one name share their references. A function that a
-decorator registers is called by what registered it, and a dunder by Python: neither counts as one with one reference.
+A line of code holds a token that is neither a comment nor part of a docstring. A lambda is a function. A reference of
+a function is its name outside of its definition: as a name, an attribute, an imported name or a word of a text such as
+a `getattr`. Functions of one name share their references. Dunders and functions that a decorator registers are called
+by others, so they do not count as functions with one reference.
 `private_with_one_reference` are those whose name begins with an underscore: nobody outside the package may call them.
 """
 

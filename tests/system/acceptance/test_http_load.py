@@ -138,7 +138,7 @@ def test_a_thousand_creates_triggers_and_pauses_at_once_leave_sql_redis_and_audi
 
 
 EXPECTED = {("create", 201), ("create", 409), ("trigger", 200), ("pause", 200), ("pause", 400)}
-"""Refused are an id that is taken, and a pause of what is paused."""
+"""The refusals are a create with a taken id, and a pause of a paused schedule."""
 
 
 def check_answers(answers: Sequence[Answer], stories: Sequence[Story]) -> None:

@@ -48,7 +48,7 @@ class Existing:
     schedule: Request
     """Creates a schedule."""
     has_run: Callable[[Any], bool]
-    """Whether what is shown is the work of a run."""
+    """Tell whether that page shows the work of a run."""
     jobs: tuple[str, str]
     """How rq-dashboard describes a job of its own, and one of a run."""
 
