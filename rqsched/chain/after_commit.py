@@ -1,8 +1,8 @@
 """After the caller's commit: what an operation wrote in the caller's transaction is published.
 
 The touched rows are read again, on a connection of ours, and published as they are then, never as they were decided: a
-savepoint may have been rolled back since, or the whole transaction. A row that names the operation which wrote it is as
-that decided, with its events: one statement says so of all that were touched by one operation each.
+savepoint may have been rolled back since, or the whole transaction. If a row still names the operation that wrote it,
+the row and its events are as that operation decided: one statement finds this for all rows with one operation each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ONCE = Patience(total=timedelta(milliseconds=1))
 
 
 class AfterCommit:
-    """What one scheduler touched in one transaction of its caller; called once that is over, to publish it."""
+    """The Changes of one scheduler in one transaction of its caller; called once that is over, to publish them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -43,8 +43,8 @@ class AfterCommit:
     def __call__(self) -> None:
         """Publish what SQL says now; in a thread when this one runs an event loop, which must not wait.
 
-        Nothing is raised: the caller's commit is made. What fails is logged, and left to reconcile. Called again, it
-        publishes what was added since.
+        Nothing is raised: the caller's commit is made. A failure is logged, and the rest left to reconcile. Called
+        again, it publishes the Changes added since.
         """
         touched, self._changes = self._changes, []
         if not touched:
@@ -84,7 +84,7 @@ def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
 
 
 def _operation(change: Change) -> str:
-    """Return the uid of the operation that decided a Change; what names none is taken for nobody's."""
+    """Return the uid of the operation that decided a Change; without one, a word that no row has as its operation."""
     return change.after.operation or "none"
 
 
@@ -95,7 +95,7 @@ def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
 
 
 def _pair(before: Run, now: Run) -> tuple[Run, Run]:
-    """Return a run as it is now, twice; of one that has ended since, where its job was."""
+    """Return a run as it is now, twice; if it has ended since, first as it was then, which says where its job is."""
     return (before if before.status in OPEN and now.status not in OPEN else now), now
 
 

@@ -58,20 +58,20 @@ _PREVIEWED = 5_000
 
 
 class BackfillRange(NamedTuple):
-    """What a backfill is asked to fire."""
+    """The range that a backfill is asked to fire, and how."""
 
     start_at: datetime
     """Inclusive."""
     end_at: datetime
     """Exclusive; cut at now."""
     overlap: OverlapPolicy | None = None
-    """Instead of the schedule's policy; None keeps that."""
+    """The overlap policy of the backfill; None keeps the schedule's."""
     bound: int = DEFAULT_BOUND
     """The most occurrences it may hold; more are refused."""
     context: CommandContext | None = None
-    """Who asks and why, for the audit events; None says nothing."""
+    """The actor and the reason, for the audit events; None records neither."""
     rerun: Rerun | None = None
-    """Which occurrences that have a run are run again; None for none."""
+    """The occurrences to run again although they have a run; None runs none again."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
@@ -196,7 +196,7 @@ def _fire_chunk(
     spec = schedule.declared
     nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
-    # Of what ran and runs, only what this chunk can meet: else the work of a chunk grows with the whole backfill.
+    # Read only the runs and occurrences that this chunk can meet: else its work grows with the whole backfill.
     policy = for_backfill(overlap or schedule.policies.overlap)
     sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
@@ -298,7 +298,7 @@ def _preview(
 def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: CommandContext | None = None) -> Backfill:
     """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError.
 
-    Who stopped it (`context`) and why are recorded as BackfillStopped.
+    The event BackfillStopped records the `context` and the `reason`.
     """
 
     def decide(connection: Connection, tried: Decided[Backfill] | None) -> Decided[Backfill]:

@@ -45,13 +45,13 @@ _log = logging.getLogger(__name__)
 BATCH = 100
 """The most schedules that one transaction plans again."""
 MOST_TRIES = 3
-"""How often something is planned without a lock, when what it rests on has changed until it can be written."""
+"""How often a plan is made without a lock, if the rows it is based on change before it can be written."""
 PAGE = 1_000
-"""The most schedules that are read at once to find those."""
+"""The most schedules read at once to find the ones to plan again."""
 MAX_CALENDARS = 500
 """The most calendars of a namespace, and of those that are shared."""
 MOVES = '"on_excluded":'
-"""What the text of a spec holds that moves what is excluded."""
+"""The text of a spec contains this if the spec moves its excluded occurrences."""
 MAX_TOLD = 20
 """The most schedules that a refused deletion names."""
 
@@ -62,9 +62,9 @@ class Planned(NamedTuple):
     checked: int
     """Schedules that were looked at."""
     moved: int
-    """Those whose next time moved."""
+    """Schedules with another next time than before."""
     failed: int = 0
-    """Those that could not be planned now; the log says why."""
+    """Schedules that could not be planned now; the log says why."""
 
 
 def require_named(

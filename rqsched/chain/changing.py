@@ -1,9 +1,9 @@
-"""Changing a schedule: the one way of an operation. What it locks, reads and decides is its own; the rest is here.
+"""Changing a schedule: the one way for every operation. The operation locks, reads and decides; the rest is here.
 
-1. The operation locks and reads, and decides. What an earlier attempt wrote, its answer lost, is recognised by the row.
-2. The quota is checked, and what was decided is written: in a transaction of ours, in a single statement where that is
+1. The operation locks, reads and decides. If an earlier attempt was written but its answer was lost, the row shows it.
+2. The quota is checked, and the decision is written: in a transaction of ours, in a single statement where that is
    enough, or as a part of the caller's transaction.
-3. After the commit it is published (`chain/commit.py`).
+3. After the commit the Changes are published (`chain/commit.py`).
 
 An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
 repair draws none: its row is as it wrote it.
@@ -74,7 +74,7 @@ def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None 
 def _decide_allowed(
     runtime: Runtime, decide: Decide[R], connection: Connection, tried: Decided[R] | None
 ) -> Decided[R]:
-    """Decide, and refuse what the namespace has no room for, or what names a limit of other bounds."""
+    """Decide, and refuse Changes that exceed the namespace's quota or give other bounds than the limit they name."""
     decided = decide(connection, tried)
     if decided is not tried:
         require_room_for(runtime, connection, decided.changes)

@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     owed: tuple[str, ...] = ()
     """The pings that its start owes, by uid."""
     version: str | None = None
-    """Which version of the schedule's row that is (`StartedRun`)."""
+    """The version of the schedule's row as it was read (`StartedRun`)."""
 
 
 def make_context(
@@ -75,7 +75,7 @@ def make_context(
 
 
 End: TypeAlias = Decided[Change | None]
-"""What became of an end: what is published, and as the result the Change if it was decided here."""
+"""A recorded end: the Changes to publish, and as the result the Change if it was decided here."""
 
 
 def process_name() -> str:
@@ -90,8 +90,8 @@ class NotAnsweredError(Exception):
 class ParentWorker(Protocol):
     """The worker that forked this process, which writes to SQL for it on a connection that is open already.
 
-    Both methods raise NotAnsweredError. What is then repeated by this process is recognised by its token, as after any
-    answer of SQL that was lost.
+    Both methods raise NotAnsweredError. This process then repeats the write under the same token, which shows whether
+    the parent has written already, as after any lost answer of SQL.
     """
 
     def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:

@@ -1,7 +1,7 @@
 """The two sides of a commit: `write` carries Changes into SQL before it, and `publish` to everybody else after it.
 
-Nothing else writes a Change or lets Redis follow one. What comes before them, the locks, the reads and the decision,
-belongs to who decides. `Attempts` joins a decision with `write`, and recognises what it wrote when an answer is lost.
+Nothing else writes a Change or lets Redis follow one. The locks, the reads and the decision come before, and belong to
+the caller. `Attempts` joins a decision with `write`, and detects that an attempt was committed when its answer is lost.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _SCHEDULE_ID, _SCHEDULES = attrgetter("after.schedule_id"), attrgetter("before",
 
 
 class Parts(Protocol):
-    """What both sides of a commit use of their process's runtime."""
+    """The parts of a process's runtime that both sides of a commit use."""
 
     now: Callable[[], datetime]
     """Returns the database's time."""
     transport: Transport
-    """What follows."""
+    """Redis, which follows."""
     breakers: Breakers
-    """Of each Redis; none in a worker."""
+    """The breakers of each Redis; none in a worker."""
     out_of_sync: set[str]
-    """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
+    """The uids of schedules that Redis has not followed because it was away; not all of them when they are many."""
     subscribers: list[Subscriber]
-    """Who hears of events."""
+    """Called with each event after its commit."""
     limits: Limits
-    """Who gets a place of a group."""
+    """Gives the places of groups."""
     features: Features
-    """What else takes part."""
+    """The features that take part in a commit."""
 
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
@@ -83,16 +83,16 @@ def publish(
 ) -> None:
     """Make Redis follow committed Changes and announce them. Repeatable, and nothing is raised but for `must`.
 
-    Redis down: logged, the link follows when reconcile finds Redis back. With `must`, RedisUnavailableError is raised
-    then, so that the link that asked for it is delivered again.
+    If Redis is down, this is logged, and the links follow when reconcile finds Redis back. With `must`,
+    RedisUnavailableError is raised then, so that the link that asked for it is delivered again.
 
     Args:
         parts: The process's runtime.
-        changes: What was committed, or Changes that restate rows as they are now.
+        changes: The committed Changes, or Changes that restate rows as they are now.
         must: Whether Redis must follow.
-        seen: What the writing statement saw of the groups of runs.
-        decided: What was decided about rows that `changes` only restate: features wrote more for that.
-        skip_locked: Whether a schedule that comes after, and that another process holds, is left to a pass.
+        seen: The state of the runs' groups as the writing statement saw it.
+        decided: The decided Changes, where `changes` only restate their rows: features wrote more for the decided ones.
+        skip_locked: Whether a downstream schedule that another process holds is left to a pass.
     """
     failure = follow(parts, changes, seen=seen, decided=decided)
     announce(parts, changes, skip_locked=skip_locked)
@@ -146,7 +146,10 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
-    """Remember what is to follow when Redis is back, unless that is found by reconcile or has happened already."""
+    """Remember schedules to follow when Redis is back; if it is back already, follow now.
+
+    In a process without breakers, reconcile finds them instead.
+    """
     if not parts.breakers:
         return
     if len(parts.out_of_sync) < _MOST_OUT_OF_SYNC:
@@ -156,19 +159,19 @@ def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError
 
 
 class Decided(NamedTuple, Generic[R]):
-    """What was decided about schedules."""
+    """A decision about schedules."""
 
     changes: Sequence[Change]
-    """What is written, and published after the commit."""
+    """The Changes to write, and to publish after the commit."""
     result: R
-    """What is returned to who asked."""
+    """The value that the operation returns to its caller."""
     also: Callable[[Connection], object] | None = None
     """Writes what else belongs to the transaction, before the Changes."""
     seen: Seen | None = None
-    """What a single statement saw of the run's group; None where it looked at nothing."""
+    """The state of the run's group as a single statement saw it; None if no statement looked."""
 
     def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is as this wrote it; no longer once another operation or a fire has written it."""
+        """Return whether a row is as this decision wrote it; False once another operation or a fire has written it."""
         if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]
@@ -178,11 +181,11 @@ class Decided(NamedTuple, Generic[R]):
 
 
 Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
-"""Locks, reads and decides. Gets what was decided before when it is called again; returns that very object when it
-was written."""
+"""Locks, reads and decides. A repeated call gets the earlier decision, and returns that very object if it was
+written."""
 Statement: TypeAlias = Callable[[Connection], Seen | None]
-"""Writes one Change in a single statement, if it may still be written; returns what that saw of the run's group, None
-where it wrote nothing."""
+"""Writes one Change in a single statement, if it may still be written; returns the state of the run's group as it saw
+it, None if it wrote nothing."""
 
 
 class Attempts(Generic[R]):
@@ -192,7 +195,7 @@ class Attempts(Generic[R]):
         self._parts = parts
         self._decide = decide
         self.tried: Decided[R] | None = None
-        """What was decided before, here or by another process, and may have been written, its answer lost."""
+        """The earlier decision, made here or by another process, that may have been written although no answer came."""
 
     def under_lock(self, connection: Connection) -> Decided[R]:
         """Decide under locks and write, unless an earlier attempt was written."""
@@ -202,14 +205,14 @@ class Attempts(Generic[R]):
         self.tried = decided
         if decided.also is not None:
             decided.also(connection)
-        # In one order for all, so that two who create the same set wait for each other one way only.
+        # In one order for all, so that two processes that create the same set cannot wait for each other in a circle.
         write(self._parts, connection, sorted(decided.changes, key=_SCHEDULE_ID))
         return decided
 
     def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
-        """Write what was decided without a lock; None where that takes more than a statement, or was not done.
+        """Write a decision in one statement, without a lock; None if it takes more than one, or was not written.
 
-        Nor is it done where an earlier attempt may have been written: under the lock that is recognised.
+        If an earlier attempt may have been written, nothing is written here: `under_lock` detects that attempt.
         """
         involved = self._parts.features.involved(chain.from_iterable(map(_SCHEDULES, decided.changes)))
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):

@@ -47,7 +47,7 @@ _Outcomes = list[tuple[Schedule, str]]
 
 
 class Named(NamedTuple):
-    """Which schedule a caller means."""
+    """The schedule that a caller means."""
 
     namespace: str
     """The namespace it lives in."""
@@ -56,18 +56,18 @@ class Named(NamedTuple):
 
 
 class ScheduleRequest(NamedTuple):
-    """What `create` and `upsert` are asked to bring about."""
+    """A request to `create` or `upsert` a schedule."""
 
     named: Named
-    """Which schedule."""
+    """The schedule to create or change."""
     definition: Definition
-    """What its owner declares."""
+    """The definition that the owner declares."""
     note: str | None = None
     """Text for people; None leaves a known schedule's note as it is."""
     paused: bool | None = None
     """None leaves a known schedule's status as it is, and creates an active one."""
     context: CommandContext | None = None
-    """Who asks and why, for the audit event; None says nothing."""
+    """The actor and the reason, for the audit event; None records neither."""
     keep_next: bool = False
     """Keep the next time even when the timing changed (Waymark)."""
     must_have_future: bool = True
@@ -77,7 +77,7 @@ class ScheduleRequest(NamedTuple):
     key: str | None = None
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
     answer: Callable[[Schedule], str] | None = None
-    """What a surface answers a create with a key: kept with the key, so that a repetition is answered alike."""
+    """Returns a surface's answer to a create with a key; kept with the key, so that a repetition gets the same one."""
     shared: Definition | None = None
     """The definition without its arguments, where many requests share that very object; None when it is its own."""
 
@@ -262,9 +262,9 @@ def _key_of(request: ScheduleRequest) -> Key | None:
 def _calendars_of(
     connection: Connection, namespace: str, *, locks: bool = True, declared: Sequence[Calendar] = ()
 ) -> _CalendarsOf:
-    """Return what reads the calendars that a spec names, each once for many schedules.
+    """Return a function that reads the calendars a spec names; schedules that name the same ones share one read.
 
-    Those that are `declared` are not read: they will be as they are there.
+    The `declared` calendars are not read: they will be as declared.
     """
     given = {one.name: one for one in declared}
 
@@ -278,9 +278,9 @@ def _calendars_of(
 
 
 def created(request: ScheduleRequest, uid: str, now: datetime, calendars: tuple[Calendar, ...] = ()) -> Change:
-    """Decide to create what a request asks for, whose spec names these calendars.
+    """Decide to create the requested schedule, whose spec names these calendars.
 
-    Raises InvalidSpecError for what never fires, where that matters.
+    Raises InvalidSpecError if it would never fire and `must_have_future` is set.
     """
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, request.named, now, calendars)
@@ -333,8 +333,8 @@ def upsert_batches(
 ) -> None:
     """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each once committed.
 
-    Redis follows one batch while the next is written, and then subscribers are told. Raises as `upsert` does; what was
-    written before is followed and told all the same.
+    Redis follows one batch while the next is written, and then subscribers are told. Raises as `upsert` does; even then
+    Redis follows the batches that were written before, and subscribers are told of them.
     """
     untold: deque[tuple[Sequence[Change], Callable[[], object]]] = deque()
     with ThreadPoolExecutor(1, "rqsched-follow") as threads:
@@ -350,7 +350,7 @@ def upsert_batches(
 
 
 def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Change]) -> Callable[[], object]:
-    """Let Redis follow in a thread; returns what waits for it."""
+    """Let Redis follow in a thread; returns a function that waits for it."""
     following = partial(_follow, runtime, changes)
     try:
         return threads.submit(copy_context().run, following).result
@@ -378,12 +378,12 @@ def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], o
 def _upserting(
     runtime: Runtime, requests: Sequence[ScheduleRequest], within: CallerTransaction | None
 ) -> Decide[_Outcomes]:
-    """Return what decides about upserts of one namespace, in their order.
+    """Return the function that decides about upserts of one namespace, in their order.
 
     Raises WrongDatabaseError when Redis belongs to another database.
     """
     runtime.ownership.require_own_redis()
-    # In this order they are listed: they are created at one instant.
+    # Schedules created at one instant are listed in the order of their uids.
     uids = new_uids(runtime.now(), len(requests))
     plans = _plans_of(runtime, requests, uids, within)
 
@@ -454,7 +454,7 @@ def _decide_each(
     ran_of: RanOf,
     plans: _Plans | None = None,
 ) -> list[tuple[Change, str]]:
-    """Decide about each request; those schedules that are `known` by their id are there.
+    """Decide about each request; `known` holds the schedules that exist, by id.
 
     Returns the Change of each, and whether it is `created`, `updated` or `unchanged`.
     """
@@ -484,7 +484,7 @@ def _decide_one(
     runs_of: RunsOf,
     ran_of: RanOf,
 ) -> Change:
-    """Decide to create what is not known, or to change what is."""
+    """Decide to create a schedule, or to change the one that exists."""
     if schedule is None:
         return created(request, uid, now, calendars)
     change = partial(_changed, (runs_of, ran_of), request=request, operation=uid, now=now, calendars=calendars)
@@ -498,7 +498,10 @@ def _created_alike(
     now: datetime,
     calendars: tuple[Calendar, ...],
 ) -> Change:
-    """Decide to create one; what differs from one that was `made` at this instant in its name only is decided once."""
+    """Decide to create a schedule; schedules of one instant that differ only in name and arguments are decided once.
+
+    `made` holds the first Change of each such group.
+    """
     shared = request.shared or request.definition
     if not lifecycle.is_shared(shared):
         return created(request, uid, now, calendars)

@@ -1,8 +1,8 @@
 """The dispatcher: leases due links, fires them as a batch, reconciles and prunes in between, and blocks until the next.
 
-Any number run side by side without a leader. One of them looks first when a link is due, so that not all of them crowd
-about it; the others look a little later, whatever became of that one. One that is killed costs its leased links the
-rest of the lease; every other link is taken by the next dispatcher at its next look.
+Any number run side by side without a leader. When a link is due, one dispatcher looks first, so that they do not all
+compete for it; the others look a little later, whether or not the first one has died. If a dispatcher is killed, its
+leased links wait for the rest of the lease; the next dispatcher takes every other link at its next look.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
 """How often a dispatcher whose server is not the recorded one asks again."""
 _TELL_SECONDS = 60.0
-"""How often its log says what it waits for, while that is the same."""
+"""How often its log repeats the same reason to wait."""
 
 
 class Dispatcher:
@@ -114,7 +114,7 @@ class Dispatcher:
         time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
-        """Log what is waited for, at once and then once a minute: what fills a disk is not to be filled by it."""
+        """Log the reason to wait, at once and then once a minute: if a full disk is the reason, logs make it worse."""
         if str(error) != self._told or time.monotonic() >= self._tells_at:
             self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
             _log.log(level, text, error, extra={"action": action})
@@ -212,6 +212,6 @@ class Dispatcher:
 
 
 def seconds_until(look: NextLook, now: float) -> float:
-    """Return how long a dispatcher that nothing wakes waits before it looks for due links."""
+    """Return how long a dispatcher waits before it looks for due links, if nothing wakes it."""
     due = LONGEST_WAIT if look.due_at is None else min(max(look.due_at - now, 0.0), LONGEST_WAIT)
     return due if look.is_first else due + LATER_LOOK

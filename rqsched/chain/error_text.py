@@ -1,4 +1,4 @@
-"""What went wrong, as text: the error in its first line, and where the application's code raised it."""
+"""Errors as text: the error in the first line, and where the application's code raised it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one.
 
-    One that was passed over is claimed all the same if its group has a place for it.
+    If the attempt has no grant (any more), ask for a place of its group, and claim again with one.
     """
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:
@@ -115,9 +115,9 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:
-    """Find what a claimed run executes, and what names its targets, if anything does.
+    """Find the workflow of a claimed run, and the one that names its targets, if any.
 
-    None when it is not here and the run was given back.
+    None when this process does not have the code, and the run was given back.
     """
     try:
         workflow = runtime.imports.resolve(claim.run.workflow)

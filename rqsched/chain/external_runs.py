@@ -76,7 +76,7 @@ def claim(
     for one in claimed:
         log_start(one.schedule, one.run)
     runtime.notifier.dispatch(owed, runtime.now())
-    # Who was passed over, because no worker came in time, has a place now, or is in line again.
+    # A run whose grant expired, because no worker came in time, gets a place now or is in line again.
     got = [runtime.limits.ask(uid, group) for uid, group in asking]
     if any(got):
         rest = count - len(claimed)

@@ -12,7 +12,7 @@ from rqsched.chain.notifications.delivering import Notifications
 
 
 class Parts(following.Parts, delivering.Parts, Protocol):
-    """What the features use of their process's runtime."""
+    """The parts of a process's runtime that the features use."""
 
 
 def features_of(parts: Parts) -> list[Feature]:

@@ -22,7 +22,7 @@ from rqsched.store import changes, reconcile_queries, schedule_queries
 from rqsched.transport.transport import retry_of
 
 _LEFT = ("locked", "deferred")
-"""What became of links that the same tick fires after all others."""
+"""The outcomes of links that the same tick fires again, after all others."""
 _CHUNK = 100
 _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
 
@@ -49,7 +49,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     fired: list[Fired] = []
     for chunk in chunks(ids, _CHUNK):
         fired += firing.fire(frozen, chunk, skip_locked=True, must_follow=False)
-    # What another process holds at this moment comes last: if that is frozen, waiting for it holds up nothing else.
+    # Schedules that another process holds come last: if that process is suspended, waiting holds up nothing else.
     while left := [result.id for result in fired if result.outcome in _LEFT]:
         fired = [result for result in fired if result.outcome not in _LEFT]
         fired += firing.fire(frozen, left, must_follow=False)

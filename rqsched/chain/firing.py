@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOCKED_AGAIN = timedelta(milliseconds=50)
-"""After how long a link is tried again whose schedule another process holds."""
+"""How long until a link is tried again, if another process holds its schedule."""
 FOREIGN_AGAIN = timedelta(seconds=15)
-"""After how long a link is due again that may be another database's: it is left, and its owner must not wait long."""
+"""How long until a link is due again, if it may be another database's: it is left, and its owner must not wait long."""
 UNREADABLE_AGAIN = timedelta(hours=1)
-"""After how long something is looked at again that is not a link at all."""
+"""How long until an id is looked at again, if it is no link at all."""
 FAILED_AGAIN = timedelta(seconds=5)
-"""After how long a link is tried again that failed and has no schedule to keep its backoff."""
+"""How long until a link is tried again, if it failed and no backoff of a schedule was recorded for it."""
 HELD_AGAIN = timedelta(seconds=15)
-"""After how long a link is tried again that was popped while everything is held, or whose namespace is frozen."""
+"""How long until a link is tried again, if it was popped while everything is held, or its namespace is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
 
 class Fired(NamedTuple):
-    """What became of one delivered link."""
+    """The outcome of one delivered link."""
 
     id: str
     """The link's id as it was delivered."""
@@ -60,13 +60,13 @@ class Fired(NamedTuple):
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
-    """What was committed, or what Redis was made to follow again; None when there was neither."""
+    """The Change that was committed, or that Redis was made to follow again; None when there was neither."""
     error: str | None = None
     """Why it failed; None when it did not."""
     sweep: str | None = None
-    """The uid of the run whose targets it lets be tried again; None for every other link."""
+    """The uid of a run, if the link lets that run's targets be tried again; None for every other link."""
     line: Run | None = None
-    """A run of a group whose line may wait for its rate; None for what needs no place."""
+    """A run of a group, if the group's line may wait for its rate; None for a run that needs no place."""
     span: Span | None = None
     """The span of a fire that is traced, until that is committed and followed."""
 
@@ -80,11 +80,10 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     """Fire delivered links: each is decided under its schedule's lock, committed, and only then followed in Redis.
 
     Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
-    is fired again by itself, and its failure recorded, so that it harms no other. One of a newer release is left to the
-    processes of that release, which take its link when it comes again. While everything is held nothing is
-    decided, and each link comes again; so does each of a frozen namespace. Raises
-    BackendUnavailableError when SQL does not answer, and with `must_follow` (for links that are delivered again) when
-    Redis does not either.
+    is fired again by itself, and its failure recorded, so that it harms no other. A schedule of a newer release is left
+    to the processes of that release, which take its link when it comes again. While everything is held nothing is
+    decided, and each link comes again; so does each link of a frozen namespace. Raises BackendUnavailableError when SQL
+    does not answer, and with `must_follow` (for links that are delivered again) also when Redis does not.
     """
     if runtime.hold.is_on:
         return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
@@ -151,7 +150,7 @@ def _look_at_line(runtime: Runtime, fired: Fired, run: Run) -> Fired:
 
 
 def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
-    """Let the targets of a run be tried again that are due; the link is due again with the next of them."""
+    """Let the due targets of a run be tried again; the link is due again with the next target."""
     promote(runtime, run_uid)
     next_at = runtime.database.read(lambda connection: fan_out_targets.next_promotion(connection, run_uid))
     return fired._replace(again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
@@ -186,7 +185,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
 def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
-    """Tell links whose schedule another process holds from those whose schedule this database never had."""
+    """Put off links without a locked schedule: `locked` if another process holds it, `foreign` if there is none."""
     absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
@@ -266,8 +265,8 @@ def _fire_retry(
             return Fired(str(link), "stale", line=line)  # those behind it may wait for this
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
-        # A blocked run is delivered so, and so is one whose retry was committed before its process died; one that waits
-        # for the rate of its limit is looked at.
+        # This delivers a blocked run, and a run whose retry was committed before its process died; for a run that waits
+        # for the rate of its limit, its line is looked at.
         return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), line=line)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)

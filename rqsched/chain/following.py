@@ -1,7 +1,7 @@
-"""Following: the runs of schedules that come after others start, once for each end that is owed to them.
+"""Following: the runs of downstream schedules start, once for each end of an upstream's run that is owed to them.
 
-What is owed was written with the end (`store/upstream_ends.py`). The process that wrote it starts what comes after at
-once; what it leaves, because it dies or cannot, the next pass of reconcile does.
+An owed end is written in the transaction that ends the upstream's run (`store/upstream_ends.py`). The process that
+wrote it starts the downstream's run at once; if it dies or cannot, the next pass of reconcile does.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
-"""How many ends one transaction follows of a schedule."""
+"""The most ends of a schedule that one transaction follows."""
 MOST_OF_A_FREEZE = 10_000
-"""How many ends that came during a freeze or a hold are taken as one."""
+"""The most ends that came during a freeze or a hold and are taken as one."""
 
 
 class Parts(commit.Parts, Protocol):
-    """What following uses of its process's runtime."""
+    """The parts of a process's runtime that following uses."""
 
     settings: Settings
-    """In which environment schedules fire."""
+    """The settings, which name the environment in which schedules fire."""
     database: Database
-    """Where it is written what is owed."""
+    """The database that holds the owed ends."""
     hold: HoldGate
     """Whether anything may begin."""
     tracing: Tracing | None
-    """What this process traces with."""
+    """The tracing of this process; None when it traces nothing."""
 
 
 class After(Feature):
-    """Schedules that come after others: what is owed to them is written with an end, and started after its commit."""
+    """Downstream schedules: an end that is owed to them is written with that end, and followed after its commit."""
 
     columns = ((attrgetter("followed_at"), None), (attrgetter("upstream_id"), None))
 
@@ -59,14 +59,14 @@ class After(Feature):
         self._parts = parts
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what Changes owe to the schedules that come after."""
+        """Write the ends that Changes owe to downstream schedules."""
         if any(owes(change) for change in changes):
             upstream_ends.record(connection, changes)
 
     def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
-        """Start what comes after the runs that end in committed Changes; what cannot start now starts with a pass."""
+        """Start what comes after runs that end in committed Changes; a pass starts the runs that cannot start now."""
         committed, parts = [one for one in changes if owes(one)], self._parts
-        # One that moves nothing restates what an earlier commit moved, whose answer or process was lost.
+        # A Change that moves nothing restates an earlier commit, whose answer or process was lost: it may owe ends.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
         if not (ended or resumed) or parts.hold.is_on:
@@ -82,9 +82,10 @@ class After(Feature):
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Start what comes after together; one by one what another process holds, and where that fails.
+    """Follow the ends owed to schedules together; if that fails, follow each schedule alone.
 
-    So one that is held, or cannot start, keeps no other.
+    Schedules that another process holds come last, each alone; with `skip_locked` they are left to a pass. So a
+    schedule that is held, or cannot start a run, keeps no other.
     """
     try:
         _, written = _follow_some(parts, uids, skip_locked=True)
@@ -107,9 +108,9 @@ UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot sta
 
 
 def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
-    """Give what is owed to a schedule and due its outcome; returns whether something was.
+    """Give each due end that is owed to a schedule its outcome; returns whether there was one.
 
-    What cannot be decided is tried again later, for ever: its error is recorded, and raised.
+    If that cannot be decided, the ends are tried again later, for ever: the error is recorded, and raised.
     """
     done = 0
     try:
@@ -134,8 +135,8 @@ def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None
 
 
 def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
-    """Follow the oldest of what is owed to schedules and due, in one transaction; see `_follow`."""
-    # Of the process that ended the upstream's run this is the span of that attempt.
+    """Follow the oldest due ends that are owed to schedules, in one transaction; see `_follow`."""
+    # In the process that ended the upstream's run, this is the span of that attempt.
     span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=parts.settings.env, asked=asked)
@@ -143,7 +144,7 @@ def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tup
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Let all that is owed to a schedule at the end of a freeze or a hold be one; returns what was written, if any."""
+    """Follow all ends owed to a schedule as one, when a freeze or a hold is over; returns the Change, if any."""
     decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
@@ -157,9 +158,9 @@ def _follow(
     skip_locked: bool = False,
     is_frozen: bool = False,
 ) -> tuple[int, list[Change]]:
-    """Decide about what is owed to schedules under their locks; returns how many ends that were, and what was written.
+    """Decide about the ends owed to schedules under their locks; returns how many ends there were, and the Changes.
 
-    Nothing of a namespace that is frozen, unless `is_frozen` says so, nor of a schedule that a newer release wrote.
+    A schedule of a newer release is left out, and so is one of a frozen namespace unless `is_frozen` is set.
     """
     tried = dict[str, Change]()
 
