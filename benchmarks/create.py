@@ -81,7 +81,7 @@ def sync(scheduler: Scheduler, ids: Iterator[int], given: Arguments) -> None:
 
 
 def syncs(place: Lab, rounds: int, sets: Mapping[str, Arguments]) -> dict[str, object]:
-    """Write each set with RQ and with a sync on each database, in turn; what is first compiled is left out."""
+    """Write each set with RQ and with a sync on each database, in turn, without the first round, which compiles."""
     found: dict[str, object] = {}
     with ExitStack() as stack:
         opened = {kind: stack.enter_context(place.runtime(kind, number=at)) for at, kind in enumerate(DATABASES, 1)}
@@ -111,7 +111,7 @@ def _beside_rq(sides: Mapping[str, Side]) -> dict[str, object]:
 
 
 def cpu(place: Lab, kind: str, rounds: int, calls: int = 25) -> dict[str, list[float]]:
-    """Measure the CPU of this process in milliseconds a call, each side in turn; what is first compiled is left out."""
+    """Measure the CPU of this process in milliseconds a call, each side in turn, without the calls that compile."""
     with place.runtime(kind) as runtime:
         scheduler, names = Scheduler(settings=runtime.settings), numbers()
         queue, due = Queue("peer", connection=runtime.transport.redis), datetime.now(UTC) + timedelta(hours=1)

@@ -1,8 +1,8 @@
-"""Failover: how long fires stop after SIGKILL of whoever promotes them.
+"""Failover: the pause of fires after SIGKILL of the process that promotes them.
 
     python -m benchmarks.failover --rounds 5 --peer 1
 
-With a second worker alive (every link; and links that whoever died had leased), and by a restart of the only one;
+With a second worker alive (all links, and the links that the dead worker had leased), and by a restart of the only one;
 against RQ alone, `rq worker --with-scheduler --maintenance-interval 5 --worker-ttl 20` with jobs of its own, in the
 same run (minutes: leave it out with `--peer 0`). Aims: other links within 250 ms, leased ones within the lease +
 0.5 s, by restart 5 s.

@@ -177,7 +177,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> fl
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> dict[str, Any]:
-    """Summarise the ratios of the rounds, each of what was measured in the same round."""
+    """Summarise the ratios of the rounds, each between measurements of the same round."""
     return summary([one / other for one, other in zip(ours, theirs, strict=True)], digits)
 
 

@@ -4,7 +4,7 @@
     python -m benchmarks.limits --runs 500 --runners 2 --clients 32
 
 `runners`: what `rqsched worker --concurrency` executes of one group of 100, with two runners and with eight. The aim is
-at least 0.8 of what it executes without a limit. `clients`: processes that claim, end and grant on PostgreSQL and
+at least 0.8 of its rate without a limit. `clients`: processes that claim, end and grant on PostgreSQL and
 execute nothing: without a limit, with one group of 100, and with 1 000 groups of 1. All runs have been fired before the
 clock starts.
 """
@@ -65,7 +65,7 @@ def prepare(runtime: Runtime, clock: ManualClock, count: int, groups: int) -> No
 
 
 def by_runners(place: Lab, count: int, runners: int, groups: int) -> float:
-    """Measure what a worker's runners execute in a second."""
+    """Measure the runs that a worker's runners execute in a second."""
     clock = ManualClock(datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1) - timedelta(seconds=1))
     with place.runtime(POSTGRES, clock) as runtime:
         prepare(runtime, clock, count, groups)
@@ -78,7 +78,7 @@ def by_runners(place: Lab, count: int, runners: int, groups: int) -> float:
 
 
 def by_clients(place: Lab, count: int, clients: int, groups: int) -> float:
-    """Measure what processes claim and end in a second."""
+    """Measure the runs that processes claim and end in a second."""
     clock = ManualClock(datetime.now(UTC).replace(second=0, microsecond=0) - minutes(1) - timedelta(seconds=1))
     with place.runtime(POSTGRES, clock) as runtime:
         prepare(runtime, clock, count, groups)

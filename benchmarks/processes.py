@@ -84,7 +84,7 @@ def rate_of(
 def rate_behind_gate(
     count: int, redis: Redis, workers: int, process: AbstractContextManager[Process], wait: Callable[[], object]
 ) -> float:
-    """Measure the same where what holds the workers is queued already."""
+    """Measure the same with the jobs that hold the workers queued already."""
     with process:
         begun = open_gate(redis, workers)
         wait()

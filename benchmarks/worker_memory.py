@@ -1,4 +1,4 @@
-"""Memory of the processes of `rqsched worker`: what each holds for itself (private), and its share of what all hold.
+"""Memory of the processes of `rqsched worker`: the private memory of each, and its share of all memory.
 
     python -m benchmarks.worker_memory --concurrency 1,4,16 --runs 50
 
@@ -6,7 +6,7 @@ After so many runs for each runner, from `smaps_rollup` (Linux). The peers are o
 have executed as many no-op jobs, each with the worker it forked of.
 
 And the work horses of `rqsched worker` on each database, and of `rq worker`: medians of what one has taken at its end.
-Private is what it shares with nobody: pages that it has written to, and pages that its worker has written to
+Private memory is shared with no other process: pages that it has written to, and pages that its worker has written to
 meanwhile. The aim is at most 10 MB on PostgreSQL.
 """
 
@@ -106,7 +106,7 @@ def theirs(place: Lab, each: int, *words: str) -> dict[str, object]:
 
 
 def horses(execute: Callable[[], object], figures: Path) -> dict[str, object]:
-    """Return what the horses have taken that wrote their figures while this was executed; the first is left out."""
+    """Return the figures that horses wrote while this was executed; the first is left out."""
     os.environ[FIGURES] = str(figures)
     execute()
     found = [[float(word) for word in line.split()] for line in figures.read_text().splitlines()]

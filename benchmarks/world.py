@@ -40,7 +40,7 @@ class World:
     days: int
     """How many runs of each there are."""
     now: datetime
-    """Before it lies the history, after it what is due."""
+    """The history is before it, the due occurrences after it."""
     events: int = 1
     """How many events of each somebody asked for."""
     failing_days: int = 0

@@ -105,7 +105,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cold_commands() -> Iterator[None]:
-    """Commands are started as in production: their imports are a part of what is tried."""
+    """Commands start as in production: the test includes their imports."""
     with warm.cold():
         yield
 
@@ -289,7 +289,7 @@ def any_env(make_env: MakeEnv, database_url: str) -> Env:
 
 @pytest.fixture
 def postgres_env(make_env: MakeEnv, postgres_url: str) -> Env:
-    """An environment over PostgreSQL, for what it alone does."""
+    """An environment over PostgreSQL, for its own behaviour."""
     return make_env(database_url=postgres_url)
 
 

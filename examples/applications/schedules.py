@@ -23,7 +23,7 @@ def unanswered() -> list[str]:
 
 
 def too_old() -> list[str]:
-    """Return what expires: nobody answered within a week."""
+    """Return the applications to expire: nobody answered within a week."""
     return submitted_before(7 * DAY, "waiting", "reminded", "warned")
 
 
@@ -65,7 +65,7 @@ for event in ApplicationMachine.schedules:
 
 
 def loans() -> Iterator[tuple[str, int]]:
-    """Yield the loans with what is due each month, row by row: however many there are, a chunk is in memory."""
+    """Yield the loans with their monthly payment, row by row: however many there are, a chunk is in memory."""
     with table() as connection:
         yield from connection.execute("SELECT id, amount FROM applications WHERE state = 'granted'")
 

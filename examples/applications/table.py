@@ -31,7 +31,7 @@ class Application:
     state: str
     """The state of the machine, which python-statemachine sets."""
     version: int
-    """Counts the changes: who saves says which one was read."""
+    """Counts the changes; a save names the version that it read."""
     submitted_at: float
     """When the customer submitted it, in Unix seconds."""
     amount: int
@@ -44,7 +44,7 @@ class ChangedMeanwhileError(Exception):
 
 @contextmanager
 def table() -> Iterator[sqlite3.Connection]:
-    """Open the bank's database; what is written is committed at the end."""
+    """Open the bank's database, and commit at the end."""
     path = os.environ.get(FILE, "applications.db")
     with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
         connection.execute("PRAGMA synchronous = NORMAL")

@@ -23,7 +23,7 @@ class DigestForm(forms.Form):
     every = forms.CharField()
 
     def clean_every(self) -> Every:
-        """Read the interval; what rqsched refuses becomes an error of this field."""
+        """Read the interval; a refusal of rqsched becomes an error of this field."""
         try:
             return Every(self.cleaned_data["every"])
         except InvalidInputError as error:

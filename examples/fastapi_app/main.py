@@ -48,6 +48,6 @@ def end_export(customer: Customer, scheduler: CurrentScheduler) -> None:
 
 
 def shown(schedule: ScheduleHandle) -> dict[str, Any]:
-    """Return what a customer may see of a schedule."""
+    """Return the fields of a schedule that a customer may see."""
     latest = schedule.runs(limit=5).items
     return {"next_at": schedule.next_run_at, "runs": [{"status": one.status, "result": one.result} for one in latest]}

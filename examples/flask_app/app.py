@@ -38,7 +38,7 @@ def create() -> ResponseReturnValue:
 
 @app.get("/reminders/<schedule_id>")
 def show(schedule_id: str) -> ResponseReturnValue:
-    """Show what became of a reminder."""
+    """Show the outcome of a reminder."""
     schedule = scheduler.get(schedule_id)
     runs = [{"status": run.status, "result": run.result} for run in schedule.runs().items]
     return {"status": schedule.status, "runs": runs}

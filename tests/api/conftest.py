@@ -47,6 +47,6 @@ def app(any_env: Env) -> Iterator[Application]:
 
 @pytest.fixture
 def postgres_app(postgres_env: Env) -> Iterator[Application]:
-    """The same in PostgreSQL, for what it alone does."""
+    """The same in PostgreSQL, for its own behaviour."""
     with application(postgres_env) as opened:
         yield opened

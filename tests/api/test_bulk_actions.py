@@ -60,7 +60,7 @@ def unfinished(env: Env) -> list[BulkAction]:
 
 
 def stop_at_first_change(env: Env, known: BulkAction) -> None:
-    """Stop it as somebody does who sees its first change."""
+    """Stop the action right after its first change."""
 
     def told(*_: object) -> None:
         env.runtime.subscribers.remove(told)

@@ -97,7 +97,7 @@ def test_an_invalid_declaration_is_refused_at_the_decorated_function(env: Env, o
 
 def test_a_decorator_names_the_argument_that_is_meant(env: Env) -> None:
     with pytest.raises(TypeError, match="id: is not an option; did you mean schedule_id"):
-        env.scheduler.every("1m", id="hourly")  # type: ignore[call-arg]  # what it was called
+        env.scheduler.every("1m", id="hourly")  # type: ignore[call-arg]  # the option's former name
 
 
 def test_an_invalid_timing_is_refused_at_the_decorated_function(env: Env) -> None:

@@ -1,4 +1,4 @@
-"""At most so many attempts of a group start in any window of a length; who waits for that is looked at in time."""
+"""A group's rate bounds the starts in any window of its length, and waiting runs are granted in time."""
 
 from __future__ import annotations
 
@@ -416,7 +416,7 @@ def test_claim_of_a_process_whose_clock_is_behind_starts_no_earlier_than_its_pla
 @pytest.mark.postgres
 @pytest.mark.parametrize(("rate", "is_looked"), [("2/min", False), ("10001/min", True)])
 def test_end_frees_nothing_of_a_rate_and_looks_at_no_line(postgres_env: Env, rate: str, is_looked: bool) -> None:
-    """Above 10 000 it may: no more have a place at once, and who is claimed leaves that to the next."""
+    """Above 10 000 an end may look: no more runs hold a place at once, and a claim leaves the rest to the next look."""
     env = postgres_env
     first, *_ = make(create(env, rate=rate), 3)
 
@@ -438,7 +438,7 @@ def test_what_starts_between_two_looks_of_a_grant_is_counted(postgres_env: Env) 
     def claim_between(word: str) -> None:
         nonlocal looks
         looks += word == "SELECT"
-        if looks == 3:  # the row, what is taken: the starts are next
+        if looks == 3:  # the group's row and its taken places are read; its starts are next
             looks += 100
             with other.begin() as connection:
                 connection.execute(sa.update(runs).where(runs.c.uid == made[0].uid).values(status="running"))

@@ -344,7 +344,7 @@ def test_another_number_is_refused_and_nothing_is_written(any_env: Env) -> None:
         joined.update(limit_running=4)
     assert joined.refresh().state.policies.limit_running is None
     env.scheduler.set_limit("tenant:42", 9)
-    env.scheduler.get("a").update(overlap="allow_all")  # what it declared once stays as it is
+    env.scheduler.get("a").update(overlap="allow_all")  # an update without bounds keeps the declared ones
     create(env, "c", 9)
 
 
@@ -520,7 +520,7 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
 
 
 def test_what_is_claimed_while_a_grant_counts_is_counted_once(postgres_env: Env) -> None:
-    """One statement reads who is granted and who runs: of two, one that is claimed meanwhile could be in neither."""
+    """One statement reads granted and running runs. Two statements could miss a run that is claimed between them."""
     env = postgres_env
     first, second = env.fire_all(create(env, "a"), create(env, "b"))
 

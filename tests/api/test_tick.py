@@ -1,4 +1,4 @@
-"""A tick: what is due fires in this process, in order, a row an outcome; one failing schedule stops nothing."""
+"""A tick fires due schedules in this process, in order, with a row per outcome. One failing schedule stops no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, newest, sta
 from tests.support.narrow import present
 
 NONSENSE = "{}"
-"""A timing that no release wrote; what one may have written is of a newer release, and left to it."""
+"""A timing that no release wrote. Unknown timings of a newer release are left to it."""
 """A specification that nobody can evaluate."""
 
 

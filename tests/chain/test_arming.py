@@ -292,7 +292,7 @@ def test_a_dead_link_that_is_due_is_on_the_list_and_nowhere_else(env: Env, kill:
 
 
 def test_a_run_job_pushed_in_front_does_not_make_the_others_look_dead(env: Env) -> None:
-    """The head of a run queue may be younger than what waits behind it."""
+    """The head of a run queue may be younger than the jobs behind it."""
     waiting = env.fire_next(env.create("waiting", queue="high"))
     env.clock.advance(SECOND)
     env.fire_next(env.create("urgent", queue="high", priority=5))

@@ -10,7 +10,7 @@ from tests.support.sql import FAILURES_OF_THE_STATEMENT, OUTAGES
 
 pytestmark = pytest.mark.postgres
 
-# The number of an attempt is taken from a sequence, for what it counts is rolled back.
+# A sequence numbers the attempts, because a rollback would undo any other count.
 STUMBLE = """
 CREATE SEQUENCE attempts;
 CREATE FUNCTION stumble() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -193,7 +193,7 @@ def test_reconcile_drains_a_backfill_in_every_status(any_env: Env, status: str) 
 
 
 def lose_drain(env: Env, run: RunHandle) -> None:
-    """The run has ended and what waited for it has not started: a writer that knew nothing of drains."""
+    """The run has ended without a drain, as after a writer that does not know drains."""
 
     def work(connection: Connection) -> None:
         connection.execute(sa.update(runs).where(runs.c.uid == run.uid).values(status="succeeded"))

@@ -1,4 +1,4 @@
-"""Firing links: what a delivered link does, whatever became of its schedule since it was armed."""
+"""Firing links: the effect of a delivered link, in each state that its schedule reached since it was armed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A freeze: nothing of one namespace begins, everything of others does; SQL alone keeps it; a thaw is what is asked."""
+"""A freeze stops all starts in one namespace and none in others. SQL alone keeps it until a thaw is requested."""
 
 from __future__ import annotations
 

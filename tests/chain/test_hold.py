@@ -1,4 +1,4 @@
-"""A hold: whatever is due, nothing begins; Redis or SQL is enough to keep it; a release is what the operator says."""
+"""A hold stops all starts. Redis or SQL alone is enough to keep it until the operator releases it."""
 
 from __future__ import annotations
 

@@ -534,7 +534,7 @@ def test_a_dead_schedule_is_overdue_in_the_end(env: Env) -> None:
 
 
 def slow(env: Env, *looks: timedelta) -> list[int]:
-    """A workflow `slow` that takes these times, after each of which a pass is made; what the passes find of it."""
+    """Register a workflow `slow` that makes a pass after each time, and return the passes' counts of long runs."""
     found: list[int] = []
 
     def take() -> None:

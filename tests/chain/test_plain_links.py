@@ -1,4 +1,4 @@
-"""Links under a plain `rq worker`: what RQ does with what a fire says."""
+"""Links under a plain `rq worker`: RQ's handling of each result of a fire."""
 
 from __future__ import annotations
 

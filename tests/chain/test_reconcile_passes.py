@@ -141,7 +141,7 @@ def test_a_run_that_cannot_be_settled_starves_no_other(env: Env) -> None:
 
 
 def test_a_section_that_fails_does_not_stop_the_others(env: Env) -> None:
-    """Here the scheduled set is something else: arming fails, what needs no link is repaired."""
+    """The key of the scheduled set holds a string, so arming fails. Sections without links still repair."""
     schedule, run = started(env)
     env.redis.delete(env.transport.scheduled_key)
     env.redis.set(env.transport.scheduled_key, "somebody's text")

@@ -37,7 +37,7 @@ def asked(env: Env) -> Iterator[Runtime]:
 
 @pytest.fixture
 def admin(own_valkey: ValkeyServer) -> Iterator[Any]:
-    """A client that was logged in with every right; later ones have what the test leaves."""
+    """A client that is logged in with every right. Later clients have only the rights that the test leaves."""
     with Redis.from_url(own_valkey.url) as redis:
         redis.execute_command("ACL SETUSER admin on >secret allkeys allchannels +@all")
         redis.execute_command("AUTH admin secret")

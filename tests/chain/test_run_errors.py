@@ -193,7 +193,7 @@ def test_a_failed_attempt_is_a_failed_job_for_rq_too(env: Env) -> None:
 
 
 def hang() -> None:
-    time.sleep(60)  # what is tested is that this is cut short
+    time.sleep(60)  # the test expects this to be cut short
 
 
 async def ahang() -> None:

@@ -266,7 +266,7 @@ def test_a_copy_is_refused_while_processes_of_the_original_live(
 
 
 def test_what_a_copy_has_written_reaches_no_queue(original: Env, copy: Callable[[], Env]) -> None:
-    """ARM refuses what a bare `rq worker` has fired in the copy; the original's link fires."""
+    """ARM refuses the links that a bare `rq worker` fired in the copy. The original's link fires."""
     schedule = original.create()
     clone = copy()
     clone.advance(MINUTE)

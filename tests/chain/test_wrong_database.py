@@ -37,7 +37,7 @@ def failed(env: Env) -> dict[str, str]:
 
 
 def move_scheduled(env: Env) -> list[str]:
-    """RQ's scheduler moves what waits in the scheduled set of the queue to its list; returns the ids."""
+    """Move the jobs of the queue's scheduled set to its list, as RQ's scheduler does, and return their ids."""
     found: Any = env.redis.zrange(SCHEDULED, 0, -1)
     for name in found:
         env.redis.zrem(SCHEDULED, name)
@@ -117,7 +117,7 @@ def test_a_run_that_was_put_back_where_no_scheduler_of_rq_runs_is_delivered_agai
 
 
 def test_a_run_that_is_delivered_again_is_not_put_back_again_and_one_failed_job_says_so(env: Env, other: Env) -> None:
-    """As where no scheduler of RQ brings back what was put back: each delivery is a job of its own."""
+    """As without RQ's scheduler, which would return postponed jobs: each delivery is a separate job."""
     run = env.fire_next(env.create())
     other.work()
     assert failed(env) == {}

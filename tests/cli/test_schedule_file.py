@@ -106,7 +106,7 @@ REASONS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def through(entries: Any, form: Format, folder: Path) -> tuple[str, Any]:
-    """The text of entries, and what is read from it."""
+    """Return the text of entries, and the entries read from it."""
     text, path = text_of(entries, form), folder / f"schedules.{form}"
     path.write_text(text, encoding="utf-8", newline="")
     return text, read(path).declarations

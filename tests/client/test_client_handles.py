@@ -25,7 +25,7 @@ from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE
 from tests.support.web import MakeWeb, Web, one_token
 
-NAIVE = datetime(2026, 1, 15, 9)  # noqa: DTZ001 - what is refused
+NAIVE = datetime(2026, 1, 15, 9)  # noqa: DTZ001 - the refused value
 OWN = {"state"}
 """Fields of the in-process handles that are rows of SQL."""
 

@@ -67,7 +67,7 @@ def test_events_of_all_schedules_are_read_page_by_page(quick: Web, url: str) -> 
         assert list(client.events(since=start)) == found
         assert list(client.events(principal="nobody")) == []
         with pytest.raises(InvalidInputError):
-            list(client.events(since=datetime(2026, 1, 15)))  # noqa: DTZ001 - what is refused
+            list(client.events(since=datetime(2026, 1, 15)))  # noqa: DTZ001 - the refused value
 
 
 def test_a_follower_gets_old_and_new_events_once_over_lost_connections(quick: Web, url: str) -> None:

@@ -1,4 +1,4 @@
-"""A Django project with django-celery-beat, in a process of its own, for a process has one project.
+"""A Django project with django-celery-beat in its own process, because a process can have only one project.
 
 It is told what to do by a JSON list per line, `[command, argument]`, and answers with a line of JSON.
 """

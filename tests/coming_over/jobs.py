@@ -1,4 +1,4 @@
-"""Functions that other schedulers call, and what they are called with."""
+"""Functions that other schedulers call, and their arguments."""
 
 from __future__ import annotations
 

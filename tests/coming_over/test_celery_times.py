@@ -75,7 +75,7 @@ def ours(entry: SourceEntry, after: datetime, count: int = 20) -> list[datetime]
 
 
 def timing_in(entry: Mapping[str, Any]) -> Spec:
-    """The timing of the schedule that an entry declares, with what it says of changes of clocks and nothing else."""
+    """Return the timing of the schedule that an entry declares, with its options for clock changes only."""
     declared = declaration_of(entry)
     spec, options = unfold(declared.spec, declared.options)
     return define(None, {"dst_gap": "skip", **options}, workflow="t", spec=spec, defaults={}).parsed_spec

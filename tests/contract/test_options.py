@@ -231,7 +231,7 @@ def test_an_option_is_exported_and_its_difference_is_shown(surfaces: Surfaces, n
 )
 def test_what_the_page_of_options_shows_is_stored_alike_in_each_place(surfaces: Surfaces, left_out: set[str]) -> None:
     page, known = script("options"), {"alert_team": HELLO, "list_shops": HELLO}
-    given = {"overlap": "buffer_all", "missed": "all"}  # what others need, in place of their own examples
+    given = {"overlap": "buffer_all", "missed": "all"}  # required by other options, in place of their examples
     shown: dict[str, list[str]] = {}
     for name in OPTIONS.keys() - given.keys() - left_out:
         for place, text in page.said(name).items():

@@ -245,7 +245,7 @@ OVER_HTTP: dict[type, set[str]] = {
 }  # fmt: skip
 """Names that only the client has: streams, unread handles, and calendars, which are an object in the Scheduler."""
 NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
-"""Parameters of this process: transactions, callbacks; the token says who asks, and the client's namespace where."""
+"""Parameters that need this process (transactions, callbacks) or that the client replaces (token, namespace)."""
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ MODULES = {
     "tick": "fire_due",
     "unfollowed": "resync",
 }
-"""Files of the package that were renamed, and what an alias of an import must not bring back."""
+"""Former names of files of the package, which no alias of an import may bring back."""
 
 NAMES = {
     "BackfillResult": "BackfillProgress",

@@ -259,7 +259,7 @@ def test_what_is_exported_is_read_the_same_by_a_process_that_is_started_anew(
 ) -> None:
     provided.update(imports=("billing", "mail"), grace=timedelta(seconds=9), connections={"eu": "redis://eu/0"})
     here = Settings()
-    for name in provided:  # what is set after this is gone after the test
+    for name in provided:  # monkeypatch then undoes later changes of this variable after the test
         monkeypatch.setenv(f"RQSCHED_{name.upper()}", "")
         monkeypatch.delenv(f"RQSCHED_{name.upper()}")
     export()

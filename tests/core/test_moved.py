@@ -38,7 +38,7 @@ def payroll(on_excluded: str, exclude: Iterable[str] = ("2026-12-25",), **fields
 
 
 def edit(schedule: Schedule, now: datetime, *, ran: Iterable[datetime] = (), **options: Any) -> Schedule:
-    """Change options, such as what is excluded; `ran` are nominal instants whose runs are there."""
+    """Change options, such as the exclusions; `ran` are nominal instants whose runs are there."""
     wanted = define(schedule.definition, options)
     return lifecycle.decide_update(schedule, wanted, now=now, ran_of=lambda *_: frozenset(ran)).after
 

@@ -1,4 +1,4 @@
-"""The page of what was asked across schedules: by whom, what, when and why, in words that nobody can forge."""
+"""The audit page across schedules: who asked for which change, when and why, in text that nobody can forge."""
 
 from __future__ import annotations
 

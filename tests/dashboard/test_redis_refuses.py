@@ -40,7 +40,7 @@ def doctor(pages: Pages, code: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_surface_says_once_that_redis_refuses(way: str, pages: Pages, own_valkey: ValkeyServer) -> None:
-    pages.env.advance(HOUR)  # what is late is no reason to start a worker
+    pages.env.advance(HOUR)  # late schedules are no reason to start a worker
     with refusing(own_valkey, way) as word:
         (found,) = doctor(pages, 1)
         assert found["check"] == "redis"

@@ -72,7 +72,7 @@ def test_repairs_are_told_in_words_and_dispatchers_with_version_and_heartbeat(pa
 
 
 def busy_worker(pages: Pages, name: str, queues: list[str], job_id: str) -> None:
-    """A worker that shows itself in Redis, and what it executes."""
+    """A worker that is registered in Redis, and its executions."""
     worker = Worker(queues, connection=pages.env.redis, name=name)
     worker.register_birth()
     worker.set_state("busy")

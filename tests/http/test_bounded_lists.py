@@ -1,4 +1,4 @@
-"""Lists that look for what no index holds: each request is bounded, and nobody misses a schedule for it."""
+"""Lists with filters that no index serves: each request is bounded, and no schedule is missed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def read_job(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Sdk:
-    """Sends what the SDK sends, with the media type that it can read."""
+    """Sends the SDK's requests, with the media type that it can read."""
 
     def __init__(self, web: Web) -> None:
         self.ojs = Ojs(web)

@@ -30,7 +30,7 @@ LARGE_OF_RUN = {"args", "kwargs", "memo", "search_attributes", "lineage", "attem
 
 
 class Peak:
-    """The most memory that a block held beyond what was held before."""
+    """The peak memory of a block beyond the memory before it."""
 
     size = 0
 

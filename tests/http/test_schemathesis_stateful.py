@@ -58,7 +58,7 @@ def test_sequences_of_generated_requests_are_answered_as_documented(application:
     known, numbers = populate(application), count()
 
     class Machine(document.as_state_machine()):  # type: ignore[misc]
-        """Sends what a sequence says, and keeps an example of each fault."""
+        """Sends the requests of a sequence, and keeps an example of each fault."""
 
         def before_call(self, case: Any) -> None:
             minimal = minimal_body(case.operation.label, known)

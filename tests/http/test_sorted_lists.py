@@ -87,7 +87,7 @@ def test_a_list_shows_a_span_of_time(three: Web) -> None:
     assert [one.schedule_id for one in three.env.scheduler.list(created_until=middle).items] == ["c"]
     for naive in (client.list, three.env.scheduler.list):
         with pytest.raises(InvalidInputError, match="naive"):
-            naive(next_until=datetime(2026, 1, 15))  # noqa: DTZ001 - what is refused
+            naive(next_until=datetime(2026, 1, 15))  # noqa: DTZ001 - the refused value
 
 
 def test_runs_are_listed_from_either_end(three: Web) -> None:

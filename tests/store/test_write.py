@@ -134,7 +134,7 @@ def test_instants_one_microsecond_apart_stay_apart_and_in_order(database: Databa
 
 def test_a_naive_instant_never_reaches_the_database(database: Database) -> None:
     schedule = add_schedule(database)
-    naive = replace(schedule, last_run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - what is refused
+    naive = replace(schedule, last_run_at=datetime(2026, 1, 1))  # noqa: DTZ001 - the refused value
     with pytest.raises(StatementError, match="naive datetime"):
         write(database, Change(schedule, naive))
 

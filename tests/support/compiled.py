@@ -41,7 +41,7 @@ _shared: dict[tuple[Any, ...], _Shared] = {}
 
 
 def share_compiled_statements() -> None:
-    """Let all engines of this process share what they compile."""
+    """Let all engines of this process share compiled statements."""
     sa.event.listen(sa.Engine, "engine_connect", _share)
 
 

@@ -28,7 +28,7 @@ Seconds = dict[str, float]
 
 
 def _used() -> Seconds:
-    """Return what this process and all below it have used since they began, those that have ended included."""
+    """Return the CPU time of this process and all its descendants, including the ended ones."""
     found = dict.fromkeys(KINDS, 0.0)
     own = os.times()
     found["pytest"] = own.user + own.system

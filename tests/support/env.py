@@ -57,7 +57,7 @@ class _Worker(SimpleWorker):
 
 @dataclass
 class Env:
-    """A scheduler, its clock, and what its workflow `note` saw."""
+    """A scheduler, its clock, and the calls of its workflow `note`."""
 
     scheduler: Scheduler
     clock: ManualClock
@@ -109,43 +109,43 @@ class Env:
         return self.clock.advance(span)
 
     def deliver(self, *links: object) -> list[Fired]:
-        """Links are delivered in one batch: by their ids, or the main link of a schedule as its handle has it."""
+        """Deliver links in one batch: by id, or the main link of a schedule's handle."""
         return fire(self.runtime, [link_id(link) if isinstance(link, ScheduleHandle) else str(link) for link in links])
 
     def dispatch(self) -> int:
-        """A dispatcher takes one batch of what is due."""
+        """Let a dispatcher take one batch of due links."""
         return Dispatcher(self.runtime).run_once()
 
     def work(self, *queues: str, serializer: str = "pickle") -> None:
-        """A SimpleWorker executes what is queued and ends."""
+        """Execute the queued jobs with a SimpleWorker, which then ends."""
         work(self.runtime, *queues, serializer=serializer)
 
     def claim(self, run: RunHandle) -> Claim:
-        """A process takes a run's job off its queue and claims the run."""
+        """Take a run's job off its queue and claim the run, as a worker does."""
         self.redis.lrem(f"rq:queue:{QUEUE}", 0, run_job_id(run))
         return present(claim_run(self.runtime, job_id(run.state)))
 
     def execute(self, run: RunHandle) -> None:
-        """A process takes a run's job off its queue and executes the run; what the workflow raises is raised."""
+        """Take a run's job off its queue and execute the run. Raises the workflow's exception."""
         self.redis.lrem(f"rq:queue:{QUEUE}", 0, run_job_id(run))
         execute(self.runtime, job_id(run.state))
 
     def perform(self, job_id: str) -> None:
-        """A worker of RQ's performs a job of ours."""
+        """Perform a job of ours as RQ's worker does."""
         with using(self.runtime):
             jobs.execute(job_id)
 
     def execute_pending(self) -> int:
-        """Pending runs are executed without a queue; returns how many."""
+        """Execute the pending runs without a queue, and return their number."""
         return execute_pending(self.scheduler)
 
     def tick(self, span: timedelta = MINUTE) -> Sequence[dict[str, Any]]:
-        """The clock moves and what is due fires; its runs wait."""
+        """Move the clock and fire the due schedules. Their runs wait."""
         self.advance(span)
         return self.scheduler.tick()
 
     def run_due(self, span: timedelta = MINUTE) -> Sequence[dict[str, Any]]:
-        """The clock moves, what is due fires and its runs are executed."""
+        """Move the clock, fire the due schedules and execute their runs."""
         self.advance(span)
         return run_due(self.scheduler)
 
@@ -217,7 +217,7 @@ def open_env(clock: ManualClock, **options: Any) -> Iterator[Env]:
 
 
 def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
-    """A SimpleWorker executes what is queued in this process and ends."""
+    """Execute the queued jobs in this process with a SimpleWorker, which then ends."""
     with using(runtime):
         open_worker(runtime, *queues, serializer=serializer).work(burst=True, logging_level="CRITICAL")
 

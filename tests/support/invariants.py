@@ -43,7 +43,7 @@ def check_invariants(
 ) -> None:
     """Assert I1-I6 over everything in the database, and with Redis (after a `recover()`) that links and jobs live.
 
-    With `lowers_limits` somebody has lowered the number of a group, and what ran then goes on.
+    With `lowers_limits` the number of a group was lowered while runs were running, and these continue.
 
     `skew` is how far the actors' clocks were apart: comparisons between instants of two actors allow for it.
     """
@@ -145,7 +145,7 @@ def _was_dropped(run: Run) -> bool:
 
 
 def read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
-    """Read what is owed to schedules that come after others, and was."""
+    """Read the ends that are or were owed to downstream schedules."""
     names = [*UpstreamEnd.__dataclass_fields__]
     return [UpstreamEnd(*row) for row in connection.execute(sa.select(*(upstream_ends.c[name] for name in names)))]
 
@@ -287,7 +287,7 @@ def _is_start(event: AuditRecord) -> bool:
 
 
 def i6_events(story: Story) -> Iterator[str]:
-    """Sequences have no gaps from the first kept event on, and rows say what the events say."""
+    """Sequences have no gaps from the first kept event on, and rows agree with the events."""
     schedule = story.schedule
     sequences = [event.sequence for event in story.events]
     first = schedule.event_sequence + 1 - len(sequences)
@@ -322,7 +322,7 @@ def _has_ever_succeeded(run: Run) -> bool:
 
 
 def counters_are_true(story: Story) -> Iterator[str]:
-    """The counters of the schedule's row equal what its runs and events say."""
+    """The counters of the schedule's row agree with its runs and events."""
     schedule, events = story.schedule, story.since_restart
     waiting = [run.kind for run in story.runs if run.status is RunStatus.BUFFERED]
     unfinished = [run.kind for run in story.runs if run.is_unfinished]
@@ -351,7 +351,7 @@ def counters_are_true(story: Story) -> Iterator[str]:
 
 
 def i3_live_links(runtime: Runtime, story: Story) -> Iterator[str]:
-    """After a reconcile pass, what is due soon has a live link: the schedule's own, and that of each retry.
+    """After a reconcile pass, each link that is due soon is live: the schedule's own, and that of each retry.
 
     In a frozen namespace none has to.
     """

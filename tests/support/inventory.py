@@ -190,7 +190,7 @@ def keys() -> Iterator[str]:
 
 
 def round_trips() -> Iterator[str]:
-    """Yield what one fire, the claim of its run and its end send to each database, in order.
+    """Yield the statements of one fire, its claim and its end on each database, in order.
 
     A runner executes the run in this process. A BEGIN or COMMIT is a line where it is sent: not around a statement
     alone. `walk` fires twice, and what it watches last is kept.

@@ -23,7 +23,7 @@ def put(env: Env, *arms: Arm) -> int:
 
 
 def lease(env: Env, limit: int = 100) -> list[str]:
-    """A dispatcher leases what is due, for two seconds."""
+    """Lease the due links for two seconds, as a dispatcher does."""
     return env.transport.lease(now=env.clock.now(), lease=2 * SECOND, limit=limit)
 
 

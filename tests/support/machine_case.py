@@ -20,7 +20,7 @@ EXPIRY, REMINDER = "machine:ApplicationMachine:CHECK_EXPIRY", "machine:Applicati
 
 @dataclass
 class MachineCase:
-    """An environment, the machine class registered there, and what its actions did."""
+    """An environment, the machine class registered there, and the log of its actions."""
 
     env: Env
     machine: Any

@@ -68,12 +68,12 @@ class Ojs:
         return found
 
     def advance_and_dispatch(self, span: timedelta = MINUTE) -> None:
-        """The clock moves and a dispatcher takes what is due then."""
+        """Move the clock, and let a dispatcher take the links that are then due."""
         self.env.advance(span)
         self.env.dispatch()
 
     def reach(self, instant: str) -> None:
-        """The clock reaches an instant and a dispatcher takes what is due then."""
+        """Move the clock to an instant, and let a dispatcher take the links that are then due."""
         self.env.clock.set(datetime.fromisoformat(instant))
         self.env.dispatch()
 

@@ -24,7 +24,7 @@ from tests.support.narrow import present
 
 T = TypeVar("T")
 SOON = 60.0
-"""Seconds that what processes do in a moment may take on a busy machine."""
+"""Seconds that a short action of processes may take on a busy machine."""
 
 
 def wait_until(

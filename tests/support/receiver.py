@@ -31,7 +31,7 @@ ENDLESS = {
     "continue": (b"", _CONTINUE, 0.05),
     "flood": (b"", 100 * _CONTINUE, 0.0),
 }
-"""How an answer without an end begins, what follows again and again, and the seconds between."""
+"""The beginning of an endless answer, its repeated part, and the seconds between."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Receiver:
 
     @property
     def got(self) -> list[dict[str, Any]]:
-        """Every request so far: path, headers in lower case, body, and in `hex` what is no text."""
+        """Every request so far: path, headers in lower case, body, and the body's bytes as `hex`."""
         found = self.folder / "got"
         return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
 

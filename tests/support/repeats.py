@@ -111,7 +111,7 @@ class _Recorder:
 
 
 def _recorded(cache: Path) -> Outcomes | None:
-    """Return what was recorded; None when pytest did not write it, or not to its end."""
+    """Return the recorded outcomes; None when pytest did not write it, or not to its end."""
     try:
         return Outcomes(**json.loads((cache / "v" / _KEY).read_text()))
     except (FileNotFoundError, ValueError):

@@ -14,7 +14,7 @@ Row = Callable[[object], AbstractContextManager[None]]
 def every_row() -> Iterator[Row]:
     """Yield `row(name)`, in whose block a row is checked; a row that fails does not keep the others from it.
 
-    For rows that change nothing, so that they share what is dear to set up.
+    For rows that change nothing, so that they share an expensive setup.
     """
     failures: list[str] = []
 

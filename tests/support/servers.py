@@ -38,7 +38,7 @@ _SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
-    "fsync": "off",  # what is committed survives a kill, not a power cut
+    "fsync": "off",  # commits survive a kill, not a power cut
     "full_page_writes": "off",
     "autovacuum": "off",
     "timezone": "Pacific/Chatham",  # a session in no common zone finds instants that are read as local time

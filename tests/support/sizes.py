@@ -1,4 +1,4 @@
-"""How much is tried: `make nightly` tries everything, the others what is likely to find something."""
+"""How much is tried: `make nightly` tries everything, the others the sizes that are likely to find something."""
 
 from __future__ import annotations
 

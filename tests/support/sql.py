@@ -87,7 +87,7 @@ class SilentDatabase(Database):
 
 
 def sqlite_error(text: str, code: int) -> sqlite3.OperationalError:
-    """Return what the driver raises with a result code."""
+    """Return the driver's error with a result code."""
     error = sqlite3.OperationalError(text)
     error.sqlite_errorcode = code
     return error

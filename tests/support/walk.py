@@ -194,7 +194,7 @@ def _note(word: str) -> str:
 
 
 def _work_of(executor: str, runtime: Runtime) -> Callable[[], object]:
-    """Return what executes what is queued, and ends."""
+    """Return a function that executes the queued jobs and ends."""
     warm_up(runtime)
     if executor == "simple":
         simple = open_worker(runtime)

@@ -1,4 +1,4 @@
-"""Commands that begin as forks of a process that has imported what they need.
+"""Commands that start as forks of a process that has already imported their modules.
 
 A command of ours computes for half a second before it does anything, and the tests start hundreds of them: `make test`
 forks them. They start from nothing in `make nightly`, inside `cold()`, and if the environment of a command differs in
@@ -38,7 +38,7 @@ _DJANGO = (
 """Modules that a Django project imports and that need no settings."""
 _BESIDE = ("rq.cli", "rq.worker", "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite")
 _NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.store.migrations")
-"""They act when they are imported, or need what is not there."""
+"""Modules that act when they are imported, or that need missing packages or settings."""
 _MAY_DIFFER = ("RQSCHED_", "RQ_", "PYTEST_", "ACCEPTANCE_", "PATH", "DJANGO_", "SETTINGS", "CASES")
 _PR_SET_NAME = 15
 _MOST = 1 << 16
@@ -109,7 +109,7 @@ class _Parent:
                 start_new_session=True,  # Ctrl-C is for the tests, which end it
             )
         atexit.register(self._close)
-        os.register_at_fork(after_in_child=self._control.close)  # what is forked would keep it alive
+        os.register_at_fork(after_in_child=self._control.close)  # a forked process would keep it alive
 
     def ask(self, order: Mapping[str, Any]) -> int | None:
         """Have an order carried out; returns its number, None once this process does not answer."""

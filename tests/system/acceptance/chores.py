@@ -68,7 +68,7 @@ def leave_orphans(log: str) -> None:
 
 @workflow(DAMAGE)
 def damage(log: str, how: str) -> str:
-    """Leave a line, and a process that lacks what the next run needs."""
+    """Leave a line, and a process that the next run cannot use."""
     note(log)
     if how == "files":
         os.closerange(3, 1024)
@@ -110,7 +110,7 @@ def hold(log: str, gate: str, deaf: bool = False) -> str:
 
 @workflow(DEAFEN)
 def deafen(log: str) -> None:
-    """Leave a line, and this process deaf to what asks it to end."""
+    """Leave a line, and make this process ignore signals that ask it to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     note(log)
 

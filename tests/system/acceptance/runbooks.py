@@ -30,7 +30,7 @@ _LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run"
 _LOOKS_ELSEWHERE = re.compile(r"^redis-cli .* (GET|INFO) |FROM pg_stat_replication")
 _IS_OURS = re.compile(r"(\w+=\S+ )*rqsched ")
 _SAY_IT_BY_STATUS = {"doctor", "ping"}
-"""Commands that end with 1 where something is wrong, which is what they are asked."""
+"""Commands that end with 1 if they find a problem, which is a valid answer."""
 
 
 def sections(*pages: Path) -> dict[str, list[Snippet]]:

@@ -30,7 +30,7 @@ _LONGEST = 60
 
 
 class SnippetError(Exception):
-    """A snippet does not do what the page says."""
+    """A snippet does not do as the page says."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Page:
         self._background: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
-        """Run every snippet; returns how many there were. Raises what a snippet raises, with its place as a note."""
+        """Run every snippet; returns how many there were. Run a snippet; an error of it gets its place as a note."""
         verbs: dict[str, Callable[[Snippet], None]] = {
             "python": self._python,
             "pycon": self._doctest,

@@ -119,7 +119,7 @@ def skip_where_taken(port: int) -> None:
 
 
 class Containers:
-    """The containers of the file, each a process, in the order of what they depend on."""
+    """The containers of the file, each a process, in the order of their dependencies."""
 
     def __init__(self, folder: Path, live_folder: Path) -> None:
         self.folder, self._logs = folder, live_folder
@@ -194,7 +194,7 @@ class Containers:
         return self.all[-1]
 
     def up(self, service: str) -> None:
-        """Start a service's containers after what it depends on, under the conditions of the file."""
+        """Start a service's containers after its dependencies, under the conditions of the file."""
         for needed, asked in SERVICES[service].get("depends_on", {}).items():
             if f"{needed}.0" not in self.running:
                 self.up(needed)

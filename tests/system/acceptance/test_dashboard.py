@@ -53,7 +53,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 
 @dataclass
 class LivePages:
-    """The pages of one environment, and what a browser complained about."""
+    """The pages of one environment, and the complaints of a browser."""
 
     live: LiveEnv
     base: str
@@ -103,7 +103,7 @@ def any_pages(make_live: MakeLive, database_url: str) -> Iterator[LivePages]:
 
 
 def confirm(page: Page, button: str, **fields: str) -> None:
-    """Press a button, fill what its dialog asks, and confirm."""
+    """Press a button, fill in its dialog, and confirm."""
     page.get_by_role("link", name=button, exact=True).first.click()
     dialog = page.locator("dialog")
     expect(dialog).to_be_visible()
@@ -439,7 +439,7 @@ def test_spread_grid_and_picture_of_a_backfill_are_accessible_in_light_and_dark_
 
 
 def fire_an_hour_ago(live: LiveEnv, *schedule_ids: str) -> None:
-    """Make daily schedules as if they had been there for a day, and fire what was due an hour ago."""
+    """Make daily schedules that seem a day old, and fire the occurrence of an hour ago."""
     at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     for schedule_id in schedule_ids:
         handle = live.note_every(schedule_id, f"{at.minute} {at.hour} * * *", queue="nobody", catch_up_window=None)

@@ -26,7 +26,7 @@ Instruction = tuple[str, str]
 
 
 def instructions(file: Path) -> list[Instruction]:
-    """The instructions of the application's Dockerfile, each with what follows its name in one line."""
+    """The instructions of the application's Dockerfile: name and arguments, each joined to one line."""
     text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE).replace("\\\n", "")
     return [(one[0], " ".join(one[2].split())) for one in (line.partition(" ") for line in text.splitlines() if line)]
 

@@ -218,7 +218,7 @@ STRIKES = 20
 @pytest.mark.timeout(600)
 @each_kind
 def test_no_chain_is_dead_ten_seconds_after_the_last_kill(live: LiveEnv, kind: str) -> None:
-    """Any process of two workers is killed, again and again; who was killed at the top is started anew.
+    """Any process of two workers is killed, again and again; a killed parent process is started anew.
 
     On a busy machine the test waits longer for the last chain, and prints how long it took.
     """

@@ -205,7 +205,7 @@ def test_why_is_asked_of_one_schedule(live: LiveEnv) -> None:
 
 @pytest.fixture
 def silent(live: LiveEnv) -> LiveEnv:
-    """An installation with a schedule that is due, and nobody who fires it."""
+    """An installation with a due schedule and no process that fires it."""
     live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
     live.note_every("nightly", Every(SECOND))
     return live

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that swallow what is sent: they are given up, and nothing is lost or done twice."""
+"""Connections to PostgreSQL that swallow all data: they are given up, and nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def start_worker(live: LiveEnv, proxy: Proxy, *words: str) -> Process:
 def test_worker_behind_silent_connections_fires_and_executes_again_soon(
     live: LiveEnv, proxy: Proxy, words: tuple[str, ...]
 ) -> None:
-    """No run executes when they fall silent: first who fires has to notice it, and then who executes."""
+    """No run executes when they fall silent: first the dispatcher has to notice it, and then a worker."""
     schedule = live.note_every("tick", Every(PERIOD), overlap="allow_all", missed="all")
     start_worker(live, proxy, *words)
     wait_until(lambda: schedule.refresh().state.success_count > 1, timeout=SOON, what="two runs")

@@ -1,4 +1,4 @@
-"""Connections to Redis that swallow what is sent: workers give them up within 15 s and go on where they were."""
+"""Connections to Redis that swallow all data: workers give them up within 15 s and go on where they were."""
 
 from __future__ import annotations
 

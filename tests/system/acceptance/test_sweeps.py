@@ -53,7 +53,7 @@ CHUNK = min(500, KILLED_SIZE // 10)
 WORKERS, RUNNERS = 2, 2
 MEBIBYTE = 2**20
 GROWTH = 50 * MEBIBYTE
-"""By how much a process may exceed what it held before the sweep."""
+"""The memory by which a process may grow during the sweep."""
 ENVIRONMENT = {
     "RQSCHED_IMPORTS": "tests.system.acceptance.sweeping",
     "RQSCHED_RECONCILE_INTERVAL": "3",
@@ -88,7 +88,7 @@ class Sweeper:
         return [process for process in self.live.started if process.is_running]
 
     def processes(self) -> list[tuple[str, psutil.Process]]:
-        """The living processes of all workers with what they are."""
+        """The living processes of all workers with their kinds."""
         return [one for worker in self._workers for one in _processes_of(worker)]
 
     def measure(self) -> dict[str, int]:
@@ -264,7 +264,7 @@ def idle_of(sweeper: Sweeper) -> dict[str, int]:
 
 
 def is_half_resolved(live: LiveEnv, size: int) -> bool:
-    """Tell whether what the resolver has named before it waits is recorded, but for the chunk that is not full."""
+    """Tell whether the targets named before the resolver waits are recorded, except a chunk that is not full."""
     count = sa.select(sa.func.count()).select_from(targets)
     found = live.scheduler.runtime.database.read(lambda connection: connection.execute(count).scalar_one())
     return bool(found > size // 2 - CHUNK)

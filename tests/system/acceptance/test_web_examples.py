@@ -25,17 +25,17 @@ Request = dict[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """One application and what its users send and get."""
+    """One application with its requests and answers."""
 
     folder: str
     create: Callable[[str, int], Request]
-    """Asks for something under a name, in or every so many seconds."""
+    """Return the request that creates an object of a name, once or repeated after so many seconds."""
     path: Callable[[str, httpx.Response], str]
     """Return the path of the object from its name and the answer."""
     effect: tuple[str, str]
-    """The files that a run of the name `ada` writes, as a pattern, and what one of them holds."""
+    """The pattern of the files that a run of the name `ada` writes, and the content of one of them."""
     refused: tuple[Request, ...]
-    """Each asks for what there is none of."""
+    """Requests for objects that do not exist."""
 
 
 def of_fastapi(name: str, seconds: int) -> Request:

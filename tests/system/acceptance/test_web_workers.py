@@ -50,7 +50,7 @@ def wait_until_ready(live: LiveEnv, web: Process) -> list[int]:
 
 
 def passes(redis: Redis) -> dict[str, float]:
-    """How many passes of reconcile there were, and what they did."""
+    """The number of reconcile passes, and their repairs."""
     found = read_passes(redis, "rqsched")
     return {name: count for name, count in found.items() if not name.endswith("seconds")}
 

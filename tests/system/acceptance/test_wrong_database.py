@@ -19,7 +19,7 @@ each_kind = pytest.mark.parametrize("options", BARE.values(), ids=BARE)
 
 def start_worker_elsewhere(live: LiveEnv, folder: Path, options: list[str]) -> Process:
     """A plain worker of the same Redis and queue whose database URL is another one."""
-    live.scheduler.recover()  # the Redis is in use: whoever reconciles first owns it
+    live.scheduler.recover()  # the Redis is in use: the first database to reconcile owns it
     url, redis_url = f"sqlite:///{folder / 'elsewhere.db'}", live.environment["RQSCHED_REDIS_URL"]
     Scheduler(database_url=url, redis_url=redis_url).close()
     return live.start_rq("worker", *options, queues=("default",), RQSCHED_DATABASE_URL=url)

@@ -18,7 +18,7 @@ from rqsched import current_run, workflow
 LOOK = "traced.look"
 EACH = "traced.each"
 tracer = trace.get_tracer("application")
-"""Traces what the application itself does."""
+"""Traces the application's own work."""
 INSTRUMENTED = "TRACED_INSTRUMENTED"
 """The variable that lets the instrumentations of RQ and SQLAlchemy stand beside ours."""
 

@@ -33,7 +33,7 @@ Request = dict[str, Any]
 
 @dataclass(frozen=True)
 class Existing:
-    """One application, and what its users do."""
+    """One application, and the requests of its users."""
 
     name: str
     """Its folder, and that of its code."""
@@ -97,7 +97,7 @@ class Deployment(Processes):
     running: dict[str, Process] = field(default_factory=dict)
 
     def deploy(self, state: str) -> None:
-        """Stop what is not the dashboard, put the code of a state in place, and start everything."""
+        """Stop every process except the dashboard, put the code of a state in place, and start everything."""
         for name in [name for name in self.running if name != "dashboard"]:
             self.running.pop(name).terminate()
         shutil.copytree(HERE / self.existing.name / state, self.site, dirs_exist_ok=True)

@@ -61,7 +61,7 @@ def play(scheduler: Scheduler, clock: ManualClock) -> None:
 
 
 def work(scheduler: Scheduler) -> None:
-    """Execute what is queued."""
+    """Execute the queued jobs."""
     redis = scheduler.runtime.transport.redis
     with using(scheduler.runtime):
         SimpleWorker([Queue("default", connection=redis)], connection=redis).work(burst=True, logging_level="CRITICAL")

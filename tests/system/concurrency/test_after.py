@@ -1,4 +1,4 @@
-"""Many who change at once what comes after what, and many ends of runs at once."""
+"""Many concurrent changes of upstreams, and many concurrent ends of runs."""
 
 from __future__ import annotations
 

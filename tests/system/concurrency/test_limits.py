@@ -97,7 +97,7 @@ def test_grants_at_once_never_give_more_places_than_there_are(postgres_env: Env)
     def begin_another(word: str) -> None:
         nonlocal looks
         looks += word == "SELECT" and current_thread() is not other
-        if looks == 3:  # the row, what is taken: the line is next
+        if looks == 3:  # the group's row, the taken places: the line is next
             looks += 100
             other.start()
             wait_until(lambda: not other.is_alive() or waits(database), what="another grant to wait or end")

@@ -14,7 +14,7 @@ from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import Flow, make, waiting
 
 MOST_TRIES = 5
-"""More than what can happen to one process: one thing."""
+"""More faults than one process can meet: one thing."""
 
 
 def write(env: CrashEnv, **transaction: Any) -> None:
@@ -40,7 +40,7 @@ def of_session(env: CrashEnv, engine: sa.Engine) -> None:
 
 
 def until_through(write: Callable[[CrashEnv, sa.Engine], None]) -> Callable[[CrashEnv], None]:
-    """An application that does what the error says: it repeats its transaction from the beginning."""
+    """An application that follows the advice of the error: it repeats its transaction from the beginning."""
 
     def act(env: CrashEnv) -> None:
         with env.application() as engine:

@@ -358,7 +358,7 @@ def followed(first: Callable[[CrashEnv], None], on: str = "success") -> Callable
 
 
 def owed(env: CrashEnv) -> None:
-    """The process that ended the first run died before it started what comes after."""
+    """The process that ended the first run died before it started the downstream run."""
     followed(popped())(env)
     claim = present(execution.claim_run(env.runtime, present(parse_run_job_id(env.job or ""))))
     ended = AttemptResult(AttemptOutcome.SUCCEEDED)
@@ -516,7 +516,7 @@ CHAIN = [
 
 
 class _OldRelease(Registry):
-    """The code of a worker that lacks what is asked for."""
+    """The code of a worker that lacks the requested workflow."""
 
     def resolve(self, name: str) -> Workflow:
         raise WorkflowNotFoundError(name)

@@ -52,7 +52,7 @@ def held(env: CrashEnv) -> None:
 
 
 def held_and_owed(env: CrashEnv) -> None:
-    """A run has ended, what comes after it has not started, and everything is held."""
+    """A run has ended, its downstream has not started, and everything is held."""
     owed(env)
     env.scheduler.hold()
 
@@ -74,7 +74,7 @@ def frozen(env: CrashEnv) -> None:
 
 
 def frozen_and_owed(env: CrashEnv) -> None:
-    """The same of a namespace that is frozen, where a resume has caught up what a pause missed, too."""
+    """The same for a frozen namespace in which a resume has also caught up the occurrences missed in a pause."""
     missed_while_paused(env)
     env.scheduler.freeze()
     env.scheduler.get("later").resume("once")

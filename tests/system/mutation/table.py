@@ -1996,7 +1996,7 @@ NEWER_RELEASE = (
         f"tests/chain/{_NEWER}new_timezone_rules_are_applied_to_it_by_a_process_that_knows_it",
     ),
 )
-"""A timing of which a process does not know all is left to those that do."""
+"""Processes leave a timing that they do not fully know to processes that know it."""
 
 SPREADING = (
     _edit(

@@ -15,7 +15,7 @@ from tests.system.soak.workers import Workers
 
 
 class Disasters:
-    """Draws one disaster after the other, and thaws what it froze."""
+    """Draws one disaster after the other, and thaws the processes it froze."""
 
     def __init__(self, workers: Workers, random: Random) -> None:
         self._workers = workers
@@ -47,7 +47,7 @@ class Disasters:
         return self._freeze(self._random.uniform(0.5, 8))
 
     def _sigstop_for_long(self) -> bool:
-        """Beyond the limits of a session: the server takes back what the process has locked."""
+        """Beyond the limits of a session: the server releases the locks of the process."""
         return self._freeze(self._random.uniform(12, 20))
 
     def _freeze(self, seconds: float) -> bool:

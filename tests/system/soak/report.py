@@ -39,7 +39,7 @@ class Attempt(NamedTuple):
 
 
 def read_attempts(log_path: Path) -> list[Attempt]:
-    """Read what the witnesses wrote, in their order."""
+    """Read the attempts that the witnesses wrote, in their order."""
     lines = log_path.read_text().splitlines() if log_path.exists() else []
     return [_attempt_of(*line.split()) for line in lines]
 
@@ -50,7 +50,7 @@ def _attempt_of(schedule_id: str, occurrence: str, uid: str, number: str, fence:
 
 @dataclass
 class Turn:
-    """One thing that happened to SQL as a whole, and what came of the time until the next one."""
+    """One fault of SQL as a whole, and the figures of the time until the next one."""
 
     name: str
     began: datetime

@@ -47,7 +47,7 @@ class TurnsPlan:
 
 
 class Play:
-    """Workers over a pair of servers, and what is done to these."""
+    """Workers over a pair of servers, and the turns of these."""
 
     def __init__(self, running: Workers, pair: Pair, scheduler: Scheduler) -> None:
         self.running = running
@@ -100,7 +100,7 @@ def sync(play: Play, turn: Turn) -> None:
 
 
 def paused(play: Play, turn: Turn) -> None:
-    """The primary dies while the standby has what was committed, and has not applied it for some seconds."""
+    """The primary dies while the standby has received the commits but not applied them for some seconds."""
     play.pair.standby.execute("SELECT pg_wal_replay_pause()")
     play.go_on()
     _promote(play, turn)

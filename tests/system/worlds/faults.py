@@ -29,7 +29,7 @@ class Crash(BaseException):
 
 
 class Faults:
-    """Draws what happens at each point between two steps of an operation."""
+    """Draws the fault at each point between two steps of an operation."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -81,7 +81,7 @@ class Network:
             self.jobs.append(job_id)
 
     def lease(self, now: datetime, until: datetime, limit: int) -> list[str]:
-        """Take what is due in any order; some of it twice, some of it gone for good."""
+        """Take the due links in any order; some of it twice, some of it gone for good."""
         random = self.faults.random
         listed, self.control = self.control[:limit], self.control[limit:]
         due = [job_id for job_id, score in self.scheduled.items() if score <= now.timestamp()]

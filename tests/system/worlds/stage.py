@@ -55,7 +55,7 @@ class Actor:
     """A reconcile pass it is in the middle of."""
 
     def restart(self) -> None:
-        """It died and started again: what it had in memory is gone."""
+        """It died and started again: its memory is gone."""
         self.dispatcher = Dispatcher(self.scheduler.runtime)
         self.scheduler.runtime.ownership._known = None
         self.passes = None

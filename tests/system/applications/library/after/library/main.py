@@ -33,7 +33,7 @@ def lend(loan: Loan) -> str:
 
 @app.get("/papers")
 def papers() -> list[str]:
-    """List what was printed."""
+    """List the printed papers."""
     return sorted(path.name for path in Path("papers").glob("*"))
 
 

@@ -26,5 +26,5 @@ def order() -> ResponseReturnValue:
 
 @app.get("/papers")
 def papers() -> ResponseReturnValue:
-    """List what was written."""
+    """List the written papers."""
     return sorted(path.name for path in Path(app.config["PAPERS"]).glob("*"))
