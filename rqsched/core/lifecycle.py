@@ -703,7 +703,9 @@ def can_continue(schedule: Schedule, now: datetime) -> bool:
 
 def _has_more(schedule: Schedule, now: datetime) -> bool:
     """Return whether an occurrence, or a run of the schedule that it comes after, may be ahead."""
-    return schedule.upstream_id is not None or next_occurrence(schedule, planned_from(schedule, now)) is not None
+    if schedule.upstream_id is not None:
+        return True
+    return answered(schedule.timeline.next_after, planned_from(schedule, now), otherwise=now) is not None
 
 
 def decide_continue(

@@ -176,7 +176,7 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
     beyond, capped = _count(schedule.timeline, since, passed.last)
     fires = _choose(schedule, passed, now) if missed is None else _newest(schedule, passed)
     fires = (stored,) if missed is MissedPolicy.FIRE_ONCE else fires
-    rest = beyond + 1 - len(fires)
+    rest = max(beyond + 1 - len(fires), int(capped))
     first = following.nominal_at if stored in fires else stored
     return DueOccurrences(fires, Missed(rest, capped, first, passed.last) if rest > 0 else None, passed.last)
 
@@ -387,7 +387,8 @@ def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -
         builder.record(audit.EXCLUDED, count=total, count_capped=is_capped or None, first=first, last=last)
     elif excluded is _UNCOUNTED:
         total, oldest, newest = _walked(spec.excluded(since, until))
-        builder.record(audit.EXCLUDED, count=total, count_capped=True, first=oldest, last=newest)
+        if total:
+            builder.record(audit.EXCLUDED, count=total, count_capped=True, first=oldest, last=newest)
 
 
 def record_skips(builder: ChangeBuilder, until: datetime) -> None:

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
-from rqsched.core.delays import later
 from rqsched.core.model import Change, Run, Schedule, unchanged
 from rqsched.core.moves import evaluate_to
-from rqsched.core.occurrences import TICK, drop_skips, leave_out, next_occurrence
+from rqsched.core.occurrences import drop_skips, leave_out, next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.schedule_endings import complete_if_over
 from rqsched.core.settle_decision import note_long
@@ -44,19 +43,23 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 
 
 def _look_further(builder: ChangeBuilder, since: datetime) -> None:
-    """Once a day, record what was excluded until now, so that the next look for a time begins at now.
+    """Once a day, record what was excluded until now, so that the next look for a time begins later.
 
     A look has an end, in years and in steps: if each began where the last fire was, none might reach what comes after a
     long excluded stretch.
     """
-    schedule, now = builder.schedule, builder.now
-    if schedule.spec.is_from_completion or not schedule.spec.exclude or now - since < LOOK_FURTHER_EVERY:
+    schedule, span = builder.schedule, builder.now - since
+    if schedule.spec.is_from_completion or not schedule.spec.exclude:
         return
-    upto = schedule.timeline.between(later(since, TICK), later(now, TICK))
-    if answered(next, upto, None, otherwise=since) is None:
-        leave_out(builder, now)
-        evaluate_to(builder, now)
-        builder.plan(next_occurrence(builder.schedule, now))
+    while span >= LOOK_FURTHER_EVERY:
+        until = since + span
+        count = answered(schedule.timeline.count_between, since, until, 1, otherwise=None)
+        if count is not None and not count.total:
+            leave_out(builder, until)
+            evaluate_to(builder, until)
+            builder.plan(next_occurrence(builder.schedule, until))
+            return
+        span /= 8  # a shorter span takes fewer steps; the next pass looks at the one after it
 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:

@@ -161,6 +161,33 @@ def test_a_fire_that_finds_no_next_time_in_its_steps_leaves_the_schedule_active_
     assert present(decide_replan(freed, None, now=NOON + 2 * DAY).after.next_run_at) > NOON
 
 
+def test_looks_that_reach_less_far_than_a_stretch_find_what_comes_after_it() -> None:
+    """Half of each hour is excluded, and four years pass until the interval has drifted out of it."""
+    halves = [f"Mon-Sun {hour:02}:00-{hour:02}:30" for hour in range(24)]
+    beside = Every(timedelta(hours=1, milliseconds=50), anchor=datetime(2026, 1, 1, tzinfo=NOON.tzinfo))
+    heavy = excluding(Spec(beside), *halves)
+    assert steps_to_the_next(heavy, NOON) > MOST_STEPS
+    waiting = changed(heavy, next_run_at=None, due_at=None)
+
+    for month in range(1, 60):
+        waiting = decide_replan(waiting, None, now=NOON + 30 * month * DAY).after
+        if waiting.next_run_at is not None:
+            break
+
+    assert present(waiting.next_run_at) == heavy.spec.next_after(NOON)
+
+
+def steps_to_the_next(schedule: Schedule, now: datetime) -> int:
+    with bounded(Steps(None)) as steps:
+        schedule.spec.next_after(now)
+    return steps.taken
+
+
+def test_a_dead_schedule_whose_next_time_takes_too_many_steps_can_be_restarted() -> None:
+    heavy = changed(excluding(Spec(HEAVY, "Europe/Berlin"), MORNING), status=ScheduleStatus.DEAD, next_run_at=None)
+    assert lifecycle.decide_restart(heavy, [], now=NOON).after.status is ScheduleStatus.ACTIVE
+
+
 def test_what_passed_in_ten_years_is_counted_as_far_as_the_steps_reach() -> None:
     spec = Spec([Cron("* * * * *", "Asia/Tokyo"), Every("7m")], "Europe/Berlin")
     heavy = excluding(spec, *WINDOWS[:480])
