@@ -84,8 +84,7 @@ def _decide_allowed(
 
 def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection) -> Decided[R] | None:
     """Decide and write without a lock; None where that was not done, or its answer was lost."""
-    found = decide(connection)
-    if found is None:
+    if attempts.tried is not None or (found := decide(connection)) is None:
         return None
     decided, version = found
     (one,) = decided.changes

@@ -142,7 +142,10 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
     for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
-        feature.follow(changes, skip_locked=skip_locked)
+        try:
+            feature.follow(changes, skip_locked=skip_locked)
+        except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
+            _log.exception("%s did not follow", type(feature).__name__, extra={"action": "feature_failed"})
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 from rqsched.chain import firing
+from rqsched.chain.feature import Features
+from rqsched.chain.feature_list import features_of
 from rqsched.chain.firing import Fired
 from rqsched.chain.reconcile import reconcile_in_turn
 from rqsched.chain.reconcile.schedules import end_pauses
@@ -72,6 +74,7 @@ class _Fixed:
 def _at(runtime: Runtime, now: datetime) -> Runtime:
     frozen = copy.copy(runtime)
     frozen.use_clock(_Fixed(now))
+    frozen.features = Features(features_of(frozen))  # those of the live runtime have its clock
     return frozen
 
 

@@ -53,7 +53,7 @@ class Parts(commit.Parts, Protocol):
 class After(Feature):
     """Downstream schedules: an end that is owed to them is written with that end, and followed after its commit."""
 
-    columns = ((attrgetter("followed_at"), None), (attrgetter("upstream_id"), None))
+    columns = tuple((attrgetter(name), None) for name in ("followed_at", "upstream_id", "missed_run_uid"))
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

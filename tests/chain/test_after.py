@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rqsched import After, Declaration, Spec
+from rqsched import After, Declaration, Every, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain import external_runs, holding
 from rqsched.chain.following import MOST_AT_ONCE
@@ -377,6 +377,24 @@ def test_what_a_pause_missed_is_caught_up_after_a_process_whose_clock_is_behind_
     report.update(spec=After("nightly", on="end"))
     env.clock.set(now)
     report.resume(catch_up="once")
+    assert [run.kind for run in all_runs(report)] == ["after"]
+
+
+def test_what_a_pause_missed_is_caught_up_where_the_schedule_comes_after_no_other_any_more(env: Env) -> None:
+    report = missed_by_a_pause(env)
+    report.update(spec=Every("1h"))
+    report.resume(catch_up="once")
+    assert [run.kind for run in all_runs(report)] == ["after"]
+
+
+def test_an_end_that_is_due_at_the_instant_of_a_tick_is_followed_by_that_tick(env: Env) -> None:
+    report = missed_by_a_pause(env)
+    until = env.clock.now() + HOUR
+    report.refresh()
+    report.resume()
+    report.pause(until=until, catch_up="once")
+    env.run_next(env.scheduler.get("nightly"))
+    env.scheduler.tick(now=until + SECOND)
     assert [run.kind for run in all_runs(report)] == ["after"]
 
 
