@@ -314,7 +314,7 @@ def test_due_schedules_fire_between_two_chunks_of_a_backfill(any_env: Env) -> No
 
 
 def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_env: Env) -> None:
-    """Each chunk's commit, when its locks are still held, is the moment at which somebody else asks for a fire."""
+    """A fire is requested at each chunk's commit, while its locks are still held."""
     schedule = any_env.create(spec=SECONDLY, overlap="allow")
     any_env.create("other", SECONDLY, overlap="allow")
     backfill, owner = opened(any_env, schedule, 3), threading.get_ident()
@@ -342,7 +342,7 @@ def test_a_fire_that_waits_for_a_chunk_runs_before_the_next_chunk(any_env: Env) 
 
 
 def test_the_pause_between_chunks_is_longer_than_a_waiting_lock_sleeps() -> None:
-    """SQLite's busy handler looks at least every 100 ms, a dispatcher that found a row locked after LOCKED_AGAIN."""
+    """SQLite's busy handler retries at least every 100 ms. A dispatcher retries a locked row after LOCKED_AGAIN."""
     assert max(timedelta(milliseconds=100), LOCKED_AGAIN) < PAUSE
 
 

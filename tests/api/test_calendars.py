@@ -568,7 +568,7 @@ def test_change_of_a_calendar_whose_answer_was_lost_is_one_change(any_env: Env) 
 
 
 def test_occurrence_that_a_calendar_moved_happens_once_whatever_the_calendar_becomes(any_env: Env) -> None:
-    """Payroll of the 16th happens on the 15th, and not again when the 16th is open after all."""
+    """The occurrence of the 16th happens on the 15th, and not again if the 16th becomes open later."""
     any_env.scheduler.calendars.set("bank", ["2026-01-20"])
     payroll = any_env.create(spec=Cron("0 13 20 * *"), exclude="bank", on_excluded="previous")
     assert next_of(payroll) == NOON + 4 * DAY + HOUR

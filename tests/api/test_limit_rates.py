@@ -91,7 +91,7 @@ def test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leave
 
 @pytest.mark.every_database
 def test_places_that_nobody_has_claimed_count(any_env: Env) -> None:
-    """They may start at any moment, also at the end of the window of those that did."""
+    """Granted runs may start at any moment, even at the end of the window of the started ones."""
     env = any_env
     made = make(create(env, rate="2/10s"), 4)
     env.advance(10 * SECOND)
@@ -138,7 +138,7 @@ def test_each_attempt_is_a_start(any_env: Env) -> None:
 
 @pytest.mark.every_database
 def test_run_that_a_worker_without_its_code_gives_back_has_not_started(any_env: Env) -> None:
-    """It would wait for its own start, and fail as blocked before that leaves the window."""
+    """If it counted, the run would wait for its own start, and fail as blocked before that start leaves the window."""
     env = any_env
     (run,) = make(create(env, rate="1/day"), 1)
     claim = env.claim(run)
@@ -154,7 +154,7 @@ def test_run_that_a_worker_without_its_code_gives_back_has_not_started(any_env: 
 
 @pytest.mark.every_database
 def test_blocked_run_that_waits_for_the_rate_does_not_fail_as_blocked(any_env: Env) -> None:
-    """No worker can come to it meanwhile, so nobody knows whether one has its code by now."""
+    """No worker can take the run meanwhile, so a worker may have its code by now."""
     env = any_env
     made = make(create(env, rate="2/2h"), 3)
     env.execute(made[0])
@@ -317,7 +317,7 @@ def test_nothing_starts_while_it_is_held_and_the_pass_after_that_gives_places(an
 
 @pytest.mark.every_database
 def test_one_link_looks_for_all_who_wait_in_line(any_env: Env) -> None:
-    """Each of those that are retried came by a link of its own: together they would look at each start that leaves."""
+    """Each retried run has its own link. Without this, all links would look at each start that leaves the window."""
     env = any_env
     made = make(create(env, rate="9/min", retry=RetryPolicy(1, base=SECOND, jitter=timedelta(0))), 5)
     env.failing = True
@@ -338,7 +338,7 @@ def test_one_link_looks_for_all_who_wait_in_line(any_env: Env) -> None:
 
 @pytest.mark.every_database
 def test_start_that_leaves_the_window_between_a_links_grant_and_its_look_ahead_is_not_forgotten(any_env: Env) -> None:
-    """The link was armed before the run in the way had started, so it comes a moment too early."""
+    """The link was armed before the preceding run started, so it comes a moment too early."""
     env = any_env
     made = make(create(env, rate="1/min"), 2)
     env.advance(MICROSECOND)
@@ -609,7 +609,7 @@ def test_process_that_dies_in_a_claim_leaves_a_start_with_its_row_or_neither(pos
 
 @pytest.mark.every_database
 def test_link_does_not_come_again_where_only_a_queue_without_workers_waits(any_env: Env) -> None:
-    """The rate lets the run start, but its queue gets one place at a time, by a pass: a link would come without end."""
+    """The rate lets the run start, but a pass gives its queue one place at a time. A link would return endlessly."""
     env = any_env
     schedule = create(env, queue="nobody")
     made = make(schedule, 4)

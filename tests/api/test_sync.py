@@ -182,7 +182,7 @@ ARGUMENTS: dict[str, Any] = {
 def test_a_sync_writes_the_rows_and_events_that_create_writes(
     any_env: Env, paused: bool, jitter: str, order: int
 ) -> None:
-    """Those alike are decided once, each with arguments of its own."""
+    """Equal declarations are decided once, even with different arguments."""
     scheduler, spec, alike = any_env.scheduler, Every("1h"), Options(jitter=jitter, queue="high", timeout=5)
     sets = {name: Options(**{**alike, **own}) for name, own in [*ARGUMENTS.items()][::order]}
     said: dict[str, Any] = {"note": "why", "paused": paused}

@@ -41,7 +41,7 @@ def test_a_due_link_goes_on_the_list(env: Env, after: timedelta) -> None:
 
 
 def test_a_link_is_never_seen_without_its_hash(env: Env) -> None:
-    """One script writes both: where the connection dies between two commands, neither or both are there."""
+    """One script writes both. If the connection dies, either both exist or neither."""
     put(env, arm(env, 99))  # now Redis knows the script
     env.redis.config_resetstat()
 

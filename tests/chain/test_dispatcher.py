@@ -67,7 +67,7 @@ def test_run_once_takes_at_most_one_batch(make_env: MakeEnv) -> None:
 
 
 def test_batches_on_sqlite_stay_small(make_env: MakeEnv) -> None:
-    """Its one writer must not be kept from others for long."""
+    """SQLite has one writer, so a batch must not keep others waiting for long."""
     env = make_env(fire_batch=500)
     for i in range(SQLITE_BATCH + 1):
         env.create(f"s{i}")
@@ -77,7 +77,7 @@ def test_batches_on_sqlite_stay_small(make_env: MakeEnv) -> None:
 
 
 def test_a_link_early_by_the_databases_clock_is_put_back_until_it_is_due(any_env: Env) -> None:
-    """The clock that armed it was behind, or somebody promoted it by hand."""
+    """The clock that armed the link was behind, or the link was promoted by hand."""
     schedule = any_env.create()
     link = link_id(schedule)
     any_env.redis.zadd(any_env.transport.scheduled_key, {link: any_env.clock.now().timestamp()})
@@ -217,7 +217,7 @@ def test_two_dispatchers_share_what_is_due(make_env: MakeEnv, postgres_url: str)
 
 
 def test_a_dispatcher_beside_rqs_scheduler_fires_once(any_env: Env) -> None:
-    """RQ's scheduler has promoted the link that a dispatcher leases: it is on the list and in the set at once."""
+    """RQ's scheduler promotes the link that a dispatcher leases, so it is in the list and the set at the same time."""
     schedule = any_env.create()
     link = link_id(schedule)
     any_env.advance()
@@ -318,7 +318,7 @@ def test_one_batch_of_a_reconcile_pass_is_made_between_two_fire_batches(env: Env
 
 
 def test_who_does_not_look_first_looks_a_fixed_moment_later() -> None:
-    """So long at most is a link late when the one that looks first died, hangs or never leases."""
+    """This moment bounds a link's delay if the first dispatcher has died, hangs or never leases."""
     due_in = {0.05: 0.05, -3.0: 0.0, 60.0: LONGEST_WAIT}
     for seconds, expected in due_in.items():
         assert seconds_until(NextLook(100.0 + seconds, is_first=True), 100.0) == pytest.approx(expected)
@@ -348,7 +348,7 @@ def test_a_link_fires_although_the_dispatcher_that_looks_first_hangs(env: Env) -
 
 
 def test_a_link_fires_although_the_dispatcher_that_looks_first_never_leases(env: Env) -> None:
-    """Its database is away, say: it asks again and again, and so keeps the first look."""
+    """Its database may be away: it asks repeatedly, and so stays the first to look."""
     ended = threading.Event()
 
     def ask() -> None:

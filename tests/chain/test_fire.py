@@ -274,7 +274,7 @@ def test_a_link_of_another_database_is_left(any_env: Env) -> None:
 
 
 def test_a_link_of_a_purged_schedule_is_dropped(env: Env) -> None:
-    """The control queue is known to be this database's, so nobody else misses it."""
+    """The control queue belongs to this database, so no other one needs the link."""
     env.recover()
     schedule = env.create()
     link = link_id(schedule)

@@ -122,7 +122,7 @@ def test_group_that_is_removed_while_a_schedule_joins_it_is_made_again(postgres_
 
 
 def test_next_in_line_follows_when_the_first_was_held_and_leaves_the_line(postgres_env: Env) -> None:
-    """A cancel holds the first in line while a place becomes free, and cannot have seen that."""
+    """A cancel locks the first in line while a place becomes free, and cannot see that place."""
     env = postgres_env
     first, second, third = env.fire_all(*(create(env, name) for name in "abc"))
     with held(env, sa.select(runs.c.uid).where(runs.c.uid == second.uid)):
@@ -162,7 +162,7 @@ def test_end_waits_for_who_gives_places_just_now_when_nobody_has_one_to_claim(po
 
 
 def test_end_looks_at_no_line_while_others_have_most_places_to_claim(postgres_env: Env) -> None:
-    """Eight places, and a claim of the last four: the second end that they leave makes a quarter free."""
+    """There are eight places and four unclaimed grants. The second end makes a quarter of the places free."""
     env = postgres_env
     waiting = env.fire_all(*(create(env, str(at), limit_running=8) for at in range(11)))
     claims = [env.claim(run) for run in waiting[:4]]
@@ -192,7 +192,7 @@ def test_end_looks_at_no_line_where_it_saw_none_and_less_than_half_of_the_places
 
 
 def test_end_that_saw_nobody_in_line_lets_who_joined_meanwhile_follow(postgres_env: Env) -> None:
-    """The end is written after who joined found its group full, by a statement that began before that."""
+    """A run joins and finds its group full. The end is then written by a statement that began before the join."""
     env = postgres_env
     first_of, second_of = create(env, "a"), create(env, "b")
     (first,) = env.fire_all(first_of)

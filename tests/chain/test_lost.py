@@ -135,7 +135,7 @@ def test_a_waiting_run_starts_when_the_run_ahead_is_lost(env: Env) -> None:
 
 
 def test_flushing_redis_loses_no_run_that_executes(env: Env) -> None:
-    """RQ's hash is gone while the horse lives: it is no evidence."""
+    """RQ's hash is gone while the horse lives, so its absence proves nothing."""
     schedule, run = started(env)
     for _ in range(6):
         env.runtime.database.transact(lambda c: claims.record_heartbeat(c, run.uid, token_of(run)))

@@ -191,7 +191,7 @@ def test_a_pass_that_dies_before_everything_is_compared_is_followed_by_another_f
 def test_a_pass_that_notices_and_does_not_reach_redis_is_told_once(
     env: Env, monkeypatch: pytest.MonkeyPatch, which: WentBack, fails: bool
 ) -> None:
-    """Its mark does not follow Redis's newest, and that says nothing more."""
+    """Its mark then does not follow the newest mark in Redis. This alone is not reported again."""
     passes(env, 2)
     key = redis_keys.marks("rqsched", env.runtime.ownership.database_id())
     backup, snapshot = mark(env), present(env.redis.dump(key))
@@ -281,7 +281,7 @@ STEPS = [("as Redis has it", step) for step in range(4)] + [("one mark ahead", s
 @pytest.mark.parametrize("dies_then", [False, True], ids=["goes on", "dies"])
 @pytest.mark.parametrize(("sql", "step"), STEPS, ids=[f"{sql}, step {step}" for sql, step in STEPS])
 def test_passes_at_any_step_of_another_tell_nothing(make_env: MakeEnv, sql: str, step: int, dies_then: bool) -> None:
-    """While one leaves its mark, others leave theirs, Redis is flushed, and it goes on or dies."""
+    """While one pass writes its mark, others write theirs and Redis is flushed. Then the pass continues or dies."""
     slow, other = make_env(), make_env()
     for others, flushes in product((1, 3), (False, True)):
         leave(other, 2)

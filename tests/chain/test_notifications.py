@@ -282,7 +282,7 @@ def test_a_webhook_of_the_settings_is_told_of_every_schedule(make_env: MakeEnv, 
 def test_a_process_that_notifies_nobody_writes_no_notification_and_sends_none_that_waits(
     make_env: MakeEnv, database_url: str, hook: Receiver
 ) -> None:
-    """As one of a copy, whose schedules name the receivers of the original."""
+    """A process of a copy is set so, because its schedules name the receivers of the original."""
     notifications = {"webhook": f"{hook.url}/hook", "heartbeat": f"{hook.url}/ping"}
     of_original = make_env(database_url=database_url, webhook_secret=SECRET)
     fail_once(of_original, notifications=notifications)

@@ -37,7 +37,7 @@ def enqueue(env: Env, link: str) -> None:
 
 
 def test_rq_performs_an_early_link_again_and_never_early(env: Env) -> None:
-    """RQ cuts times to whole seconds, and its host's clock may be ahead."""
+    """RQ truncates times to whole seconds, and its host's clock may be ahead."""
     schedule = env.create()
     link = link_id(schedule)
     env.advance(MINUTE - timedelta(seconds=1.5))

@@ -57,7 +57,7 @@ def test_a_late_schedule_without_a_link_is_armed_after_the_grace(any_env: Env) -
 
 
 def test_a_link_that_nobody_promotes_is_brought_to_the_list_after_the_grace(any_env: Env) -> None:
-    """Plain workers whose scheduler died: the link is there, late, and a worker serves the list alone."""
+    """The scheduler of plain workers died: the link is late in the set, and the workers only serve the list."""
     schedule = any_env.create()
     settled(any_env)
     any_env.advance(MINUTE + 5 * SECOND)
@@ -208,7 +208,7 @@ def test_a_pending_run_still_on_its_queue_is_left_alone(env: Env) -> None:
 
 
 def test_a_delivery_replaced_by_the_next_one_executes_nothing(env: Env) -> None:
-    """The worker was only slow: whoever starts first has it, the other one has nothing to do."""
+    """The worker was only slow. The first delivery to start claims the run, and the other has nothing to do."""
     schedule = env.create(spec=HOUR)
     env.fire_next(schedule, HOUR)
     settled(env)
@@ -224,7 +224,7 @@ def test_a_delivery_replaced_by_the_next_one_executes_nothing(env: Env) -> None:
 
 
 def test_a_run_that_a_full_pass_enqueues_beside_its_own_process_executes_once(any_env: Env) -> None:
-    """Redis knows no database yet, and the pass runs between another dispatcher's commit and its pipeline."""
+    """Redis names no database yet, and the pass runs between another dispatcher's commit and its pipeline."""
     schedule = any_env.create(spec=HOUR)
     any_env.advance(HOUR)
     committed = [fired.change for fired in any_env.deliver(schedule) if fired.change is not None]

@@ -229,7 +229,7 @@ def test_the_interval_is_fifteen_seconds_unless_settings_say_otherwise(env: Env)
 
 
 def test_a_link_under_a_plain_worker_reconciles_on_the_way(env: Env) -> None:
-    """A fleet of plain `rq worker`s has no dispatcher: fires carry the passes along."""
+    """Plain `rq worker`s have no dispatcher, so fires also make the passes."""
     forgotten = env.create("forgotten")
     fired = env.create("fired")
     settled(env)

@@ -230,7 +230,7 @@ def test_an_old_primary_that_comes_back_is_refused_for_ever(original: Env, make_
 
 
 def test_a_process_whose_pool_leads_to_an_old_primary_moves_to_the_new_one(original: Env) -> None:
-    """Its connections live; a new one, which the refusal makes it open, reaches the server that the others have."""
+    """Its old connections are alive. The refusal makes it open a new one, which reaches the other processes' server."""
     schedule = original.create()
     original.advance(MINUTE)
     original.redis.set(redis_keys.identity("rqsched"), "7501 16384 3")
@@ -304,7 +304,7 @@ def test_a_copy_takes_over_when_nobody_of_the_original_was_seen_for_five_minutes
 
 
 def test_an_original_that_was_only_silent_keeps_its_queue(original: Env, copy: Callable[[], Env]) -> None:
-    """As after an outage of Redis of more than five minutes, in which nobody was seen."""
+    """As after an outage of Redis of more than five minutes, in which no process was seen."""
     clone = copy()
     silence(original)
     with pytest.raises(WrongDatabaseError, match="takes over"):
@@ -380,7 +380,7 @@ def test_a_run_is_executed_before_and_after_a_promotion(original: Env, timeline:
 
 
 def test_fires_and_claims_ask_as_much_as_without_an_identity(original: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It travels with what is sent anyway."""
+    """The identity is part of requests that are sent anyway."""
     original.create()
     asked = list[str]()
     send: Any = original.redis.execute_command

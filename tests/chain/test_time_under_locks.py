@@ -371,7 +371,7 @@ def test_mark_of_a_pass_that_met_another_one_is_not_of_before(postgres_env: Env)
 
 
 def test_heartbeat_that_a_slow_pass_saw_counts_from_when_it_saw_it(postgres_env: Env) -> None:
-    """A pass that waited for SQL would else see the same heartbeat twice within a moment."""
+    """Otherwise a pass that waited for SQL would see the same heartbeat twice within a moment."""
     env = postgres_env
     run = env.fire_next(env.create())
     env.claim(run)

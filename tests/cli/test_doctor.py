@@ -165,7 +165,7 @@ def test_schedules_of_another_environment_are_found(cli: Cli, environments: list
 
 
 def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(served: Cli) -> None:
-    """It can only come to that by and by: a timing that begins so is refused."""
+    """A schedule can only become so over time, because such a timing is refused."""
     served.scheduler.create("a", HELLO, "0 9 * * SAT", exclude="Sun")
     rest = served.scheduler.create("rest", HELLO, "0 9 * * SAT")
     assert served.findings(0)["excluded"]["level"] == "ok"
@@ -331,7 +331,7 @@ def test_dead_schedules_are_named(served: Cli) -> None:
 def test_the_embedded_valkey_is_named_with_what_ends_it(
     cli: Cli, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It outlives whoever started it, and no command ends it."""
+    """The embedded Valkey outlives the process that started it, and no command ends it."""
     for name in ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("RQSCHED_DATA_DIR", str(data_dir))
@@ -476,7 +476,7 @@ def test_a_postgresql_without_tables_refuses_commands_with_the_way_out(
 
 
 def test_dispatchers_that_cannot_write_to_sql_are_named_with_its_answer(served: Cli) -> None:
-    """SQL answers what doctor reads, as on a full disk."""
+    """SQL still answers doctor's reads, as on a full disk."""
     runtime = served.scheduler.runtime
     heartbeat = DispatcherHeartbeat(runtime.transport.redis, runtime.transport.control.name, runtime.now)
     for waits_for, level in (("the disk is full.", "problem"), ("", "ok")):

@@ -50,7 +50,7 @@ def test_a_dry_run_shows_what_each_becomes_and_writes_nothing(cli: Cli, words: t
 def test_the_embedded_default_is_named_as_the_place_of_ours(
     cli: Cli, words: tuple[str, ...], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A project's settings are not read by a bare command: without this, theirs stop and nobody fires ours."""
+    """A bare command reads no settings of a project. Without this, jobs stop there and nobody fires ours."""
     monkeypatch.setenv("RQSCHED_DATA_DIR", str(data_dir))
     place = f"Ours belong to {data_dir}, for RQSCHED_DATABASE_URL is unset."
     assert place not in cli(*words, "--dry-run", code=1).out

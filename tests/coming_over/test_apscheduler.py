@@ -167,7 +167,7 @@ def test_scheduler_runs_no_more_what_was_disabled(store: Store, notes: Path) -> 
 def test_job_that_a_scheduler_writes_back_is_paused_again(
     empty_sqlite_url: str, times: int, stays_paused: bool
 ) -> None:
-    """A scheduler may have read the job before, and writes it as it was: a trigger of the database does so here."""
+    """A scheduler may have read the job before, and write it back unchanged. Here a database trigger does that."""
     with closing(Store(empty_sqlite_url, lambda: SQLAlchemyJobStore(empty_sqlite_url))) as store:
         store.add("a", "interval", hours=1)
         _execute(
@@ -307,7 +307,7 @@ def test_pickles_of_no_job_are_not_readable(store: Store) -> None:
 
 
 def test_state_that_is_no_bytes_is_not_readable(empty_sqlite_url: str) -> None:
-    """SQLite has any value in any column; as many bytes as a number says are more than there is memory."""
+    """SQLite allows any value in any column. `bytes(number)` could exhaust the memory."""
     engine = sa.create_engine(empty_sqlite_url)
     with (
         closing(Store(empty_sqlite_url, lambda: SQLAlchemyJobStore(empty_sqlite_url))) as store,
@@ -322,7 +322,7 @@ def test_state_that_is_no_bytes_is_not_readable(empty_sqlite_url: str) -> None:
 
 
 def test_triggers_that_are_not_as_apscheduler_writes_them_are_not_readable(redis_url: str) -> None:
-    """Each value of a trigger's pickle in turn is another one."""
+    """Each value of a trigger's pickle is replaced in turn."""
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with closing(Store(redis_url, lambda: RedisJobStore(host="127.0.0.1", port=port))) as store:
         store.add("cron", "cron", day="2nd fri,1-9/2", year="2099", hour=3, timezone="UTC", start_date=AT)

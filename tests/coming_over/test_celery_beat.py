@@ -192,7 +192,7 @@ def test_tables_that_are_not_there_are_said(empty_sqlite_url: str, sqlite_url: s
 
 
 def test_times_that_a_project_without_zones_keeps_are_read_as_beat_reads_them(empty_sqlite_url: str) -> None:
-    """Beat takes what Django keeps without a zone for UTC, whatever the project's TIME_ZONE is; the admin shows it."""
+    """Beat reads Django's naive times as UTC, whatever the project's TIME_ZONE is. The admin shows them so."""
     berlin = ZoneInfo("Europe/Berlin")
     with open_project(empty_sqlite_url, USE_TZ=False, DJANGO_CELERY_BEAT_TZ_AWARE=False) as project:
         now = datetime.now(UTC)
@@ -235,7 +235,7 @@ def test_source_whose_rows_somebody_else_has_locked_is_an_outage(
 
 
 def test_source_whose_server_never_answers_is_an_outage_after_seconds() -> None:
-    """It takes connections, and says nothing."""
+    """The server accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://u:hunter2@127.0.0.1:{silent.getsockname()[1]}/shop"
         with pytest.raises(DatabaseUnavailableError, match="SOURCE does not answer") as caught:

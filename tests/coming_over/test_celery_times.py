@@ -116,7 +116,7 @@ def test_crontabs_run_when_their_schedules_do_unless_it_is_said(celery: Celery, 
 
 
 def test_interval_whose_last_run_lies_ahead_waits_until_it_is_over() -> None:
-    """RedBeat's entries are written so to begin later."""
+    """RedBeat's users write entries like this to begin later."""
     now = datetime(2026, 5, 4, 12, tzinfo=UTC)
     later = becomes(Interval(timedelta(days=1)), now, last_run_at=now + timedelta(days=9))
     assert ours(later, now)[0] == now + timedelta(days=10)

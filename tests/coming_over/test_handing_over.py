@@ -34,7 +34,7 @@ def outcomes(found: list[Imported]) -> dict[str, tuple[Outcome, Fires]]:
 
 
 def fire_theirs(theirs: Any) -> list[str]:
-    """rqscheduler enqueues what is due by the wall clock, which all times of these tests are; returns the ids."""
+    """rqscheduler enqueues jobs that are due by the wall clock, which all times of these tests use; returns the ids."""
     before = {job.id for job in theirs.get_jobs_to_queue()}
     list(theirs.enqueue_jobs())
     return sorted(before)
@@ -128,7 +128,7 @@ class Running(ManualClock):
 
 
 def test_a_time_that_comes_while_it_is_handed_over_is_fired_once(theirs: Any, sqlite_url: str, redis_url: str) -> None:
-    """Between whichever two looks at the clock it comes."""
+    """The time may come between any two reads of the clock."""
     clock = Running(NOON)
     with open_env(clock, database_url=sqlite_url, redis_url=redis_url) as env:
         for seconds in range(30):
@@ -170,7 +170,7 @@ def test_one_that_somebody_paused_here_stays_at_its_source(env: Env, hourly: str
 
 
 def test_one_that_was_resumed_and_paused_again_without_a_word_stays_paused(env: Env, hourly: str) -> None:
-    """It keeps the note of those that wait, also where its source has stopped and where it comes over once more."""
+    """It keeps the note of waiting schedules, even if its source has stopped or if it is imported again."""
     moving(env).write()
     env.advance(MINUTE)
     env.scheduler.get(hourly).resume().pause()
@@ -185,7 +185,7 @@ def test_one_that_was_resumed_and_paused_again_without_a_word_stays_paused(env: 
 
 
 def test_one_that_somebody_pauses_while_it_is_handed_over_stays_paused(env: Env, theirs: Any, hourly: str) -> None:
-    """Somebody resumes and pauses ours between the import's last look and its resuming; the others go on."""
+    """The schedule is resumed and paused between the import's last look and its resume. The others continue."""
     theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="other", timeout=60)
     theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="alone", timeout=60)
 
@@ -211,7 +211,7 @@ def test_one_that_somebody_pauses_while_it_is_handed_over_stays_paused(env: Env,
 
 
 def test_one_that_cannot_be_written_holds_up_no_other(env: Env, theirs: Any, hourly: str) -> None:
-    """Its row breaks a rule of the database, which no check before knows of."""
+    """Its row violates a database constraint that no earlier check knows."""
     theirs.schedule(env.clock.now() + HOUR / 2, FUNCTION, interval=3600, id="barred", timeout=60)
     rule = "BEFORE INSERT ON rqsched_schedules WHEN NEW.schedule_id LIKE '%barred'"
     trigger = f"CREATE TRIGGER barred {rule} BEGIN SELECT RAISE(ABORT, 'barred by a rule'); END"
@@ -266,7 +266,7 @@ def test_one_that_its_application_schedules_anew_is_told_to_fire_twice(env: Env,
 
 
 def test_one_that_is_drawn_anew_is_the_same_schedule(env: Env, theirs: Any) -> None:
-    """As an application does that cancels and schedules all of its jobs when it starts."""
+    """Some applications cancel and schedule all their jobs at each start."""
     for _ in range(3):
         theirs.schedule(env.clock.now() + HOUR, FUNCTION, interval=3600, timeout=60)
         moving(env).hand_over()

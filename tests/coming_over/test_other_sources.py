@@ -178,7 +178,7 @@ def test_handed_over_they_fire_here_when_they_would_there(env: Env, there: There
 def test_import_that_ends_between_its_steps_is_completed_by_another_one(
     env: Env, there: There, at: int, part: int
 ) -> None:
-    """It reads, disables and reads again: it ends at the first, the second or the third of these."""
+    """The import reads, disables and reads again. It is ended at each of these three steps."""
     source = there.open_source()
     with suppress(DiedError):
         moving(env, Dying(source, at, part)).hand_over()
@@ -215,7 +215,7 @@ def test_what_somebody_disables_there_while_ours_waits_is_not_fired_here(env: En
 
 
 def test_what_is_owed_is_fired_once(env: Env, there: There) -> None:
-    """APScheduler says that they may be a second late, so those are not."""
+    """APScheduler does not run jobs that are more than a second late, so its jobs do not fire."""
     source = there.open_source()
     env.advance(HOUR)
     moving(env, source).hand_over()

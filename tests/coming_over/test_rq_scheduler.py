@@ -315,7 +315,7 @@ def test_a_job_that_cannot_be_read_is_said_and_hides_no_other(
     theirs.schedule(AT, FUNCTION, id="y")
     found = {one.source_id: one for one in source.entries()}
     assert found["y"].entry is not None
-    if found["x"].entry is not None:  # what the reader of entries refuses
+    if found["x"].entry is not None:  # values that the reader of entries refuses
         assert job["data"] == WHOLE
     else:
         assert found["x"].lost

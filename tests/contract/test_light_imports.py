@@ -48,7 +48,7 @@ def test_preload_loads_the_driver_and_opens_no_connection(monkeypatch: pytest.Mo
 
 
 def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these costs a tenth of a second on a busy machine: what draws, other databases, other commands."""
+    """Each of these imports takes a tenth of a second on a busy machine: drawing, other databases, other commands."""
     monkeypatch.setenv("RQSCHED_DATABASE_URL", f"sqlite:///{tmp_path}/rqsched.db")
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:9/0")
     unneeded = {
@@ -68,7 +68,7 @@ def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatc
 
 
 def test_worker_and_dispatcher_load_no_screen_and_no_migrations() -> None:
-    """They are started anew after each deploy and each death, and tests start hundreds."""
+    """Workers start anew after each deploy and each death, and tests start hundreds."""
     unneeded = {"rich", "alembic", "fastapi", "rqsched.dev", "rqsched.http"}
     code = f"import sys, rqsched.cli.processes; print(*sorted({unneeded!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -92,7 +92,7 @@ def test_the_command_says_which_extra_it_needs() -> None:
 
 
 def test_opentelemetry_is_imported_by_what_traces_alone_and_that_by_a_process_that_is_told_to() -> None:
-    """Off means never imported, in every process: redis-py and FastAPI import what is installed, we do not."""
+    """If tracing is off, no process imports it. redis-py and FastAPI import any installed package, and we do not."""
     code = re.compile(r"^(?:from|import) (?:opentelemetry|rqsched\.chain\.tracing)\b", re.MULTILINE)
     found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if code.search(file.read_text())}
     assert found == {"chain/tracing.py"}

@@ -455,7 +455,7 @@ print(scheduler.get("tidy_up").describe().timezone)
 
 @from_nothing
 def test_importing_the_scheduler_opens_nothing(project: Project, tmp_path: Path) -> None:
-    """Neither database nor Redis is there while an image is built; its commands must not need them."""
+    """Commands of an image's build must not need the database or Redis, which are absent then."""
     project.settings = {
         "DATABASES": {"default": {"ENGINE": POSTGRES, "HOST": "nowhere.invalid", "NAME": "none"}},
         "RQSCHED": {"REDIS_URL": "redis://nowhere.invalid/0"},

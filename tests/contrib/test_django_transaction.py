@@ -64,7 +64,7 @@ def test_schedule_is_written_with_djangos_rows_and_published_on_commit(postgres:
 
 @pytest.mark.postgres
 def test_schedules_of_one_block_are_published_with_one_statement(postgres: dict[str, Any]) -> None:
-    """In the block each takes a savepoint and its release, and five statements in between."""
+    """In the block each schedule takes a savepoint, its release, and five statements in between."""
     names = [f"report-{number}" for number in range(5)]
     saw = postgres["publishes_together"]
     assert saw == {"inside": 35, "after": 1, "ordered": [], "names": names, "linked": names, "queued": 0}

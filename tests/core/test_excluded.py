@@ -125,7 +125,7 @@ def test_a_timing_of_which_nothing_is_left_is_refused_at_create_and_at_update(sp
 
 
 def test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is() -> None:
-    """On 29 February that are workdays: after 2032 none within ten years."""
+    """The schedule fires on workdays that are a 29 February. After 2032 there is none within ten years."""
     leap = active(Spec("0 9 29 2 *", exclude="Mon-Fri"), now=datetime(2026, 1, 1, tzinfo=NOON.tzinfo))
     sunday = leap.next_run_at
     assert sunday is not None

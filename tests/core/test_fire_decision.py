@@ -188,7 +188,7 @@ def test_a_schedule_from_completion_that_started_nothing_tries_again_after_its_d
 
 
 def test_a_schedule_from_completion_that_is_late_has_missed_nothing() -> None:
-    """It has one occurrence at a time: nothing else was due."""
+    """Such a schedule has one occurrence at a time, so nothing else was due."""
     change = fire(active(DELAYED), now=NOON + HOUR)
     assert types(change) == ["Triggered"]
     assert change.new_runs[0].occurrence_at == NOON + 5 * MINUTE

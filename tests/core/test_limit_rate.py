@@ -22,7 +22,7 @@ PERIOD = 10
     ),
 )
 def test_no_window_holds_more_starts_than_the_rate_says(number: int, steps: list[tuple[str, int, int]]) -> None:
-    """What `store.limits` does: a grant counts the granted runs, then the starts since its own clock's `now - T`."""
+    """The rule of `store.limits`: a grant counts the granted runs, then the starts since its own clock's `now - T`."""
     rate, now = Rate(number, PERIOD), NOON
     granted: list[Waiting] = []
     started: list[datetime] = []

@@ -138,7 +138,7 @@ def test_an_occurrence_beyond_buffer_limit_is_skipped_as_buffer_full() -> None:
 
 @pytest.mark.parametrize("policy", ["buffer_one", "buffer_all"])
 def test_a_new_run_does_not_overtake_the_waiting_ones(policy: str) -> None:
-    """Nothing runs ahead of them at this moment, as when the schedule was paused as the run ended."""
+    """No run is ahead of them at this moment, as after a pause at the end of the run."""
     attempt_result = judge_overlap(OverlapPolicy(policy), unfinished=[], buffered=1)
     assert attempt_result.act == ("skip" if policy == "buffer_one" else "buffer")
 

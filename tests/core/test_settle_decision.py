@@ -354,7 +354,7 @@ def test_total_repeats_that_was_lowered_ends_with_the_next_success() -> None:
 
 
 def test_what_was_due_when_a_schedule_ends_has_its_outcome() -> None:
-    """I1: down for an hour, and the first thing that happens is that a lost run kills the schedule."""
+    """I1: after an hour's outage a lost run makes the schedule dead before any fire."""
     schedule = retrying(DIES_AT_ONCE, "*/10 * * * *")
     change = decide_settle(holding(schedule, run(1)), [run(1)], run(1), LOST, now=NOON + HOUR)
     assert types(change) == ["RunLost", "TriggerSkipped", "Missed", "Died"]

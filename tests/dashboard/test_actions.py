@@ -143,7 +143,7 @@ def test_what_failed_today_is_retried_together_after_a_question_with_its_number(
 def test_failed_runs_are_counted_since_the_instant_that_was_shown_also_where_clocks_repeat_an_hour(
     pages: Pages,
 ) -> None:
-    """01:45 in New York is there twice in that night; the field holds no offset."""
+    """01:45 comes twice in New York in that night, and the field has no offset."""
     pages.env.clock.set(datetime(2026, 11, 2, 6, 45, tzinfo=UTC))
     pages.cookies["rqsched_zone"] = "America%2FNew_York"
     first = pages.get("/retry-failed")

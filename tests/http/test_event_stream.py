@@ -152,7 +152,7 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(quick: Web, url: str) -> 
 
 
 def test_an_event_that_appears_behind_newer_ones_is_not_lost(quick: Web, url: str) -> None:
-    """A transaction that took its time is visible after others that read the clock later."""
+    """A slow transaction becomes visible after others that read the clock later."""
     quick.create("slow", interval="1d")
     with reading(url + STREAM) as lines:
         quick.env.clock.advance(timedelta(seconds=10))

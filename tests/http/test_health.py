@@ -150,7 +150,7 @@ def test_a_scrape_within_the_maximum_age_reuses_the_gauges(web: Web, monkeypatch
 
 
 def test_metrics_read_the_clock_outside_of_transactions(web: Web) -> None:
-    """Inside of one it is never measured anew, and a process may be asked for nothing but metrics."""
+    """Inside a transaction the clock is never measured anew, and a process may serve only metrics."""
     runtime, clock, looked = web.env.runtime, web.env.clock, list[bool]()
 
     class Watched:

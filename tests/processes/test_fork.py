@@ -47,7 +47,7 @@ def test_one_of_several_children_gets_a_run(any_env: Env) -> None:
 
 
 def test_a_horses_death_is_settled_by_the_process_that_forked_it(any_env: Env) -> None:
-    """The horse has claimed the run over a connection of its own and died without a word."""
+    """The horse claimed the run over its own connection and died without a report."""
     schedule = any_env.create(retry=ONCE)
     run = any_env.fire_next(schedule)
     job = job_id(run.state)
@@ -76,7 +76,7 @@ def test_a_horses_death_is_not_settled_twice(any_env: Env) -> None:
 def test_the_death_of_a_process_that_had_claimed_nothing_leaves_the_run_of_another_alone(
     any_env: Env, is_stopped: bool
 ) -> None:
-    """The same job was delivered to both; the one that died had drawn a token and lost the race for the claim."""
+    """The same job was delivered to both processes. The dead one had drawn a token and lost the race for the claim."""
     run = any_env.fire_next(any_env.create(retry=ONCE))
     job = job_id(run.state)
     claim = present(claim_run(any_env.runtime, job))

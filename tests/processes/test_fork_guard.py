@@ -91,7 +91,7 @@ def test_error_of_the_process_itself_passes() -> None:
 
 
 def test_result_that_could_be_awaited_and_is_no_coroutine_is_returned_as_it_is() -> None:
-    """RQ and we await coroutines alone: what else a call returns is its result."""
+    """RQ and rqsched await only coroutines. Any other return value of a call is its result."""
     loop = asyncio.new_event_loop()
     future = loop.create_future()
     loop.close()
@@ -100,7 +100,7 @@ def test_result_that_could_be_awaited_and_is_no_coroutine_is_returned_as_it_is()
 
 
 def test_children_do_their_work_inside_a_call(env: Env) -> None:
-    """A pool of processes, a checkpoint in each, a fork that the workflow itself ends: nothing of it is disturbed."""
+    """The guard does not disturb a pool of processes, a checkpoint in each, or a fork that the workflow itself ends."""
 
     def check(number: int) -> int:
         current_run().checkpoint()

@@ -79,7 +79,7 @@ def test_one_that_ended_in_order_leaves_nothing(folder: Path) -> None:
 
 
 def test_a_fork_does_not_answer_in_its_parents_name(folder: Path) -> None:
-    """It would keep the parent's socket open beyond the parent's death."""
+    """A fork that answered would keep the parent's socket open beyond the parent's death."""
     LivenessSocket(folder, "worker")
     reading, writing = os.pipe()
     child = os.fork()

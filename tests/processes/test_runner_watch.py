@@ -110,7 +110,7 @@ def test_a_runner_whose_job_takes_far_too_long_is_killed(runner: ForkProcess) ->
 
 
 def test_a_runner_whose_code_has_ended_before_it_is_held_lives_on(runner: ForkProcess) -> None:
-    """It writes the end of its attempt by then, for which it has longer."""
+    """By then the runner writes the end of its attempt, which may take longer."""
     overrun = job_of(runner, kill_at=time.monotonic() - 1)
 
     class Noted(Slot):

@@ -65,7 +65,7 @@ def test_silence_is_the_time_since_the_last_turn() -> None:
 
 
 def test_the_time_in_which_nobody_looked_is_not_silence() -> None:
-    """The supervisor itself was stopped, or its host suspended: it cannot say that the child stood still."""
+    """The supervisor itself was stopped, or its host suspended, so it cannot know that the child stood still."""
     silence = Silence(_looked_at=0.0)
     silence.look(1, 0.1)
     assert silence.look(1, 3600.0) == 1.0

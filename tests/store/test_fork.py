@@ -84,7 +84,7 @@ def test_children_forked_after_use_write_side_by_side(database: Database) -> Non
 
 
 def test_a_childs_commit_survives_the_last_connection_of_its_parent(sqlite_url: str) -> None:
-    """A child that inherited the open file would hold no lock, and its commits would go with the write-ahead log."""
+    """A child with an inherited open file would hold no lock, and would lose its commits with the write-ahead log."""
     database = Database(sqlite_url)
     write(database, created("parent"))
     child_wrote, parent_closed = FORK.Event(), FORK.Event()

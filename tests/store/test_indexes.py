@@ -181,7 +181,7 @@ def test_a_scan_comes_in_the_order_of_its_index_and_is_not_sorted(database: Data
 
 
 def test_late_schedules_are_counted_in_the_order_of_their_index(database: Database) -> None:
-    """Without one a plan for any time reads the whole table, which on a small one cannot be told from the plan."""
+    """Without this order, a plan for any time reads the whole table. The plan of a small table cannot show that."""
     found: list[str] = []
 
     def count(connection: sa.Connection) -> None:
@@ -260,7 +260,7 @@ def test_the_charts_of_the_overview_look_at_the_newest_runs_alone(database: Data
 
 
 def test_whether_there_is_another_namespace_is_read_at_the_ends_of_an_index(database: Database) -> None:
-    """A plan for any value would read all schedules to find one whose namespace comes before, or after, it."""
+    """A plan for any value would read all schedules to find a namespace before or after it."""
     fill(database)
     found = plan(database, outcomes_of_a_day)
     assert "ix_rqsched_schedules_page" in found, found
@@ -327,7 +327,7 @@ def test_planner_is_left_no_way_to_compare_a_whole_namespace_with_many_ids(datab
 
 
 def test_new_schedules_are_looked_up_for_those_that_come_after_them(database: Database) -> None:
-    """Many are created in one transaction: without statistics a plan read the whole table for each batch."""
+    """One transaction may create many. Without statistics a plan read the whole table for each batch."""
 
     def ask(connection: sa.Connection) -> object:
         dialect = dialect_of(connection)

@@ -27,7 +27,7 @@ REFUSAL = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
 
 @contextmanager
 def pooler_before(server: PostgresServer, refused: list[bytes]) -> Iterator[int]:
-    """A port that forwards to the server what was opened without options, and keeps the packets it refused."""
+    """A port that forwards connections without options to the server, and keeps the packets it refused."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_serve, args=(listener, server.port, refused), daemon=True).start()
         yield int(listener.getsockname()[1])
@@ -98,7 +98,7 @@ def _limit_and_prepared(connection: Connection) -> tuple[str, int]:
 def test_quiet_connection_to_a_pooler_of_transactions_waits_for_a_session_as_long_as_any(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all sessions are taken for 3 s it is not given up after 2 s: it lives, and another would wait as long."""
+    """If all sessions are taken for 3 s, the connection is kept after 2 s: it lives, and a new one would also wait."""
     monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
     pid = sa.select(sa.func.pg_backend_pid())
     with closing(Database(postgres_url, pooler="transaction", patience=NO_PATIENCE)) as database:

@@ -151,7 +151,7 @@ def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env:
 
 
 def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> None:
-    """However many there are, also beside as many others as are shown."""
+    """This holds for any number of active schedules, also beside a full page of others."""
     count = partial(schedule_queries.count_by_status, namespace="default", most=3)
     steps = []
     for number in range(160):

@@ -90,7 +90,7 @@ def looked_at(found: dict[Schedule, list[Run]], columns: Columns, *, by_hours: b
                 begin = end
             if begin < columns.end and end >= columns.start:
                 for at in range(place(columns, begin), place(columns, end) + 1):
-                    # Hours do not tell what expired from what was cancelled.
+                    # Hours do not distinguish expired runs from cancelled ones.
                     status = run.status.value if by_hours else run.shown_status
                     cells[schedule.uid, run.kind is RunKind.BACKFILL, at][status] += 1
     return dict(cells)

@@ -257,7 +257,7 @@ def test_idle_connections_cut_by_the_server_cost_a_retry_and_no_error(
 def test_quiet_connection_that_the_server_has_ended_is_an_outage_and_its_call_is_repeated(
     postgres_database: Database, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """It is asked whether it lives where SQLAlchemy sees the answer: an error of psycopg alone is not repeated."""
+    """SQLAlchemy checks the connection, because an error that only psycopg sees is not retried."""
     monkeypatch.setattr(BoundedConnection, "quiet_seconds", 0.0)
     call = getattr(postgres_database, how)
     for patience in (None, NO_PATIENCE):
@@ -412,7 +412,7 @@ def test_what_the_same_statement_would_meet_again_is_not_retried_and_says_what_t
 
 @pytest.mark.postgres
 def test_a_connection_to_a_server_that_takes_no_writes_is_not_used_again(stumbling: Database) -> None:
-    """After a failover the pool must not keep its connections to what is a standby now."""
+    """After a failover the pool must not keep its connections to the server that is now a standby."""
     used: list[int] = []
 
     def work(connection: sa.Connection) -> None:

@@ -46,7 +46,7 @@ def test_connections_that_a_client_opened_before_it_was_limited_are_not_used_aga
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["own", "of the application"])
 def test_connections_share_what_they_say_of_their_library(redis_url: str, is_own: bool) -> None:
-    """Looked up by each connection it cost every forked work horse some milliseconds."""
+    """A lookup per connection took every forked work horse some milliseconds."""
     client = connect(redis_url) if is_own else Redis.from_url(redis_url)
     with client as redis:
         limit_waiting(redis)

@@ -173,7 +173,7 @@ def test_what_is_shown_is_written_with_the_serializer_of_the_queue(make_env: Mak
 
 
 def test_a_job_as_earlier_builds_wrote_it_is_executed(env: Env) -> None:
-    """Its function is `rqsched.jobs.execute`, and nothing else is told of it."""
+    """Such a job has only the function `rqsched.jobs.execute`, without a label."""
     run = env.fire_next(env.create())
     job = env.job(run_job_id(run))
     plain = env.runtime.transport.control.create_job("rqsched.jobs.execute", job_id=job.id)
@@ -186,7 +186,7 @@ def test_a_job_as_earlier_builds_wrote_it_is_executed(env: Env) -> None:
 
 
 def test_a_worker_that_does_not_know_the_function_fails_the_job_alone_and_the_run_is_delivered_again(env: Env) -> None:
-    """So a build from before workflows had functions of their own answers, during a rolling deploy."""
+    """A build from before workflows had their own functions does so during a rolling deploy."""
     run = env.fire_next(env.create())
     key = f"rq:job:{run_job_id(run)}"
     unknown = env.runtime.transport.control.create_job("rqsched.jobs.unknown_function", job_id="x")

@@ -60,7 +60,7 @@ def test_the_url_of_a_client_behind_sentinels_leads_to_the_same_sentinels() -> N
 
 
 def test_the_url_of_a_client_that_the_application_made_of_sentinels_is_known_too() -> None:
-    """As RQ does it from the dictionary SENTINEL of its settings."""
+    """RQ makes such a client from the dictionary SENTINEL of its settings."""
     made = Sentinel([("one", 26379)], sentinel_kwargs={"password": "p"}, password="secret", ssl=True, db=2)
     client = made.master_for("mymaster")
     assert url_of(client) == "rediss+sentinel://:secret@one:26379/mymaster/2?sentinel_password=p"

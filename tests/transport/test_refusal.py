@@ -89,7 +89,7 @@ def test_breaker_says_what_it_was_refused_with() -> None:
 
 
 def test_wait_for_a_job_that_ends_because_the_server_becomes_a_replica_is_made_again(own_valkey: ValkeyServer) -> None:
-    """A worker of RQ ended with it."""
+    """Without the retry, RQ's worker ended."""
     with Redis.from_url(own_valkey.url, retry=ONCE) as redis, ThreadPoolExecutor(1) as waiting:
         wait = waiting.submit(redis.blpop, ["empty"], 60)
         with Redis.from_url(own_valkey.url) as other:

@@ -145,7 +145,7 @@ def test_the_earliest_link_and_who_looks_first_are_told_together(env: Env) -> No
 
 
 def test_another_looks_first_when_the_first_is_silent(env: Env, first_look_life: int) -> None:
-    """Redis counts the time: the clocks of hosts have no part in it."""
+    """Redis measures the time, so the hosts' clocks do not matter."""
     env.transport.next_look("one")
     assert 0 < env.redis.pttl(env.transport.first_look_key) <= first_look_life
     env.redis.persist(env.transport.first_look_key)
@@ -162,7 +162,7 @@ def test_another_looks_first_when_the_first_is_silent(env: Env, first_look_life:
 
 @pytest.mark.usefixtures("first_look_life")
 def test_who_is_woken_looks_first(env: Env) -> None:
-    """The one that looked first may sleep until a later due time, and knows of no earlier link."""
+    """The dispatcher that looked first may sleep until a later due time, unaware of an earlier link."""
     env.transport.next_look("one")
     put(env, arm(env))
 

@@ -21,7 +21,7 @@ SECRET = "admin-secret-0123456789"
 
 
 def test_pages_forms_and_api_work_below_the_path_of_each_kind_of_proxy(live: LiveEnv) -> None:
-    """One server has `--root-path`, the other is told by its proxies."""
+    """One server has `--root-path`, and the proxies tell the path to the other."""
     live.note_every("nightly", "0 2 * * *")
     live.environment |= {"RQSCHED_TOKENS": one_token(SECRET), "RQSCHED_TRUSTED_PROXIES": "127.0.0.1"}
     proxies = list[str]()

@@ -99,7 +99,7 @@ def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.M
 
 
 def test_a_run_is_ended_by_a_command_over_it(live: LiveEnv) -> None:
-    """Commands of RQ are published: a user needs a right for that."""
+    """RQ publishes its commands, for which a user needs a right."""
     run = live.hold_now(timeout=300)
     live.start_worker()
     live.wait_for_execution(run)

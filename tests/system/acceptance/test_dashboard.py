@@ -259,7 +259,7 @@ def require_accessible(page: Page, what: str) -> None:
 
 @pytest.mark.every_database
 def test_when_it_does_not_fire_is_filled_in_previewed_refused_and_kept(browser: Browser, any_pages: LivePages) -> None:
-    """Exclusions, changes of clocks, a spread and the time to start within, in the form."""
+    """The form's fields for exclusions, clock changes, spread and `start_within`."""
     scheduler = any_pages.live.scheduler
     with any_pages.viewer(browser, is_complaint=lambda text: "422" not in text) as page:  # what is refused
         page.goto("/schedules/new")

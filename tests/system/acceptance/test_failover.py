@@ -159,7 +159,7 @@ def test_a_clone_beside_the_redis_of_its_original_executes_nothing_until_it_is_a
 def test_two_copies_of_one_data_directory_look_alike_and_are_told_by_their_marks(
     make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str, standby: PostgresServer
 ) -> None:
-    """Both promoted, or both started from the same files: nothing that a server says tells them apart."""
+    """Both are promoted or both started from the same files, so the servers report equal identities."""
     standby.stop()
     (standby.folder / "standby.signal").unlink()
     standby.start()

@@ -116,7 +116,7 @@ def test_postgresql_is_moved_with_a_standby(
 def test_redis_is_moved_to_an_empty_one(
     make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer, new_redis: ValkeyServer
 ) -> None:
-    """Processes at both of them are alive for a while, and no pass, fire or claim of one disturbs the other's."""
+    """For a while processes use both, and no pass, fire or claim of one disturbs the other's."""
     live, moved = make_live(sqlite_url, redis_url=own_valkey.url), make_live(sqlite_url, redis_url=new_redis.url)
     live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools")}
     nightly = live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0))
@@ -145,7 +145,7 @@ def test_redis_is_moved_to_an_empty_one(
 def test_redis_is_moved_with_a_copy(
     make_live: MakeLive, sqlite_url: str, own_valkey: ValkeyServer, new_redis: ValkeyServer
 ) -> None:
-    """Jobs that are no runs of rqsched are there, too."""
+    """The copied Redis also has jobs that are no runs of rqsched."""
     live = make_live(sqlite_url, redis_url=own_valkey.url)
     live.environment |= {**OFTEN, "PATH": tools(live.folder / "tools"), "NEW": new_redis.url}
     nightly = live.note_every("nightly", Every(SECOND), retry=RetryPolicy(max_retries=0))
@@ -177,7 +177,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
     hook: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Production fires on, and alone tells what fails, also of what waited to be told when it was copied."""
+    """Production continues to fire. It alone sends notifications, including those that were waiting during the copy."""
     monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET", "a key of this test")
     live = make_live(plain(own_postgres_url))
     live.environment |= {**OFTEN, "RQSCHED_ENV": "production"}

@@ -81,7 +81,7 @@ def test_schedules_fire_again_at_once_after_a_kill_of_the_whole_group_and_after_
 @pytest.mark.parametrize("kind", ["fork", "simple"])
 @pytest.mark.parametrize("name", ["rqsched-dispatcher", "rqsched-keeper"])
 def test_schedules_fire_beside_a_long_job_whoever_dies(live: LiveEnv, kind: str, name: str) -> None:
-    """Nothing in the worker has a moment for it: keeper and dispatcher watch each other."""
+    """The worker itself is busy with the job, so keeper and dispatcher watch each other."""
     schedule = live.note_every("tick", Every(SECOND), overlap="skip")
     worker = start_preloaded(live, *KINDS[kind])
     run = live.hold_now()

@@ -1,4 +1,4 @@
-"""The commands that are processes, as somebody runs them who keeps workers of their own or collects logs."""
+"""The commands that run as processes, for users who keep their own workers or collect logs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_dispatcher_whose_redis_belongs_to_another_database_does_not_start(liv
 
 
 def test_a_worker_logs_each_run_as_json_and_nothing_else_but_json(make_live: MakeLive, empty_sqlite_url: str) -> None:
-    """Its database is a new file, whose migrations are no news."""
+    """The database is a new file, and its migrations are not logged."""
     live = make_live(empty_sqlite_url)
     worker = live.start(rqsched_command("worker", "--log-format", "json"))
     wait_until(lambda: "dispatcher started" in worker.log(), timeout=SOON, what=lambda: f"a start: {worker.log()}")

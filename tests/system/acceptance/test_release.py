@@ -80,7 +80,7 @@ def test_files_for_github_have_the_form_that_it_reads(schema: str, pattern: str)
 
 
 def test_workflows_cannot_be_misused() -> None:
-    """Offline: whether the commits of the actions are those of their tags, and known weaknesses, takes the network."""
+    """Offline: checks of the actions' tags and of known weaknesses need the network."""
     run(BIN / "zizmor", "--offline", "--no-progress", "--persona=pedantic", GITHUB)
 
 

@@ -145,7 +145,7 @@ def test_a_worker_that_is_asked_to_end_finishes_its_run_and_schedules_fire_meanw
 def test_a_worker_starts_while_sql_is_away_and_its_schedules_fire_when_it_is_back(
     make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str
 ) -> None:
-    """It executes other jobs of RQ meanwhile."""
+    """The worker executes other jobs of RQ meanwhile."""
     live = make_live(own_postgres_url)
     own_postgres.kill()
     worker = live.start_rq(*RQ_KINDS["fork"])
@@ -177,7 +177,7 @@ WORKERS_THAT_RECOVER = {
 
 @pytest.mark.parametrize("words", WORKERS_THAT_RECOVER.values(), ids=WORKERS_THAT_RECOVER.keys())
 def test_a_worker_that_starts_after_a_flush_fires_everything_again(live: LiveEnv, words: Sequence[str]) -> None:
-    """Nothing is in Redis that could tell it: it looks into SQL at its boot."""
+    """Redis is empty, so the worker reads SQL when it boots."""
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
     live.redis.flushall()
 
@@ -187,7 +187,7 @@ def test_a_worker_that_starts_after_a_flush_fires_everything_again(live: LiveEnv
 
 
 def test_a_bare_rq_worker_executes_what_lies_on_its_lists(live: LiveEnv) -> None:
-    """It promotes nothing and repairs nothing but what its links carry: somebody must make a pass."""
+    """The worker promotes nothing and only repairs through its links, so another process must make a pass."""
     schedule = live.note_every("tick", Every(SECOND), overlap="allow_all")
     live.start_rq("worker")
 

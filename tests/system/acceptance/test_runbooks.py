@@ -351,7 +351,7 @@ def test_a_postgresql_that_cannot_write_its_wal_stops_and_everything_goes_on_whe
 
         disk.fill()
         stopping = present(server.process)
-        while stopping.is_running:  # what else the server does fills segments, too
+        while stopping.is_running:  # other work of the server fills segments, too
             with suppress(psycopg.OperationalError):
                 server.execute("SELECT pg_logical_emit_message(false, '', 'filler'), pg_switch_wal()")
         doctor = run_to_end(rqsched_command("doctor"), live.environment)
@@ -596,7 +596,7 @@ def test_postgresql_fails_over_with_an_asynchronous_standby_and_comes_back(
     own_postgres_url: str,
     standby: PostgresServer,
 ) -> None:
-    """The standby hears nothing for some passes; what it lacks is executed again, and the old primary fires nothing."""
+    """The standby misses some passes. The runs that it lacks are executed again, and the old primary fires nothing."""
     nightly = replicated.scheduler.get("nightly")
     with Runbook(replicated, "PostgreSQL fails over") as book:
         book.step()

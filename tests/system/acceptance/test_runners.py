@@ -240,7 +240,7 @@ def test_a_run_that_its_timeout_does_not_end_is_killed(live: LiveEnv, words: Seq
 
 
 def test_a_runner_that_stands_still_is_replaced_and_its_run_is_settled(live: LiveEnv) -> None:
-    """Stopped as by a debugger. About a minute; reconcile may see before that its run shows no life."""
+    """It is stopped as by a debugger. This takes a minute; reconcile may notice the missing heartbeats earlier."""
     worker = live.start_runners(1)
     run = live.hold_now(retry=RetryPolicy(max_retries=1, base=timedelta(seconds=1)))
     runner = live.executor_of(run)
@@ -382,7 +382,7 @@ def look(log):
 
 
 def test_djangos_connections_are_those_of_one_run(live: LiveEnv) -> None:
-    """Its settings say how old a connection may become; by default no older than one request, or one run."""
+    """Django's settings limit the age of a connection, by default to one request or run."""
     (live.folder / "looking.py").write_text(DJANGO)
     live.environment |= {"RQSCHED_IMPORTS": "looking", "OWN_FILE": str(live.folder / "own.db")}
     log = live.folder / "looks"
@@ -399,7 +399,7 @@ def test_djangos_connections_are_those_of_one_run(live: LiveEnv) -> None:
 
 
 def test_what_a_run_does_to_the_signals_of_its_process_is_undone(live: LiveEnv) -> None:
-    """A workflow that is deaf to SIGTERM, and leaves it so: the worker ends in order all the same."""
+    """A workflow ignores SIGTERM and leaves it ignored. The worker still ends in order."""
     worker = live.start_runners(1)
     live.run_now("deafen", DEAFEN)
     run = live.hold_now()

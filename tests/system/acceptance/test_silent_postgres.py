@@ -138,7 +138,7 @@ def test_quiet_connection_that_is_lost_is_replaced_whatever_is_asked(
 def test_quiet_connection_that_does_not_answer_is_given_up_before_it_has_a_statement(
     proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was as quiet while another process waited for the same silence: the two waits are one after the other."""
+    """Two processes may wait for the same silence, one after the other, so each wait must be short."""
     monkeypatch.setattr(postgres.BoundedConnection, "quiet_seconds", 0.0)
     engine = postgres.make_engine(proxy.url(postgres_url))
     with engine.connect() as connection:

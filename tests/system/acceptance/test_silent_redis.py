@@ -79,7 +79,7 @@ def test_a_worker_whose_connections_swallow_everything_during_a_run_keeps_it(liv
 def test_a_run_that_ignores_its_timeout_is_ended_by_the_worker_behind_silent_connections(
     live: LiveEnv, proxy: Proxy
 ) -> None:
-    """RQ's parent kills the horse, and must still be there then."""
+    """RQ's parent kills the horse, so it must still be alive then."""
     worker = start_worker(live, proxy)
     runs = worker.wait_for_child("runs")
     run = live.hold_now(timeout=1, deaf=True, retry=ONCE)

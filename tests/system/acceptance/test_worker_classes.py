@@ -38,7 +38,7 @@ def test_a_schedule_fires_and_its_runs_succeed(
 
 
 def test_a_schedule_fires_under_a_spawning_worker(live: LiveEnv) -> None:
-    """Each job is performed by a Python started anew, which imports the application for itself."""
+    """A new Python performs each job, and imports the application itself."""
     schedule = live.note_every("tick", Every(SECOND))
 
     live.start_rq(*PLAIN, "--worker-class", "rq.worker.SpawnWorker")

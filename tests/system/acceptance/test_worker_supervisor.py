@@ -45,7 +45,7 @@ def test_a_child_that_is_killed_again_and_again_still_comes_back(live: LiveEnv) 
 
 
 def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEnv) -> None:
-    """Stopped as by a debugger; one that waits for what never comes looks the same. About half a minute."""
+    """It is stopped as by a debugger, which looks like an endless wait. This takes about half a minute."""
     schedule = live.note_every("tick", Every(timedelta(seconds=1)), overlap="allow_all")
     worker = live.start_worker()
     wait_until(live.executions, timeout=SOON, what="a first run")
@@ -62,7 +62,7 @@ def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEn
 
 
 def test_the_rq_scheduler_of_a_killed_rq_worker_ends_with_it(live: LiveEnv) -> None:
-    """As an orphan it would hold RQ's scheduler lock, and nobody would promote the user's own scheduled jobs."""
+    """An orphan would hold RQ's scheduler lock, and no process would promote the user's own scheduled jobs."""
     worker = live.start_worker()
     runs = worker.wait_for_child("runs")
     [scheduler] = wait_until(runs.children, timeout=SOON, what="RQ's scheduler") or []

@@ -85,7 +85,7 @@ def test_workers_at_once_never_run_more_of_a_group_than_its_number(
 
 @pytest.mark.postgres
 def test_grants_at_once_never_give_more_places_than_there_are(postgres_env: Env) -> None:
-    """One grant has counted when another begins: that one waits, for the first gives what it has counted as free."""
+    """The second grant begins after the first has counted. It must wait, because the first gives these free places."""
     scheduler, database = postgres_env.scheduler, postgres_env.runtime.database
     create(scheduler, 2 * NUMBER)
     taken_back = sa.update(runs).values(granted_at=None)
