@@ -208,7 +208,7 @@ class Attempts(Generic[R]):
         self.tried = decided
         if decided.also is not None:
             decided.also(connection)
-        # In one order for all, so that two processes that create the same set cannot wait for each other in a circle.
+        # In one order for all, so that two processes that create the same set never deadlock.
         write(self._parts, connection, sorted(decided.changes, key=_SCHEDULE_ID))
         return decided
 

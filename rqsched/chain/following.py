@@ -144,7 +144,7 @@ def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tup
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one, when a freeze or a hold is over; returns the Change, if any."""
+    """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, if any."""
     decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None

@@ -1,8 +1,8 @@
-"""What is wrong: the one place that finds it. `rqsched doctor`, pages, metrics and probes render what is found here.
+"""Health checks: the one place that finds problems. `rqsched doctor`, pages, metrics and probes render its findings.
 
 A check asks SQL or Redis one question and only reads; but only a write can tell that Redis takes writes. A check that
 cannot be made is itself a problem, never an exception. The checks that need it are left out, so that no advice rests on
-what could not be read. What a check finds of schedules and runs is found within a namespace, or in all of them.
+values that could not be read. A check of schedules and runs looks in one namespace, or in all of them.
 
 Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
 set up and links that are not live, whose effect is that schedules are late. A page, which is read again with each
@@ -82,16 +82,16 @@ _LATE = timedelta(minutes=10)
 _ENDS_SOON = timedelta(days=90)
 """A calendar in use that ends within this span is a warning."""
 _NEARLY_FULL = 0.9
-"""The share of a quota, or of Redis's memory, from which on it is told."""
+"""A quota, or Redis's memory, is a warning when this share of it is used."""
 _GOES_ON = timedelta(minutes=5)
 """Two databases that both write are noticed by each pass: what was noticed longer ago is over."""
 _MIB = 1024 * 1024
 _FOLLOWED_WITHIN = timedelta(minutes=1)
-"""What comes after a run and has not started so long after its end is a problem."""
+"""A downstream run that has not started so long after the end of the upstream's run is a problem."""
 _SKEW = 1.0
 """Clocks that differ by more seconds are a warning."""
 BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
-"""What a check raises when SQL or Redis does not answer it."""
+"""The errors that a check raises when SQL or Redis does not answer it."""
 
 
 class Level(StrEnum):
@@ -107,18 +107,18 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """The finding of one check."""
 
     level: Level
     """How bad it is."""
     detail: str
-    """What was found, in words."""
+    """The finding in words."""
     schedules: Sequence[Schedule] = ()
     """The schedules it concerns: the first of them, one more than is named where there are more."""
     names: Sequence[str] = ()
-    """What else it concerns: workers, reasons, databases."""
+    """The workers, reasons or databases it concerns."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What was counted or measured, by what it is of: jobs by queue, seconds by clock."""
+    """The counts or measures, by name: jobs by queue, seconds by clock."""
     advice: str | None = None
     """What to do; None when there is nothing to do."""
     error: Exception | None = None
@@ -130,7 +130,7 @@ class Finding:
 
 
 class _Scope(NamedTuple):
-    """What checks are made of."""
+    """The things that checks look at."""
 
     runtime: Runtime
     """The processes and servers."""
@@ -149,7 +149,7 @@ class _Check(NamedTuple):
     needs: frozenset[str]
     """The checks without which it cannot be made."""
     advice: str
-    """What to do where the finding does not say it."""
+    """The advice, if the finding has none."""
     ask: Callable[[_Scope], Finding]
 
 
@@ -185,9 +185,10 @@ def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], F
 
 
 def examine(runtime: Runtime) -> Iterator[Finding]:
-    """Make every check over all namespaces, most basic first; one that needs another which failed is left out.
+    """Make every check over all namespaces, most basic first; a check that needs a failed one is left out.
 
-    So is the schema, and all that needs it, of a database which Redis does not belong to: its upgrade is no remedy.
+    If Redis belongs to another database, the check of the schema, and all that need it, are left out, too: an upgrade
+    is no remedy then.
     """
     scope, sound, is_ours = _Scope(runtime), set[str](), True
     for check in _CHECKS:
@@ -201,7 +202,7 @@ def examine(runtime: Runtime) -> Iterator[Finding]:
 
 
 def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
-    """Return what a question found; that it could not be asked is a problem."""
+    """Return the finding of a question; a question that could not be asked is a problem."""
     try:
         return _named(name, question(), advice)
     except WorkCancelledError:
@@ -218,7 +219,7 @@ def _named(name: str, found: Finding, advice: str) -> Finding:
 
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
-    """Return what is wrong with servers, workers and clocks, for who looks at a namespace."""
+    """Return what is wrong with servers, workers and clocks, for a viewer of a namespace."""
     return _wrong(_OF_PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
 
 
@@ -471,7 +472,7 @@ def _frozen(scope: _Scope) -> Finding:
 
 @_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
 def _clock(scope: _Scope) -> Finding:
-    """Compare this host's clock with those of Redis and SQL; SQLite has none of its own."""
+    """Compare this host's clock with the clocks of Redis and SQL; SQLite has no other clock."""
     seconds, microseconds = cast(Any, scope.runtime.transport.redis.time())
     theirs = {"Redis": datetime.fromtimestamp(seconds + microseconds / 1_000_000, UTC)}
     host, database = SystemClock().now(), scope.runtime.database

@@ -1,11 +1,11 @@
 """The gate of a hold: one question, `is_on`, before a link fires, a run is claimed or something is started by hand.
 
 A hold is kept in Redis, where LEASE looks in its script, and in SQL, where a claim's own UPDATE looks; either one
-holds, and a pass of reconcile copies what only one of them has. What was asked last is remembered: a server that does
-not answer changes nothing. A process that is held by its settings asks nobody.
+holds, and a pass of reconcile copies a hold that only one of them has. The last answers are remembered: a server that
+does not answer changes nothing. A process that is held by its settings asks nobody.
 
 A freeze is the hold of one namespace. SQL alone keeps it: fires and claims ask in their own statements. Redis says only
-that SQL is to be asked again by those who refuse what is started by hand.
+that the freezes have changed: an operation that starts something by hand then asks SQL again before it does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ALL = "*"
 """The name of the hold of everything, beside those of namespaces."""
 _ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
 _OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
-"""How long what Redis and SQL have said counts, where nothing else tells."""
+"""How long an answer of Redis and of SQL counts, if nothing else tells that it has changed."""
 
 
 class HoldGate:
-    """What this process knows of a hold."""
+    """The hold and the freezes that this process knows of."""
 
     def __init__(self, database: Database, transport: Transport, now: Callable[[], datetime], *, is_held: bool) -> None:
         """`is_held` is the setting `hold`: this process begins nothing, whatever Redis and SQL say."""
@@ -57,26 +57,27 @@ class HoldGate:
         self.has_sql = True
         """Whether SQL answered when it was asked last."""
         self.is_on = is_held
-        """Whether nothing may begin, as far as this process knows; who has not asked yet calls `look` before."""
+        """Whether nothing may begin, as far as this process knows; a caller that has not asked calls `look` first."""
         self.frozen: Mapping[str, Hold] = {}
-        """The namespaces in which nothing may begin, as SQL said last; who has not asked yet calls `find_frozen`."""
+        """The namespaces in which nothing may begin, as SQL said last; call `find_frozen` to ask."""
         self._told: object = None
         self._told_before: object = None
 
     @property
     def kept(self) -> Hold | None:
-        """What Redis or SQL had when they were asked last, with the places that keep it; None for no hold."""
+        """The hold that Redis or SQL had when asked last, with the places that keep it; None for no hold."""
         return _joined([_read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")])
 
     @property
     def known(self) -> Hold | None:
-        """What was read last, or this process's own hold; None when nothing is held."""
+        """The hold that was read last, or this process's own; None when nothing is held."""
         return _joined([self.kept, self._own])
 
     def require_off(self, namespace: str | None = None) -> None:
-        """Raise HeldError while there is a hold: what is asked for by hand is refused instead of waiting.
+        """Raise HeldError while there is a hold: work that is started by hand is refused instead of waiting.
 
-        A FrozenError, too, while the namespace is frozen; who does not know it yet calls `require_thawed` later.
+        Raise FrozenError while the namespace is frozen; a caller that has yet to read which one it is calls
+        `require_thawed` later.
         """
         if self.look(with_sql=False):
             raise HeldError(str(self.known))
@@ -89,13 +90,13 @@ class HoldGate:
             raise FrozenError(namespace, str(freeze))
 
     def find_frozen(self) -> Mapping[str, Hold]:
-        """Return the frozen namespaces; SQL is asked where Redis has told, since it was, that there are others."""
+        """Return the frozen namespaces; SQL is asked again if Redis has told of a change since SQL was asked last."""
         if self._told != self._told_before:
             self._ask_sql()
         return self.frozen
 
     def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
-        """Return `is_on`, after Redis and SQL were asked again unless what they said still counts.
+        """Return `is_on`, after Redis and SQL were asked again unless their last answers still count.
 
         With `is_fresh` they are asked in any case; without it, not in a process that asks by `ask_redis_now`. Without
         `with_sql` SQL is asked only whether a hold that it had is over.
@@ -180,8 +181,8 @@ class HoldGate:
     def share(self) -> None:
         """Copy a hold that only Redis or only SQL has to the other, or end it where the other has seen it released.
 
-        Such a hold is back because the one that has it went back in time. What does not answer now is told by the next
-        pass of reconcile.
+        A released hold is back if the server that has it went back in time. If a server does not answer now, the next
+        pass of reconcile tells it.
         """
         self.look(is_fresh=True)
         hold, text = self.kept, self._in_redis or self._in_sql.get(_ALL)
@@ -218,7 +219,7 @@ class HoldGate:
     def put_into_sql(self, hold: Hold, *, begins: bool = False) -> None:
         """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError.
 
-        One that `begins` does so then.
+        A hold that `begins` does so at the moment when it is written.
         """
         self._database.transact(partial(self._set, hold, begins=begins), patience=_BRIEF)
         self._read_sql()
@@ -243,9 +244,9 @@ class HoldGate:
         metadata.drop_hold(connection, ended, text=text, namespace=namespace)
 
     def drop(self, by: str | None = None, reason: str | None = None) -> Hold | None:
-        """End what Redis and SQL hold, in SQL first, which records who released it and why; returns what has ended.
+        """End the hold, in SQL first, which records who released it and why, then in Redis; returns the hold.
 
-        Raises what either raises. When the second does not answer, everything is still held, and this is repeated.
+        Raises the errors of both. If Redis does not answer, everything is still held: call this again.
         """
         self._read_redis()
         self._read_sql()
@@ -283,7 +284,7 @@ class HoldGate:
             _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "hold_not_copied"})
 
     def _tell_frozen(self) -> None:
-        """Let Redis say that others are to ask SQL which namespaces are frozen; raises RedisError."""
+        """Let Redis say that other processes should ask SQL which namespaces are frozen; raises RedisError."""
         uids = " ".join(sorted(one.uid for one in self.frozen.values()))
         told = blake2b(uids.encode(), digest_size=16).hexdigest() if uids else None
         if told != self._told:

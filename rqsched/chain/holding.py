@@ -1,8 +1,8 @@
-"""Holding and releasing: what an operator does with the hold of an installation, and what a release would do.
+"""Holding and releasing: an operator's operations on the hold of an installation, and the preview of a release.
 
-A release first does, under the hold, what it was asked to do with what is due and what waits; then it ends the hold.
-Interrupted, everything is still held, and the release is repeated. Once SQL has ended it, the next pass does so in
-Redis. To freeze and thaw a namespace is the same for what belongs to it.
+A release first treats due schedules and waiting runs as it was asked, under the hold; then it ends the hold. If it is
+interrupted, everything is still held, and the release is repeated. Once SQL has ended the hold, the next pass ends it
+in Redis. Freeze and thaw do the same for one namespace.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ THAWS: dict[str | None, MissedPolicy | None] = {
     "all": MissedPolicy.ALL,
     "none": None,
 }
-"""What a thaw may do with what is due, and the policy that this is; None is each schedule's own, `none` fires none."""
+"""How a thaw may treat due occurrences, and the policy for that; None is each schedule's own, `none` fires none."""
 
 
 class _Due(NamedTuple):
-    """What is due, and what an end of a hold does with it before."""
+    """The due schedules, and how an end of a hold treats them first."""
 
     namespace: str | None
-    """Of this namespace; None for all that are not frozen."""
+    """The namespace of the schedules; None for all namespaces that are not frozen."""
     is_missed: bool = False
-    """Whether it is recorded as missed."""
+    """Whether due occurrences are recorded as missed."""
     since: datetime | None = None
-    """If so: since when; what was due before fires."""
+    """If they are: since when; occurrences that were due before fire."""
     missed: MissedPolicy | None = None
-    """By which policy it fires; None for each schedule's own."""
+    """The policy by which occurrences fire; None for each schedule's own."""
 
 
 def hold(runtime: Runtime, context: CommandContext) -> Hold:
     """Let nothing begin from now on; what is held already stays as it is. Returns the hold.
 
-    SQL first, then Redis. One of them is enough: the other is told by a pass of reconcile when it answers again. Raises
-    the error of SQL when neither answers.
+    SQL first, then Redis. Either is enough: a pass of reconcile tells the other when it answers again. Raises the error
+    of SQL when neither answers.
     """
     gate = runtime.hold
-    gate.share()  # one that was released, and is back, is no hold
+    gate.share()  # a hold that was released, and is back, is none
     now = runtime.now() if gate.has_sql else SystemClock().now()
     asked = gate.kept or Hold(new_uid(now), now, context.principal, context.reason)
     failure: BackendUnavailableError | None = None
@@ -137,15 +137,15 @@ def release(
     is_missed: bool = False,
     cancels_waiting: bool = False,
 ) -> Released:
-    """Let everything begin that may; what is due fires by each schedule's policies. What is paused stays paused.
+    """End the hold: due schedules fire by their own policies. A paused schedule stays paused, a frozen one frozen.
 
-    With `is_missed` what is due is recorded as missed instead, or since an instant: then what was due before fires.
-    With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and what was
-    done so is said in the audit events. Raises RedisUnavailableError or DatabaseUnavailableError, with everything still
+    With `is_missed` due occurrences are recorded as missed instead; with `since` only those since then, and earlier
+    ones fire. With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first,
+    and recorded in the audit events. Raises RedisUnavailableError or DatabaseUnavailableError, with everything still
     held, when one of them does not answer: repeat it.
     """
     since = _require_range(since, is_missed=is_missed)
-    runtime.hold.look(is_fresh=True)  # what is frozen stays so
+    runtime.hold.look(is_fresh=True)  # frozen namespaces stay so
     cancelled = _cancel_waiting(runtime, None, context) if cancels_waiting else 0
     wanted = _Due(None, is_missed, since)
     settled = _settle_due(runtime, context, wanted) if is_missed else []
@@ -173,12 +173,12 @@ def thaw(
     missed: str | None = None,
     cancels_waiting: bool = False,
 ) -> Released:
-    """Let everything of a namespace begin that may; what is paused stays paused. One that is not frozen stays as it is.
+    """End the freeze of a namespace; paused schedules stay paused. Do nothing if the namespace is not frozen.
 
-    What is due fires by each schedule's policies, or as `missed` says: `one` or `all` of each, or `none`. With
-    `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and what was done
-    so is said in the audit events. Raises DatabaseUnavailableError, with everything still frozen: repeat it. Redis is
-    not needed: where it does not answer, what is due and what waits begins with the first pass that reaches it.
+    Due schedules fire by their own policies, or as `missed` says: `one` or `all` occurrences of each, or `none`. With
+    `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and recorded in
+    the audit events. Raises DatabaseUnavailableError, with everything still frozen: repeat it. Redis is not needed: if
+    it does not answer, due schedules and waiting runs begin with the first pass that reaches it.
     """
     wanted = _due_of(namespace, missed)
     runtime.hold.look(is_fresh=True)
@@ -206,13 +206,13 @@ def _due_of(namespace: str, missed: str | None) -> _Due:
 
 
 def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) -> Callable[[Connection], list[Schedule]]:
-    """Return what reads the schedules that are due in a namespace, or in all that are not frozen."""
+    """Return the query for schedules that are due in a namespace, or in all that are not frozen."""
     frozen = [*runtime.hold.frozen] if namespace is None else []
     return partial(schedule_queries.late, namespace=namespace, since=now, limit=limit, frozen=frozen)
 
 
 def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
-    """Return what reads the runs that wait there."""
+    """Return the query for runs that wait there."""
     frozen = [*runtime.hold.frozen] if namespace is None else []
     return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
 
@@ -236,9 +236,9 @@ def _decided(
     asked: CommandContext | None = None,
     is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
-    """Decide what becomes of due schedules, from what ran and runs of them; one that fails harms no other.
+    """Decide about due schedules, from their occurrences that ran and their open runs; a failing one harms no other.
 
-    Of schedules that are locked, the runs that are replaced are locked, too: nobody may claim one meanwhile.
+    If the schedules are locked, the runs that a decision replaces are locked, too: nobody may claim one meanwhile.
     """
     runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
@@ -275,7 +275,7 @@ def _row(before: Schedule, decided: Change | Exception, now: datetime) -> HeldSc
 
 
 class _Settled(NamedTuple):
-    """What became of what was due of one schedule, before everything may begin again."""
+    """How the due occurrences of one schedule were treated, before everything may begin again."""
 
     missed: int = 0
     """How many occurrences were recorded as missed."""
@@ -284,11 +284,11 @@ class _Settled(NamedTuple):
 
 
 def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Do with what is due what was asked; returns what became of it, of each schedule of which something did.
+    """Treat due schedules as `wanted` says; returns the outcome of each schedule that missed or fired an occurrence.
 
     Each schedule is a transaction of its own, and has a later next time then.
     """
-    # One end for all, or what is due again meanwhile would be read again and again.
+    # One end for all, or a schedule that is due again meanwhile would be read again and again.
     settled, until = dict[str, _Settled](), runtime.now()
     while True:
         due = runtime.database.read(_late(runtime, wanted.namespace, until, PREVIEWED))
@@ -318,7 +318,7 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
 
 
 def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Let what is owed to each schedule that comes after others be one, as its policy or the end of the hold says."""
+    """Follow all ends owed to each downstream schedule as one, as its policy or the end of the hold says."""
     thaw = Thaw(HELD if wanted.namespace is None else FROZEN, wanted.missed, wanted.is_missed)
     settled, cursor = list[_Settled](), None
     while True:

@@ -25,7 +25,7 @@ class Imports:
         """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
         self._settings = settings
         self.workflows = workflows
-        """What the modules register."""
+        """The workflows that the modules register."""
         self._are_owed = False
         self._opened_by: ModuleSpec | None = None
 

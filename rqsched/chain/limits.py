@@ -1,8 +1,9 @@
-"""Limits: who of a group gets a place is decided and written, and its job put on its queue.
+"""Limits: decide and write which runs and targets of a group get a place, and put their jobs on their queues.
 
-After each commit that frees a place or lets a run, or a target, wait for one; by the worker that holds one which was
-passed over; when a start leaves the window of a rate that a line waits for, by a link (`store.limits.Look`); and by
-each pass of reconcile, which finds what a process that died has left undone, and arms such a link that is gone.
+This is done after each commit that frees a place or lets a run, or a target, wait for one; by the worker that takes a
+run or target whose grant expired; by a link, when a start leaves the window of a rate that a line waits for
+(`store.limits.Look`); and by each pass of reconcile, which finds places that a process left ungiven when it died, and
+arms such a link if it is gone.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _AT_ONCE = 100
 
 
 class Parts(target_jobs.Parts, Protocol):
-    """What limits use of their process's runtime."""
+    """The parts of a process's runtime that limits use."""
 
     hold: HoldGate
     """Whether anything may begin."""
 
 
 class Limits:
-    """What one process does about places of groups."""
+    """Gives the places of groups, for one process."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -53,7 +54,7 @@ class Limits:
     def follow(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
         """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it.
 
-        What was `seen` of groups as the Changes were written is not looked at again.
+        A group in `seen`, whose state was read as the Changes were written, is not looked at again.
         """
         joined, left, stopped = set[str](), set[str](), set[str]()
         for change in changes:
@@ -63,7 +64,7 @@ class Limits:
                 if after.is_in_line:
                     joined.add(after.limit_group)
                 elif not after.takes_place and (before.takes_place or before.is_in_line):
-                    # Who leaves the line may have been held, and so left out, when a place was given.
+                    # A run that leaves the line may have been held, and so left out, when a place was given.
                     left.add(after.limit_group)
                 elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
                     left.add(after.limit_group)
@@ -78,7 +79,7 @@ class Limits:
         stopped: Collection[str] = (),
         seen: Seen | None = None,
     ) -> None:
-        """Give the places that are free in groups whose line somebody has joined, or in which somebody has `left` one.
+        """Give the free places of groups that a run or target has `joined` the line of, or `left`.
 
         Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
         """
@@ -90,8 +91,9 @@ class Limits:
             only_left, known = {*left}.difference(joined), seen or {}
             unclaimed = {group: known[group] if group in known else self._wants(group) for group in only_left}
             self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
-            # Who gives places just now may not have seen this end. While others still have to claim theirs, that is no
-            # harm: their ends look again. To wait for each other, to give one place each, is most of a grant's cost.
+            # A process that gives places just now may not have seen this end. While other runs still have to claim
+            # their places, that is no harm: their ends look again. If processes waited for each other, to give one
+            # place each, that would be most of a grant's cost.
             self.grant((group for group, count in unclaimed.items() if count), skip_locked=True)
         except (RqschedError, RedisError) as error:
             _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
@@ -104,9 +106,9 @@ class Limits:
     def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
         """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
 
-        While everything is held, or their namespace is frozen, only targets get one, for their runs have begun; with
-        `skip_locked`, nobody of a group that another transaction holds. Raises RedisError when those that got one
-        cannot be delivered: reconcile does so then.
+        While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
+        With `skip_locked`, a group that another transaction holds is left out. Raises RedisError when runs or targets
+        that got a place cannot be delivered: reconcile delivers them then.
         """
         ordered, given = sorted(groups), 0
         for start in range(0, len(ordered), _AT_ONCE):
@@ -141,9 +143,9 @@ class Limits:
         return len(granted.runs) + len(granted.targets)
 
     def look_of(self, link: str, run: Run) -> datetime | None:
-        """Return when a link of a run is due again to look at the line in which that, or a target of it, waits.
+        """Return when a link of a run is due again, to look at the line in which the run, or a target of it, waits.
 
-        None where it waits for no rate, and where another link is to look.
+        None if it waits for no rate, or if another link looks.
         """
         hold, group = self._parts.hold, run.limit_group
         if hold.is_on or group is None:
@@ -156,7 +158,7 @@ class Limits:
         """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
         another delivery.
 
-        Others that get a place meanwhile are delivered.
+        Other runs and targets that get a place meanwhile are delivered.
         """
 
         def work(connection: Connection) -> tuple[Granted, bool]:
@@ -174,7 +176,7 @@ class Limits:
         return has_place
 
     def change(self, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext) -> LimitDescription:
-        """Change what a group allows, and return it; what runs goes on. Raises LimitNotFoundError.
+        """Change the bounds of a group, and describe it then; its running runs continue. Raises LimitNotFoundError.
 
         The group remembers who asked, when and why.
         """
@@ -315,7 +317,7 @@ def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[
 def _told_of_group(
     connection: Connection, group: LimitDescription, run: Run, now: datetime, say: Callable[[datetime], str]
 ) -> list[str]:
-    """Say how much of its bounds a group uses, and when its rate has the next place for who waits with this run."""
+    """Say how much of its bounds a group uses, and when its rate has the next place for the line of this run."""
     told = told_of_use(group)
     if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
         told.append(f"the next place on {say((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")

@@ -1,7 +1,7 @@
 """Marks of passes: each one leaves a mark in SQL, commits, then leaves it in Redis, and so notices who has gone back.
 
-One write of SQL within the interval of reconcile, whatever the number of processes. What a mark tells is recorded with
-the next mark, in one transaction: it is logged by the one process that wrote it, and stands for `STANDS`.
+One write of SQL within the interval of reconcile, whatever the number of processes. A finding is recorded with the next
+mark, in one transaction: the one process that wrote it logs it, and it counts for `STANDS`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _EXTRAS = {
 
 
 class Told(NamedTuple):
-    """What marks told: that a side went back."""
+    """A finding from marks: a side went back."""
 
     which: WentBack
-    """Which one."""
+    """The side that went back, or two databases."""
     noticed_at: datetime
     """When a pass noticed it last."""
     to: datetime | None
@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is the matter, in words."""
+        """The finding in words."""
         to = "before its first mark" if self.to is None else f"about {iso_utc(self.to.replace(microsecond=0))}"
         if self.which is WentBack.SQL:
             return f"SQL has gone back to {to}: what was committed later is gone, as after a restore or a failover"
@@ -58,18 +58,18 @@ class Told(NamedTuple):
 
 
 def find_told(runtime: Runtime, now: datetime, connection: Connection) -> list[Told]:
-    """Read what the marks of this process's control queue have told within `STANDS`."""
+    """Read the findings from marks of this process's control queue, within `STANDS`."""
     return told(metadata.find_mark(connection, runtime.transport.control.name)[1], now)
 
 
 def told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
-    """Read what was recorded; what was noticed longer ago than `STANDS` is left out."""
+    """Read the recorded findings; those noticed longer ago than `STANDS` are left out."""
     since = now - STANDS
     return [one for which, text in sorted(found.items()) if (one := _read(which, text)).noticed_at > since]
 
 
 def leave_mark(runtime: Runtime) -> list[Told]:
-    """Leave the mark of a pass, unless there is one of this interval; returns what still asks for a full pass.
+    """Leave the mark of a pass, unless there is one of this interval; returns findings that still need a full pass.
 
     Raises RedisError with nothing written, so that SQL is never ahead of Redis by more than one mark.
     """
@@ -115,10 +115,10 @@ class _Sides(NamedTuple):
 
 
 def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
-    """Compare all marks; what a pass has not brought to Redis is there then. None while another process leaves one.
+    """Compare all marks; push SQL's mark to Redis if its pass has not. None while another process leaves one.
 
-    A mark that `is_told` was written with what its pass had noticed: where that died before it reached Redis, there is
-    nothing more to notice, although the mark does not follow Redis's newest.
+    A mark that `is_told` was written together with the finding of its pass. If that pass died before it reached Redis,
+    there is nothing more to notice, although the mark does not follow Redis's newest.
     """
     marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
     went_back, newest = judge(mark, marks), marks[0] if marks else None
@@ -130,9 +130,9 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
 
 
 def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Connection) -> Mark | None:
-    """Write the next mark and what both sides tell; waits for nobody, whose time would be that of before.
+    """Write the next mark and the finding; do not wait for a lock, after which the mark's time would be an old one.
 
-    Returns the mark; None where another process was first. One of those `tried` may be written, its answer lost.
+    Returns the mark; None if another process was first. A mark in `tried` may have been written, its answer lost.
     """
     queue = runtime.transport.control.name
     name, replaced = metadata.of_queue(metadata.MARK, queue), None if sides.sql is None else str(sides.sql)

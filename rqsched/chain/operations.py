@@ -41,13 +41,13 @@ def operate(
 ) -> Schedule:
     """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
 
-    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. What
-    only `stops` something is done even when Redis belongs to another database; anything else raises
-    WrongDatabaseError then. `after` are a namespace, the id of this schedule in it and that of the one that it
-    is to come after: raises UpstreamError where it cannot.
+    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. When
+    Redis belongs to another database, an operation that only `stops` something is done, and any other raises
+    WrongDatabaseError. `after` names a namespace, this schedule's id in it and the id of its new upstream: raises
+    UpstreamError if it cannot come after that.
 
     `foresee` is `decide` without a lock, for a decision that may take long and rests on the schedule and its calendars
-    alone: it is made first, and taken under the lock where both are as they were. Raises CalendarBusyError.
+    alone: it is made first, and taken under the lock if both are as they were. Raises CalendarBusyError.
     """
     if not stops:
         runtime.ownership.require_own_redis()
@@ -116,7 +116,7 @@ def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, conn
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:
-    """Read what a decision about a locked schedule must see, and lock what it may end; `overlap` is its own policy."""
+    """Read the open runs of a locked schedule, and lock those that a start may end; `overlap` replaces its policy."""
     return changes.open_runs_for_start(connection, [schedule], overlap=overlap)[schedule.uid]
 
 

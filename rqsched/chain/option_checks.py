@@ -1,4 +1,4 @@
-"""What options name must be there: workflows, targets, connections and queues, and what notifications need."""
+"""Checks of names in options: workflows, targets, connections, queues and the needs of notifications must exist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOLD = ("on_failure", "on_recovery")
 
 
 def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
-    """Return what a schedule of a workflow has where it says nothing: what the workflow says, else the settings.
+    """Return the defaults for schedules of a workflow: the workflow's own, else the settings'.
 
     Raises UnknownWorkflowError as `workflow_defaults`, unless an external worker executes it.
     """
@@ -74,10 +74,10 @@ def new_definition(
 
 
 def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:
-    """Return options with what the settings say where the caller says nothing.
+    """Return options, with defaults of the settings where the caller says nothing.
 
-    Of a new schedule that is what is left out; of a known one what is set back (None), and the timezone of a Spec that
-    names none.
+    A new schedule gets them for options that are left out; a known one for options that are set back (None), and for
+    the timezone of a Spec that names none.
     """
     filled = dict(options)
     says_when = spec is not None and (is_new or isinstance(spec, Spec | Mapping))

@@ -4,10 +4,10 @@ A key in Redis names the database that owns the control queue; it is missing aft
 not know a run or target says so, and what to set. Only a claim that was lost asks: a job that can be claimed costs no
 read more.
 
-A copy of a database has its id. So another key holds the identity of its server (PostgreSQL), which LEASE and ARM
-compare, and the meta of jobs: a process presents what it has read of its own, and only where that is not the recorded
-one is Redis asked who is right. A promoted server is, at once; an old primary is not, and a copy only when no process
-of the original was seen for `ALIVE_FOR`.
+A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the server
+(PostgreSQL), which LEASE and ARM compare. A process presents the identity that it read from its own server; only if
+that is not the recorded one, Redis is asked which server may go on. A promoted server may go on at once; an old primary
+may not, and a copy only when no process of the original was seen for `ALIVE_FOR`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 ALIVE_FOR = timedelta(minutes=5)
 """How long a server counts as alive since a process of it has made its last pass."""
 MAY_GO_ON = frozenset({"first", "same", "promoted", "adopted", "taken"})
-"""The outcomes of a comparison with which a server may go on."""
+"""The outcomes of a comparison that let a server go on."""
 REFUSALS = {
     "older": "has gone on without this server: this one ({mine}) is of an earlier timeline, as an old primary is that "
     "comes back after a failover. Set RQSCHED_DATABASE_URL to the new primary",
@@ -50,14 +50,14 @@ REFUSALS = {
     "flushed": "was flushed, and this process was refused before: this server ({mine}) takes over when no process of "
     "the other one comes back within five minutes",
 }
-"""What is said of a server that may not go on, by the outcome of the comparison."""
+"""Why a server may not go on, in words, by the outcome of the comparison."""
 _TOLD = {
     "promoted": (logging.WARNING, {"action": "server_promoted"}),
     "adopted": (logging.WARNING, {"action": "server_adopted"}),
     "taken": (logging.ERROR, {"action": "server_taken_over"}),
 }
 PUT_BACK = timedelta(seconds=5)
-"""After how long a job is offered once more that this worker's database does not know."""
+"""How long until a job is offered once more, if this worker's database does not know it."""
 _AT_ONCE = Patience(total=timedelta(0))
 _ASK_SECONDS = 1.0
 """How often a copy that waits for its original to be gone asks again."""
@@ -72,9 +72,9 @@ class Ownership:
 
     def __init__(self, database: Database, transport: Transport, now: Callable[[], datetime]) -> None:
         self.database = database
-        """Whose id it is."""
+        """The SQL database of this process."""
         self.transport = transport
-        """Where the control queue's owner is recorded."""
+        """Redis, which records the owner of the control queue."""
         self._now = now
         self._known: str | None = None
         self._recognised: tuple[ServerIdentity, str] | None = None
@@ -123,9 +123,9 @@ class Ownership:
         self._go_on(mine, found)
 
     def adopt_server(self) -> Standing:
-        """Record this process's server whatever was recorded before; the processes of that one are refused then.
+        """Record this process's server whatever was recorded before; processes of the server before are refused then.
 
-        What was found of a database that went back, or was taken over, is over. Raises WrongDatabaseError when the
+        Findings of a database that went back, or was taken over, are deleted. Raises WrongDatabaseError when the
         control queue belongs to a database with another id.
         """
         mine = self.database.identify()
@@ -144,9 +144,9 @@ class Ownership:
         return Standing("same", "") if mine is None else self._compare(mine, "ask")
 
     def require_server(self, presented: str | None) -> None:
-        """Raise WrongDatabaseError unless this process's server may do what the one that is `presented` may.
+        """Raise WrongDatabaseError if another server than this process's is `presented`, and this one may not go on.
 
-        While PostgreSQL does not answer nothing is raised: whatever follows says so.
+        While PostgreSQL does not answer nothing is raised: the next statement says so.
         """
         if presented is None or presented == self.transport.server or not self.database.dialect.has_server:
             return
@@ -233,7 +233,7 @@ class Ownership:
             return
 
     def _require_owner(self, owner: str) -> None:
-        # What was read before may have changed since: a database can be replaced by a copy.
+        # The id that was read before may have changed since: a database can be replaced by a copy.
         if owner == self._known or owner == (mine := self.database_id()):
             return
         raise WrongDatabaseError(

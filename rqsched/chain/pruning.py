@@ -1,8 +1,8 @@
-"""Pruning: what is over and beyond the retention of its schedule is deleted, in small transactions.
+"""Pruning: history beyond the retention of its schedule is deleted, in small transactions.
 
 A dispatcher makes one step between two looks for due links when it has nothing else to do; `rqsched prune` makes them
-one after the other. A step locks one schedule, without waiting for it, and deletes some hundred rows at most, so a
-pruner that dies or freezes in the middle of one holds up that schedule only, and the next pruner continues.
+one after the other. A step locks one schedule, without waiting for it, and deletes some hundred rows at most. So a
+pruner that dies or freezes in the middle of a step holds up that schedule only, and the next pruner continues.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ BATCH = 200
 """The most runs one transaction deletes, and a fifth of the most targets or audit events."""
 _ROWS = 5 * BATCH
 NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
-"""A dispatcher leaves alone what is due sooner than this: its lock must not make that fire late."""
+"""A dispatcher leaves alone schedules that are due sooner than this: its lock must not make their fires late."""
 
 
 @dataclass(slots=True)
 class Pruned:
-    """What was deleted, or would be, as counts."""
+    """Counts of the rows that were deleted, or would be."""
 
     schedules: int = 0
     """Schedules looked at."""
@@ -74,7 +74,7 @@ class Pruned:
 
     @property
     def rows(self) -> int:
-        """Everything that was deleted."""
+        """How many rows were deleted in all."""
         return sum(self.deleted.values())
 
     def add(self, other: Pruned) -> None:
@@ -85,22 +85,22 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What is to be pruned, and how."""
+    """A request to prune."""
 
     namespace: str | None = None
     """Only this namespace's schedules; None prunes all, and fan-outs started by hand too."""
     retention: Retention | None = None
-    """Instead of the setting and of the schedules' own; None keeps those."""
+    """The retention instead of the setting and of the schedules' own; None keeps those."""
     is_dry: bool = False
     """Count only."""
     spare: timedelta | None = None
-    """Leave alone what is due within this, and what keeps hardly more than it may; None leaves nothing alone."""
+    """Leave alone schedules that are due within this, or keep hardly more than they may; None leaves none alone."""
 
 
 def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
     """Prune every schedule that keeps too much, step by step; yields the counts of each step.
 
-    Raises BackendUnavailableError when SQL is away. What fails otherwise is logged and left out.
+    Raises BackendUnavailableError when SQL is away. A schedule that fails otherwise is logged and left out.
     """
     cursor: str | None = None
     while True:
@@ -151,7 +151,7 @@ _Step = tuple[Pruned, _Place]
 
 
 def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
-    """Prune one schedule step by step; what fails is logged and left out."""
+    """Prune one schedule step by step; a failure is logged, and the rest left out."""
     place = _Place()
     try:
         while place != _END:
@@ -217,7 +217,7 @@ def _prune_runs(
 
 
 def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
-    """Count runs before they go; returns those that are in their hours, which is all, or for once fewer."""
+    """Count runs in their hours before they are deleted; returns the counted runs: all, or for once fewer."""
     count = partial(run_hours.count_some, connection, uid)
     done = count()
     while done is not None and done.is_more and done.number < chosen[-1].number:
@@ -272,7 +272,7 @@ def _edges(connection: Connection, schedule: Schedule, retention: Retention, now
 
 
 def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
-    """Delete tasks that are over, each with its run and all that belongs to it; what fails is logged and left out."""
+    """Delete tasks that are over, each with its run and all that belongs to it; a failure is logged."""
     work, count = partial(pruning.delete_tasks, uids=uids, is_dry=is_dry), 0
     try:
         count = runtime.database.read(work) if is_dry else runtime.database.transact(work)

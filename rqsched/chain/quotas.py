@@ -1,6 +1,6 @@
-"""Quotas of namespaces: what writers ask before they write, and what operators see.
+"""Quotas of namespaces: the check before a write, and the usage that operators see.
 
-Only what grows is counted, and only where RQSCHED_QUOTAS limits it: a fire, a pause or a run asks nothing.
+Only growth is counted, and only where RQSCHED_QUOTAS limits it: a fire, a pause or a run asks nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rqsched.store.database import Connection
 def require_room_for(runtime: Runtime, connection: Connection, changes: Sequence[Change]) -> None:
     """Check, in the transaction that will write these Changes of one namespace, that its quota has room for them.
 
-    Raises QuotaExceededError. Where a quota is set and something grows, this takes the namespace's lock and counts:
+    Raises QuotaExceededError. If a quota is set and something grows, this takes the namespace's lock and counts:
     another caller that wants to grow waits until this transaction has ended.
     """
     if not changes:
@@ -60,7 +60,7 @@ def _growth(known: Definition | None, declared: Definition) -> Growth:
 
 
 def usage_of(runtime: Runtime, namespace: str) -> Usage:
-    """Count what a namespace holds, and say what it may hold."""
+    """Return the usage of a namespace, with its quota."""
     limits = quota_of(runtime, namespace)
     return runtime.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
 

@@ -1,4 +1,4 @@
-"""What Redis refuses for good, such as a key of another type or a command that its user may not send.
+"""Refusals: errors of Redis that do not pass, such as a key of another type or a command that its user may not send.
 
 Trying again does not help, and nothing executes. The process that meets a refusal keeps it in SQL, for the processes
 that are asked: doctor, pages, metrics and `why`. It is forgotten when the same is accepted, and when nobody has met it
@@ -39,7 +39,7 @@ class Refused(NamedTuple):
     """One thing that Redis refuses."""
 
     what: str
-    """What is not published, or not taken: `queue 'default'`."""
+    """The queue to which nothing is published, or the processes that take nothing: `queue 'default'`."""
     text: str
     """The error of Redis, and the keys it is about."""
     advice: str
@@ -51,11 +51,11 @@ class Refused(NamedTuple):
 
 
 class Refusals:
-    """What this process knows to be refused; it writes to SQL only when that changes, or goes on."""
+    """The refusals that this process knows; it writes to SQL only when they change, or go on."""
 
     def __init__(self, database: Database, control_queue: str, now: Callable[[], datetime]) -> None:
         self.known = set[str]()
-        """What was refused when this process tried or looked last."""
+        """The queues and processes (`what`) that were refused when this process tried or looked last."""
         self._database = database
         self._name = metadata.of_queue(_NAME, control_queue)
         self._now = now

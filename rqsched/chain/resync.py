@@ -21,7 +21,7 @@ _CHUNK = 200
 def resync_redis(runtime: Runtime) -> None:
     """Make Redis follow the schedules it missed, and have a worker make a pass of reconcile at once for all else.
 
-    What fails is left to that pass, or to the next time that Redis comes back.
+    If this fails, the rest is left to that pass, or to the next time that Redis comes back.
     """
     missed: list[str] = []
     try:

@@ -45,9 +45,9 @@ def retry_run(
 ) -> Run:
     """Give a run that has ended without success one more attempt; returns it as it is then.
 
-    With `failed_targets`, a run of which targets failed, and which may have succeeded.
+    With `failed_targets`, the run must have failed targets, and may have succeeded.
 
-    A blocked one is offered now. One that is being retried on request already is left as it is. Raises
+    A blocked run is offered now. A run that is being retried on request already is left as it is. Raises
     RunNotFoundError, RunStateError (also when `fence` does not hold), and, with nothing written, WrongDatabaseError
     when Redis belongs to another database, HeldError while everything is held, and FrozenError while the namespace is.
     """
@@ -91,13 +91,13 @@ def _has_begun(run: Run, tried: Run) -> bool:
 
 
 def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Undo what the end of runs left behind that are run again: failed targets wait again, no dead letter stays."""
+    """Undo the traces of the end of runs that are run again: failed targets wait again, no dead letter stays."""
     fan_out_targets.wait_again(connection, run_uids)
     run_queries.take_off_dead_letters(connection, run_uids)
 
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
-    """Return what a bulk retry would retry, oldest end first; raises InvalidLimitError when it is more than `bound`."""
+    """Return the runs of a bulk retry, oldest end first; raises InvalidLimitError when they are more than `bound`."""
     for name, instant in (("since", wanted.since), ("until", wanted.until)):
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
@@ -133,10 +133,10 @@ def retry_failed(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Iterator[RetryRow]:
-    """Retry every run that failed, each in a transaction of its own; yields what became of it.
+    """Retry every run that failed, each in a transaction of its own; yields the outcome of each.
 
-    Those of one schedule start one after another where its overlap policy says so. Interrupted, it is repeated: what
-    was retried is not failed any more.
+    Runs of one schedule start one after another if its overlap policy says so. If this is interrupted, repeat it: a
+    retried run does not count as failed any more.
     """
     for row in find_failed(runtime, wanted, bound):
         yield _retry_row(runtime, row, reason, context)

@@ -61,13 +61,13 @@ class Runtime:
         processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
         """
         self.tracing = _open_tracing(settings)
-        """What this process traces with; None where it does not."""
+        """The tracing of this process; None where it traces nothing."""
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
         host = host or SystemClock()
         self.time = DatabaseTime(self.database, host, refresh=settings.clock_refresh)
-        """What `now` returns unless a clock was given, or the database has none."""
+        """The database's time, which `now` returns unless a clock was given, or the database has none."""
         self._clock = clock
         usual = self.time if self.database.dialect.has_server else host
         self.now: Callable[[], datetime] = (clock or usual).now
@@ -75,9 +75,9 @@ class Runtime:
         """
         self.redis_url = urls.redis_url
         self.breakers = Breakers(redis_timeout)
-        """Of each Redis; none in a worker."""
+        """The breakers of each Redis; none in a worker."""
         self.out_of_sync: set[str] = set()
-        """The uids of schedules that a Redis that was away has not followed; not all of them when they are many."""
+        """The uids of schedules that Redis has not followed because it was away; not all of them when they are many."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
@@ -85,7 +85,7 @@ class Runtime:
         self.transport.on_refused, self.transport.on_accepted = self.refusals.note, self.refusals.accept
         self.transport.refused = self.refusals.known
         self.ownership = Ownership(self.database, self.transport, self.now)
-        """Whose the control queue is."""
+        """Tells which database and server the control queue belongs to."""
         self.transport.owner = self.ownership.owner_of_jobs
         self.hold = HoldGate(self.database, self.transport, self.now, is_held=settings.hold)
         """Whether everything is held, or this process."""
@@ -93,12 +93,12 @@ class Runtime:
         """Whether SQL takes what this process would write."""
         self.workflows = workflows or registry
         self.imports = Imports(settings, self.workflows)
-        """What brings workflows into this process."""
+        """Imports workflows into this process."""
         self.notifier = Notifier(self)
         self.limits = Limits(self)
-        """Who gets a place of a group."""
+        """Gives the places of groups."""
         self.features = Features(features_of(self))
-        """What else takes part in what happens with a Change."""
+        """The features that take part in Changes and claims."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
         """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
@@ -108,7 +108,7 @@ class Runtime:
         """Called when a claim, or how an attempt ended, was not written; does not return where this process is damaged.
         """
         self.watch: Watch = watch_horse
-        """Sees to the end of code of the application that goes on beyond its timeout."""
+        """Kills the process of application code that overruns its timeout."""
         self.parent: ParentWorker | None = None
         """The worker that forked this process, where it writes to SQL for it."""
         self.runs_of_targets: dict[tuple[str, int], tuple[Schedule, Run]] = {}
@@ -157,7 +157,7 @@ class Runtime:
 
 
 def _open_tracing(settings: Settings) -> Tracing | None:
-    """Return what traces; raises ConfigError where it is on and OpenTelemetry is not installed."""
+    """Return the tracing, None where it is off; raises ConfigError where it is on without OpenTelemetry installed."""
     if not settings.otel:
         return None
     try:
@@ -190,7 +190,7 @@ def _from_environment() -> Runtime:
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
     runtime.imports.owe(None)
-    # Links are fired whatever is missing, and so are runs whose workflow is found; the others are for other workers.
+    # If modules are missing, links still fire and runs of known workflows execute; the others are for other workers.
     runtime.imports.attempt()
     return runtime
 

@@ -54,8 +54,8 @@ def write_end(
 ) -> End:
     """Write how a claimed attempt ended, if its process still holds it; returns what `publish_end` takes.
 
-    Where nothing has changed since the claim and nothing else depends on it, that is one statement. An end that another
-    process was asked to write with the same `at`, and may have written (`is_repeated`), is recognised.
+    If nothing has changed since the claim and nothing else depends on the end, this is one statement. With
+    `is_repeated`, another process was asked to write this end with the same `at`: if it did, that is detected.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -83,7 +83,7 @@ def write_end(
 
 
 def publish_end(runtime: Runtime, end: End) -> Change | None:
-    """Publish what was written; returns it if this process's decision was what was written."""
+    """Publish an end; returns its Change if this process's decision was written."""
     publish(runtime, end.changes, seen=end.seen)
     return end.result
 

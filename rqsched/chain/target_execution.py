@@ -1,4 +1,4 @@
-"""One target of a fan-out: claimed, handled, and what follows from how that ended, the end of its run included.
+"""One target of a fan-out: claim it, handle it, and follow its end, up to the end of its run.
 
 A run ends when its last target has ended, whichever process sees that. No target locks the row of its run: each asks,
 after its own end is committed, whether others are open; the last one finds none and settles the run. A process that
@@ -71,7 +71,7 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 
 
 def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) -> ClaimedTarget | None:
-    """Claim a target, one that was passed over if it gets a place; None when it could not be claimed.
+    """Claim a target; if its grant expired, only with a new place. None when it could not be claimed.
 
     Raises UnknownJobError when this database has no such target.
     """
@@ -88,7 +88,7 @@ def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) ->
     found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
     if found is None:
         raise UnknownJobError("no such target in this database.")
-    # One that was passed over asks for a place; without one it is in line.
+    # A target whose grant expired asks for a place; without one it is in line.
     gets_place = found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True)
     return runtime.database.transact(claim) if gets_place or (is_alone and found.is_ready) else None
 
@@ -219,9 +219,9 @@ def _finish(
     *,
     is_alone: bool = True,
 ) -> TargetEnd:
-    """Record what follows through an SQL outage as long as a run's may last; returns it.
+    """Record the decided end of an attempt, through an SQL outage as long as a run's may last; returns the end.
 
-    With `is_alone` in one statement where that is enough, and nobody holds the target.
+    With `is_alone`, one statement does so if that is enough and nobody holds the target.
     """
 
     def finish(connection: Connection, *, is_alone: bool = False) -> tuple[TargetEnd, tuple[bool, list[Target]] | None]:

@@ -21,14 +21,14 @@ _DISPATCH_SECONDS = 120
 
 
 class Parts(Protocol):
-    """What is used of a process's runtime."""
+    """The parts of a process's runtime that jobs of targets use."""
 
     settings: Settings
-    """How long an end may take to be recorded."""
+    """The settings, which say how long an end may take to be recorded."""
     database: Database
-    """Where targets and their runs are."""
+    """The database of targets and their runs."""
     transport: Transport
-    """Where the jobs go."""
+    """Puts the jobs on their queues."""
     now: Callable[[], datetime]
     """Returns the time."""
 

@@ -1,7 +1,7 @@
-"""How long code of the application may take: it is told when its time is over, and its process ends where it goes on.
+"""The time limit of application code: an error is raised in it when its time is over; if it goes on, its process ends.
 
-That is apart from the time that writing the end of an attempt may take: RQ's timeout of a job covers both, and so is no
-bound for code that catches everything, or that no signal reaches.
+The time to write the end of an attempt is apart from that. RQ's timeout of a job covers both, and so is no bound for
+code that catches everything, or that no signal reaches.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ KILL_AFTER = 12.0
 """Seconds that code has to end after its timeout. Its watcher looks once a second: it is killed within the promised
 15 s."""
 OVERRUN = "it took far longer than its timeout and was killed"
-"""The error of what was killed so."""
+"""The error of an attempt that was killed so."""
 _HELD_SECONDS = 2.0
-"""So much later a process ends whose interpreter is held, so that no line of Python is executed, or whose SQL is
-silent."""
+"""Seconds after which the process ends in any case: its interpreter may be held, so that no line of Python is executed,
+or SQL may be silent."""
 _STDERR = 2
 
 Lose: TypeAlias = Callable[[], object]
@@ -52,7 +52,7 @@ class OutOfTimeError(BaseException):
 
 @contextmanager
 def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException] = OutOfTimeError) -> Iterator[None]:
-    """Raise an error in the block after so many seconds, and kill the process of one that goes on all the same."""
+    """Raise an error in the block after so many seconds; if the block goes on, kill its process."""
     with watch(seconds + KILL_AFTER, lose), get_default_death_penalty_class()(seconds, error):
         yield
 
@@ -61,7 +61,7 @@ def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException
 def end_by_itself(seconds: float, lose: Lose) -> Iterator[None]:
     """End this process, and what it has started, when the block takes longer; the attempt is recorded as lost first.
 
-    Where the interpreter is held it ends all the same, a little later, and reconcile finds that its heartbeats stopped.
+    If the interpreter is held, the process still ends a little later, and reconcile finds that its heartbeats stopped.
     """
     pid, lock, is_over = os.getpid(), threading.Lock(), False
 

@@ -4,12 +4,12 @@ Only the API is used: the SDK, its exporters and their settings are the applicat
 exporter, except for a moment at the end of a process that would take its spans with it.
 
 A fire begins a trace of its own, linked to the span that created its schedule: that may be years old, and a schedule
-fires often. An attempt and the targets of its run belong to the trace of what asked for the run while they begin
-within `NEAR` of it. Later ones, those of backfills, and targets beyond `MANY` begin their own, linked to it: nobody can
-read a trace of days, or of a hundred thousand spans.
+fires often. An attempt and the targets of its run belong to the trace of the fire or operation that asked for the run,
+while they begin within `NEAR` of it. Later attempts, attempts of backfills, and targets beyond `MANY` begin a trace of
+their own, linked to it: nobody can read a trace of days, or of a hundred thousand spans.
 
-What of the application's raises here, a sampler or a processor of spans, is logged and traces nothing: it stops no fire
-and no run.
+If a sampler or a span processor of the application raises here, the error is logged and nothing is traced: it stops no
+fire and no run.
 
 Names and attributes are those of the semantic conventions for messaging, version 1.44, which are still in development,
 and `rqsched.*` where they have no word. They are constants of ours, so that no release of the conventions renames them.
@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 _FAILED = {"action": "tracing_failed"}
 NEAR = timedelta(hours=1)
-"""What begins within this time of what asked for it belongs to its trace."""
+"""An attempt that begins within this time of its run's creation belongs to the trace that asked for the run."""
 MANY = 1_000
-"""The targets of a run up to this number do, too."""
+"""The targets of a run up to this number belong to that trace, too."""
 FLUSH_SECONDS = 1.0
 """How long a process that ends waits for its spans to be exported."""
 
@@ -68,14 +68,14 @@ class Asked(NamedTuple):
     """An operation that somebody asks for."""
 
     operation: str
-    """What it is called."""
+    """The name of the operation."""
     span: Span
     """Its span."""
     context: CommandContext
-    """Who asks and why, and the span: what is created or started belongs to it."""
+    """The actor, the reason, and the span to which a created schedule or a started run belongs."""
 
     def note(self, schedule: Schedule, outcome: str, run: Run | None = None) -> None:
-        """Note what became of it: what it is about is known when the schedule was read."""
+        """Note the outcome, and the workflow, which is known only once the schedule was read."""
         self.span.update_name(f"{self.operation} {schedule.definition.workflow}")
         self.span.set_attributes({**of_schedule(schedule), OUTCOME: outcome})
         if run is not None:
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
 
 class Tracing:
-    """What a process traces with."""
+    """The tracing of one process."""
 
     def __init__(self, default_queue: str) -> None:
         self._tracer = trace.get_tracer("rqsched", version("rqsched"))
@@ -125,7 +125,7 @@ class Tracing:
     def begin_fire(self, schedule: Schedule, now: datetime) -> tuple[Span, CommandContext]:
         """Begin the span of a fire; returns it, and the context by which the runs that it starts belong to it.
 
-        One that is never ended, because its transaction is repeated, is never exported.
+        If the transaction is repeated, the span of the first try is never ended, and so never exported.
         """
         batch = trace.get_current_span().get_span_context()
         created = _read(schedule.traceparent)
@@ -200,7 +200,7 @@ class Tracing:
         parent, links = None, list[Link]()
         if run is not None:
             is_near = began is None or began - run.created_at <= NEAR
-            # What comes after another run is no part of it: both are linked.
+            # A downstream run is no part of the trace of its upstream's run: the two are linked.
             belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and not is_many
             parent, links = _place(_read(run.traceparent), belongs=belongs)
         attributes |= {OPERATION: operation, OPERATION_TYPE: "process"}

@@ -1,6 +1,7 @@
-"""Triggers: a run is started on request, by one write without a lock or under that of its schedule; Redis follows.
+"""Triggers: start a run on request, by one write without a lock or under the schedule's lock; Redis follows.
 
-The uid of the run is drawn before the first attempt, so that what was written by one whose answer was lost is found.
+The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next one
+finds its run.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def trigger(
 
 
 class _Triggering(NamedTuple):
-    """One trigger: what it reads and decides."""
+    """One trigger: its reads and its decisions."""
 
     runtime: Runtime
     uid: str
@@ -80,7 +81,7 @@ class _Triggering(NamedTuple):
         return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
 
     def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
-        """Decide to start the run of a schedule that has no open one; None where that is not all."""
+        """Decide to start the run of a schedule that has no open one; None if that is not the whole decision."""
         found = changes.read_idle(connection, self.uid)
         if found is None:
             return None

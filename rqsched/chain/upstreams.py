@@ -1,6 +1,6 @@
-"""What schedules come after: that it is there, that none comes after itself, and that it knows of those after it.
+"""Upstreams: they must exist, no schedule may come after itself, and an upstream's row tells that it has downstreams.
 
-Who changes that in a namespace holds its lock, and the rows of the schedules that are named.
+An operation that changes upstreams in a namespace holds the namespace's lock, and the rows of the named schedules.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rqsched.store import changes, system_queries, upstream_ends
 from rqsched.store.database import Connection
 
 Wanted = Mapping[str, str | None]
-"""The ids of schedules, and of each that of the schedule it is to come after; None for one with times of its own."""
+"""The ids of schedules, each with the id of its upstream; None for a schedule with times of its own."""
 
 
 def lock(connection: Connection, namespace: str, wanted: Wanted) -> dict[str, Schedule]:
-    """Lock and read, by id, the schedules that are named, and those that they are to come after."""
+    """Lock and read, by id, the wanted schedules and their upstreams."""
     named = _named(wanted)
     if named:
         system_queries.lock_upstreams(connection, namespace)
@@ -29,9 +29,9 @@ def lock(connection: Connection, namespace: str, wanted: Wanted) -> dict[str, Sc
 
 
 def require(connection: Connection, namespace: str, wanted: Wanted, known: Mapping[str, Schedule]) -> None:
-    """Check that what is wanted is there, or is made with it, and makes no circle; raises UpstreamError.
+    """Check that each upstream exists, or is wanted too, and that there is no circle; raises UpstreamError.
 
-    What a schedule came after before may be gone. `known` are the schedules that are there, by id.
+    The upstream that a schedule had before may be gone. `known` are the schedules that exist, by id.
     """
     named = _named(wanted)
     if not named:
@@ -58,7 +58,7 @@ def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
 
 
 def telling(namespace: str, wanted: Wanted, decided: Sequence[Change]) -> Callable[[Connection], object] | None:
-    """Return the step that lets schedules know that others come after them, if any; new ones know it by `told`."""
+    """Return the step that lets upstreams know of their downstreams, if there are any; new ones know them by `told`."""
     named = _named(wanted)
     if not named or not decided:
         return None
@@ -67,7 +67,7 @@ def telling(namespace: str, wanted: Wanted, decided: Sequence[Change]) -> Callab
 
 
 def told(decided: Sequence[Change], wanted: Wanted) -> list[Change]:
-    """Return these Changes, in which each new schedule knows whether others are to come after it."""
+    """Return these Changes, in which each new schedule knows whether it has downstreams."""
     named = _named(wanted)
     return [_told(one) if one.before is None and one.after.schedule_id in named else one for one in decided]
 
@@ -78,7 +78,7 @@ def _told(change: Change) -> Change:
 
 
 def in_order(wanted: Wanted) -> list[str]:
-    """Return the ids so that each stands behind that which it comes after; in a set without a circle."""
+    """Return the ids, each behind its upstream; the set must have no circle."""
     depths: dict[str, int] = {}
     for schedule_id in wanted:
         walked, at = dict[str, None](), cast("str | None", schedule_id)

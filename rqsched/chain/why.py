@@ -1,6 +1,6 @@
 """Why a schedule ran or did not run at an instant: found in its row, its runs and its history, and said in words.
 
-Only reads. What has been pruned is said to be pruned: nothing is concluded from its absence.
+Only reads. If history was pruned, the answer says so: nothing is concluded from its absence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.H
 """Why an occurrence got no run when it was due."""
 _UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
 _NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
-"""What is answered of an occurrence that passed, unless everything was held then."""
+"""The answers for an occurrence that passed, unless everything was held then."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
@@ -172,7 +172,7 @@ class _Question:
         return replace(told, text=f"It is paused until {self.clock(until)}. {told.text}")
 
     def without_run(self) -> Why:
-        """Answer for an instant whose occurrence has no run of its own."""
+        """Answer for an instant without a run for its occurrence."""
         return self.under_hold(next(found for found in self._answers() if found is not None))
 
     @cached_property
@@ -189,7 +189,7 @@ class _Question:
         return f"{which} of {name}, which ended on {self.clock(end.ended_at)}: {end.outcome}"
 
     def owed(self, end: UpstreamEnd) -> Why | None:
-        """Answer for an end that nothing has come after yet; None when something has, or was decided not to."""
+        """Answer for an end that was not followed yet; None once it was followed, or decided to start nothing."""
         if end.due_at is None:
             return None
         text = f"It comes after {self.ended(end)}. Its run has not started yet"
@@ -272,7 +272,7 @@ class _Question:
 
     @cached_property
     def end(self) -> datetime:
-        """The end of them, which is not one of them."""
+        """The end of these instants, exclusive."""
         return self.at + self.span if self.at < _LAST - self.span else _LAST
 
     @cached_property
@@ -282,7 +282,7 @@ class _Question:
 
     @property
     def delay(self) -> str:
-        """What may delay its fires."""
+        """The options that may delay the schedule's fires."""
         schedule = self.schedule
         delays = (("spread", schedule.policies.spread), ("jitter", schedule.definition.jitter))
         return " and ".join(name for name, length in delays if length)
@@ -464,8 +464,8 @@ class _Question:
     def recorded(self, occurrence: datetime | None) -> Why | None:
         """Answer from the event that gave a passed occurrence its outcome; None when there is none.
 
-        Where the timing names none (any more), one that is recorded by its instant is meant: that the clocks left out,
-        and that awaited the end of a run.
+        If the timing names no occurrence there (any more), a recorded one at the instant is meant: an occurrence that
+        the clocks left out, or one that awaited the end of a run.
         """
         after = self.up_to((occurrence or self.at) - _SKEW)
         events = event_queries.next_of_types(self.connection, self.schedule.uid, _OUTCOMES, after, LOOKED_AT)

@@ -1,1 +1,1 @@
-"""Notifications: what a change owes is written in its transaction (`notifier`), and jobs deliver it (`delivering`)."""
+"""Notifications are written in the transaction that owes them (`notifier`), and jobs deliver them (`delivering`)."""

@@ -4,9 +4,9 @@ It happens in a job of its own, on a worker: never in the dispatcher, and never 
 An attempt that fails is repeated after a backoff, and the delivery is given up after the last one, visibly. A message
 may arrive twice (its process died after it had sent it); its `id` is the same then.
 
-That an attempt has begun is told beside it, by the process that executes it: a job of its own would wait for a second
-worker, and say nothing where there is none. Such a ping is a row like every notification: what this process does not
-deliver, because it dies or its receiver is away, reconcile enqueues.
+The ping of a start is delivered beside the attempt, by the process that executes it: a separate job would wait for a
+second worker, and never tell of the start where there is none. The ping is a row like every notification: if this
+process does not deliver it, because it dies or its receiver is away, reconcile enqueues it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 
 
 class Parts(notifier.Parts, Protocol):
-    """What deliveries use of their process's runtime."""
+    """The parts of a process's runtime that deliveries use."""
 
     now: Callable[[], datetime]
     """Returns the database's time."""
     notifier: Notifier
-    """What writes deliveries, and puts them on queues."""
+    """Writes deliveries, and puts them on queues."""
     watch: Watch
-    """Sees to the end of code of the application that goes on beyond its timeout."""
+    """Kills the process of application code that overruns its timeout."""
 
 
 class Notifications(Feature):
-    """What is owed to those who are notified is written with a Change or a claim, and delivered after its commit."""
+    """Notifications are written with the Change or the claim that owes them, and delivered after its commit."""
 
     columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
 
@@ -80,7 +80,7 @@ class Notifications(Feature):
 
     def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
         """Write the pings that the start of a run owes."""
-        # What this process may not have the code of, it may give back: then nothing has started.
+        # If this process does not know the workflow, it may give the run back: then nothing has started.
         if self._parts.workflows.get(run.workflow) is None:
             return ()
         return self._parts.notifier.write_start(connection, schedule, run, at)
@@ -95,9 +95,9 @@ class Notifications(Feature):
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
     """Attempt one delivery from claim to recorded end; None when there was nothing to do.
 
-    One that `is_beside` something else runs in a thread, where only its receiver's own time limit holds.
-    The error of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too;
-    that a receiver does not answer is recorded and logged.
+    A delivery that `is_beside` a run is made in a thread, where only the receiver's own time limit holds. The error of
+    an application's workflow is recorded and raised again, so that RQ's exception handlers see it too; a receiver that
+    does not answer is recorded and logged.
     """
     token = new_uid(parts.now())
     delivery = parts.database.transact(partial(_claim, parts, job=job, token=token))
@@ -106,7 +106,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
         return None
     try:
         seconds = parts.notifier.seconds(delivery)
-        # What its process dies with is attempted again when its lease is over.
+        # If the process dies here, the delivery is attempted again when its lease is over.
         with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
             _send(parts, delivery, seconds)
     except OutOfTimeError as error:
@@ -125,7 +125,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
 
 
 def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
-    """Claim a delivery that makes sense now; one whose receiver does not answer others waits with those."""
+    """Claim a delivery unless a later one supersedes it; if its receiver is silent, put it off with the others."""
     found = deliveries.find(connection, job.uid, locks=True)
     now = parts.now()
     if found is None or not parts.settings.notify:
@@ -187,7 +187,7 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
-    """Write what the start of an attempt owes whose claim could not, its workflow being found only now."""
+    """Write the pings of a start that its claim could not write, because the workflow was found only afterwards."""
     if not parts.notifier.owes_start(schedule, run, parts.now()):
         return ()
     try:

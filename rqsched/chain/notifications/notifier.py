@@ -1,4 +1,4 @@
-"""The notifier: what Changes owe is written in their transactions, and put on queues after the commit."""
+"""The notifier: the deliveries of Changes are written in their transactions, and put on queues after the commit."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LEASE_SECONDS = 60
 
 
 class Parts(Protocol):
-    """What a notifier uses of its process's runtime."""
+    """The parts of a process's runtime that a notifier uses."""
 
     settings: Settings
-    """What is told of every schedule, and the default queue and timeouts."""
+    """The notifications of every schedule, and the default queue and timeouts."""
     database: Database
     """Where deliveries are recorded."""
     transport: Transport
     """Where their jobs go."""
     workflows: Registry
-    """What this process knows of the workflows that are notified."""
+    """The workflows that this process knows, which notifications may run."""
 
 
 class Notifier:
@@ -59,7 +59,7 @@ class Notifier:
         """Whether the settings want somebody told of each schedule, whatever that wants."""
 
     def record(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what Changes owe to those who are notified, in the transaction that has written the Changes."""
+        """Write the deliveries that Changes owe, in the transaction that has written the Changes."""
         if owed := self._deliveries(changes):
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
@@ -87,7 +87,7 @@ class Notifier:
         return replace(delivery, queue=routing["queue"], connection=routing.get("connection"))
 
     def owed(self, changes: Iterable[Change]) -> list[str]:
-        """Return the uids of what Changes owe."""
+        """Return the uids of the deliveries that Changes owe."""
         return [delivery.uid for delivery in self._deliveries(changes)]
 
     def _deliveries(self, changes: Iterable[Change]) -> list[Delivery]:
@@ -104,7 +104,7 @@ class Notifier:
         return "on_failure" in definition.parsed_defaults or "on_recovery" in definition.parsed_defaults
 
     def dispatch(self, uids: Sequence[str], now: datetime) -> None:
-        """Put deliveries on their queues; what cannot be put there now reconcile enqueues."""
+        """Put deliveries on their queues; reconcile enqueues the ones that cannot be put there now."""
         if not uids:
             return
         try:

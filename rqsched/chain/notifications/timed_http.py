@@ -27,7 +27,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Return what opens a URL so that its `timeout` is that of everything, and that follows no redirect.
+    """Return an opener of URLs with one `timeout` for everything, which follows no redirect.
 
     Only the resolver of the system has a time limit of its own, which resolv.conf sets.
     """
@@ -35,7 +35,7 @@ def opener() -> urllib.request.OpenerDirector:
 
 
 class _Incoming(io.RawIOBase):
-    """What a receiver sends: until the deadline, and no more than a whole answer takes."""
+    """The bytes that a receiver sends, read until the deadline, and no more than a whole answer takes."""
 
     def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
         self._sock, self._left, self._file, self._bytes = sock, left, sock.makefile("rb", buffering=0), 0
@@ -66,7 +66,7 @@ class _Answer(HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """A connection whose `timeout` is that of all it does together."""
+    """A connection with one `timeout` for everything it does."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

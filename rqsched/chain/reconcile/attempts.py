@@ -1,6 +1,6 @@
-"""Attempts of runs, targets and notifications: what is due and has no live job is put on its queue, what is lost ends.
+"""Attempts of runs, targets and notifications: a due one without a live job is put on its queue, a lost one ends.
 
-Of all three a pass asks the same: whose job has vanished, whose process has died, what nobody could start for too long.
+A pass looks for the same in all three: its job has vanished, its process has died, nobody could start it for too long.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 
 def find_long(runtime: Runtime) -> Iterator[Recovered]:
-    """Record of each run that takes longer than its schedule expects that it does, once."""
+    """Record, once, each run that takes longer than its schedule expects."""
     for rows in pages_unfrozen(runtime, reconcile_queries.expected_to_end):
         now, expected = runtime.now(), [Notifications.loads(told).expect_duration for *_, told in rows]
         long = [uid for (uid, began_at, _), span in zip(rows, expected, strict=True) if span and now - began_at > span]
@@ -114,7 +114,7 @@ def _note_long(runtime: Runtime, run_uid: str) -> bool:
 
 
 def expire(runtime: Runtime) -> Iterator[Recovered]:
-    """End pending runs that may not start any more and that no worker takes: one that does ends them itself."""
+    """End pending runs that may not start any more, if no worker takes them: a worker that takes one ends it itself."""
     for rows in pages(runtime, partial(reconcile_queries.late_to_start, now=runtime.now())):
         repairs = {run.uid: partial(expire_run, runtime, run, skip_locked=True) for run in rows}
         expired, failed = repair_each(repairs, _UNSETTLED)
@@ -122,13 +122,13 @@ def expire(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def give_places(runtime: Runtime) -> Iterator[Recovered]:
-    """Give the places of groups that are free, or whose grants nobody has claimed, to those who wait for one."""
+    """Give the free places of groups, and those whose grants nobody has claimed, to the runs and targets in line."""
     for groups, given in runtime.limits.repair():
         yield Recovered(checked=groups, granted=given)
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
-    """Fail runs that were blocked for too long and that no worker takes any more: one that does fails them itself."""
+    """Fail runs that were blocked for too long, if no worker takes them: a worker that takes one fails it itself."""
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.blocked, before=before)):
         repairs = {run.uid: partial(blocking.fail_blocked, runtime, run) for run in rows}

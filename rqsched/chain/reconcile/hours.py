@@ -27,9 +27,9 @@ _LOOKED_TO = "hours_looked_to"
 
 
 def count_ended(runtime: Runtime) -> Iterator[Recovered]:
-    """Count the ended runs of schedules of which some were made since the last pass; the rest of much is for the next.
+    """Count the ended runs of schedules with new runs since the last pass; if they are many, the next one continues.
 
-    What cannot be counted now is counted with later runs of its schedule, or before it is pruned.
+    A run that cannot be counted now is counted with later runs of its schedule, or before it is pruned.
     """
     until = first_uid_at(runtime.now() - _SETTLED)
     steps = 0

@@ -61,7 +61,7 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_paus
 
     A caller that does not fire in between passes a `pause` between the chunks of a backfill, for those that do.
 
-    A section that fails is logged and the next one is made: while Redis is away, what SQL alone needs is repaired.
+    A section that fails is logged and the next one is made: while Redis is away, repairs that need only SQL are made.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
@@ -110,7 +110,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
 
 
 def _unless_held(runtime: Runtime, section: Iterator[Recovered]) -> Iterator[Recovered]:
-    """Skip, while everything is held, what would begin waiting work, or report that it waits too long."""
+    """Skip a section that would begin waiting work, or report that it waits too long, while everything is held."""
     if not runtime.hold.is_on:
         yield from section
 
@@ -133,7 +133,7 @@ def _claim_server(runtime: Runtime) -> None:
 
 
 def _leave_mark(runtime: Runtime) -> Sequence[Told]:
-    """Leave the pass's mark; returns what marks have told since everything was compared: SQL or Redis has gone back."""
+    """Leave the pass's mark; returns findings since everything was compared: SQL or Redis has gone back."""
     try:
         return marks.leave_mark(runtime)
     except RedisError as error:
@@ -144,8 +144,8 @@ def _leave_mark(runtime: Runtime) -> Sequence[Told]:
 def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
     """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass does.
 
-    A Redis that comes back from a copy older than some of what was armed keeps the marker: ordinary passes arm what it
-    lost, when it is due soon or late.
+    If Redis comes back from a copy that is older than some of the armed links, it keeps the marker: ordinary passes arm
+    the lost links, when they are due soon or late.
     """
     if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})

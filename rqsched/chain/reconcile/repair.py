@@ -1,4 +1,4 @@
-"""What all repairs share: their counts, their pages of rows, and that one row which fails starves no other."""
+"""The parts that all repairs share: counts, pages of rows, and a loop in which a row that fails starves no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = timedelta(seconds=30)
 
 @dataclass(slots=True)
 class Recovered:
-    """What a pass found and repaired, as counts."""
+    """Counts of the rows that a pass found and repaired."""
 
     checked: int = 0
     """Rows compared."""
@@ -64,13 +64,13 @@ class Recovered:
     resumed: int = 0
     """Schedules that fire again because their pause was to end by itself."""
     followed: int = 0
-    """Schedules that come after others to which something was owed."""
+    """Downstream schedules to which an end was owed."""
     failed: int = 0
     """Rows that could not be repaired now; the log says why."""
 
     @property
     def repaired(self) -> int:
-        """Everything that was done."""
+        """How many repairs were made in all."""
         return int(sum(asdict(self).values())) - self.checked - self.failed
 
     def add(self, other: Recovered) -> None:
@@ -80,7 +80,7 @@ class Recovered:
 
 
 def pages_unfrozen(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
-    """Yield pages of rows but those of frozen namespaces, in which nothing begins and nobody is told that it waits."""
+    """Yield pages of rows without those of frozen namespaces: nothing begins there, and waiting is not reported."""
     return pages(runtime, partial(page, frozen=[*runtime.hold.frozen]))
 
 
@@ -101,7 +101,7 @@ def pages(
 def repair_each(repairs: Mapping[str, Callable[[], object]], complaint: str) -> tuple[int, int]:
     """Make each repair of a row, named by its uid; returns how many did something and how many cannot be made now.
 
-    One that fails is logged with `complaint` and starves no other. Raises BackendUnavailableError.
+    A repair that fails is logged with `complaint` and starves no other. Raises BackendUnavailableError.
     """
     done = failed = 0
     for uid, repair in repairs.items():

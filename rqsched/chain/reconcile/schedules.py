@@ -51,7 +51,7 @@ def _end_pause(connection: Connection, schedule: Schedule, clock: Callable[[], d
 
 
 def start_owed(runtime: Runtime) -> Iterator[Recovered]:
-    """Start what is owed to schedules that come after others, and due; nothing in a namespace that is frozen."""
+    """Follow the due ends that are owed to downstream schedules; none in a namespace that is frozen."""
     for uids in pages_unfrozen(runtime, partial(upstream_ends.due, now=runtime.now())):
         repairs = {uid: partial(follow_one, runtime, uid, skip_locked=True) for uid in uids}
         followed, failed = repair_each(repairs, UNFOLLOWED)
@@ -114,7 +114,7 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
-    """Plan again what names a calendar that was changed by a process that ended before all of it was."""
+    """Plan again the schedules that name a changed calendar, if its process ended before it had planned all of them."""
     before = runtime.now() - runtime.settings.grace
     for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
         for batch in plan_again(runtime, calendar):
