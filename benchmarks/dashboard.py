@@ -155,7 +155,7 @@ def measure(place: Lab, kind: str, sizes: tuple[int, int], runs: int, rounds: in
 
 
 def _figures(samples: Sequence[Sequence[Read]], assets: int) -> dict[str, object]:
-    """Return what a page cost over the smallest world, the largest, and the smallest with as much to search."""
+    """Return the cost of a page over the smallest world, the largest, and the smallest with as much to search."""
     times = [[last for _, last, _ in some] for some in samples]
     firsts = [summary([first for first, _, _ in some]) for some in samples]
     to_less = {"ratio_to_less_to_search": ratio(times[1], times[0])} if len(samples) > 2 else {}

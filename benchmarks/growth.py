@@ -1,4 +1,4 @@
-"""Growth: what an operation costs among many schedules with many runs, as a ratio to few.
+"""Growth: the cost of an operation among many schedules with many runs, as a ratio to few.
 
     python -m benchmarks.growth --smallest 1000 --largest 1000000 --runs 10 --rounds 10
 
@@ -149,7 +149,7 @@ def build(place: Lab, size: int, each: int, number: int, stack: ExitStack) -> Si
     runtime = stack.enter_context(place.runtime("postgres", clock, number=number))
     started = time.perf_counter()
     multiply(runtime, clock, size, each)
-    reconcile.recover(runtime)  # arms what was copied
+    reconcile.recover(runtime)  # arms the copied schedules
     print(f"{size} schedules made in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     scheduler = Scheduler(settings=runtime.settings, clock=clock)
     stack.callback(scheduler.close)

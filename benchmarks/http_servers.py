@@ -62,7 +62,7 @@ def with_latest(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> lis
 
 
 def bare(url: str) -> FastAPI:
-    """Routes as somebody writes them who has SQLAlchemy, FastAPI, and nothing to check, authorize, hide or announce."""
+    """Routes of plain SQLAlchemy and FastAPI, with nothing to check, authorize, hide or announce."""
     app = FastAPI()
     app.state.engine = sa.create_engine(url, pool_size=5, max_overflow=20)
 

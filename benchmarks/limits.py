@@ -91,7 +91,7 @@ def by_clients(place: Lab, count: int, clients: int, groups: int) -> float:
 
 
 def claim_and_end(gate: Barrier, database_url: str, redis_url: str, count: int) -> None:
-    """Be a client: claim what is on the queue, and end it at once."""
+    """Be a client: claim the queued runs, and end them at once."""
     runtime = Runtime(Settings(database_url=database_url, redis_url=redis_url))
     redis, key = runtime.transport.redis, f"rq:queue:{runtime.settings.default_queue}"
     runtime.now()

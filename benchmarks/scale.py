@@ -1,4 +1,4 @@
-"""Scale: what an operation costs as the tables grow, as a ratio to the smallest size.
+"""Scale: the cost of an operation as the tables grow, as a ratio to the smallest size.
 
     python -m benchmarks.scale --smallest 1000 --largest 1000000 --rounds 20
 

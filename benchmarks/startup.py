@@ -1,4 +1,4 @@
-"""Start-up: what a command costs from its start to its answer, beside `python -c "import sqlalchemy, rq"`.
+"""Start-up: the cost of a command from its start to its answer, beside `python -c "import sqlalchemy, rq"`.
 
     python -m benchmarks.startup --rounds 10
 

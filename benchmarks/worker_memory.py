@@ -5,7 +5,7 @@
 After so many runs for each runner, from `smaps_rollup` (Linux). The peers are one `rq worker` and one SimpleWorker that
 have executed as many no-op jobs, each with the worker it forked of.
 
-And the work horses of `rqsched worker` on each database, and of `rq worker`: medians of what one has taken at its end.
+And the work horses of `rqsched worker` on each database, and of `rq worker`: medians of the memory of one at its end.
 Private memory is shared with no other process: pages that it has written to, and pages that its worker has written to
 meanwhile. The aim is at most 10 MB on PostgreSQL.
 """

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class Bank:
-    """The desk and its customers: what happens to applications that is on no schedule."""
+    """The desk and its customers: events of applications that are on no schedule."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         # Not before the environment says how long a day is.
@@ -102,7 +102,7 @@ class Bank:
             state = "granted" if is_loan else "waiting" if age < 2 else "reminded" if age < 5 else "warned"
             by_age[state, int(age)].append((f"a-{number + 1:05}", state, age))
         for (state, age), some in by_age.items():
-            # rqsched learns since when they are in their state; what it sends them is decided by that.
+            # rqsched learns since when they are in their state, which decides the events that it sends.
             entered = {"waiting": age, "reminded": age - 2, "warned": age - 5}.get(state, 0)
             self._insert(some)
             self._states.put_all({one[0]: state for one in some}, entered_at=now - entered * self._table.DAY)

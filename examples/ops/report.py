@@ -1,4 +1,4 @@
-"""Deliver a report to a receiver that is down at first: what a retry with backoff looks like."""
+"""Deliver a report to a receiver that is down at first: an example of a retry with backoff."""
 
 from __future__ import annotations
 

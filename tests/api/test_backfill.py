@@ -288,7 +288,7 @@ def test_backfill_of_a_schedule_that_is_deleted_before_it_is_opened_is_refused(a
 
 
 SECONDLY = Cron("* * * * * *")
-"""The clock must not move far: a backfill that nobody moves for the grace is taken over by whoever reconciles."""
+"""The clock must not move far: a pass takes over a backfill that makes no progress for the grace."""
 
 
 def opened(env: Env, schedule: ScheduleHandle, chunks: int) -> Backfill:

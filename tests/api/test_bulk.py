@@ -1,4 +1,4 @@
-"""One operation on many schedules: what matches, what is skipped, and that it may be repeated."""
+"""One operation on many schedules: matches, skips and repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bulk operations that last: the set that was counted is what is done; stopped, continued and never doubled."""
+"""Long bulk operations change exactly the counted set. They can be stopped and continued, and never do one twice."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_stopped_in_the_middle_it_is_continued_by_somebody_else_and_nothing_runs
     assert (done.status, done.counts) == ("done", {"triggered": 2 * BATCH + 3})
     assert run_counts(any_env) == [1] * (2 * BATCH + 3)
     assert (done.context["principal"], done.context["reason"]) == ("bob", "the bank is away")
-    assert begin(any_env, counted) == done  # what is done stays done
+    assert begin(any_env, counted) == done  # finished changes stay
     assert metadata_of(any_env, "bulkset:") == {}
 
 

@@ -1,4 +1,4 @@
-"""Calendars: what schedules that name one do when it is created, changed and deleted, and what is refused."""
+"""Calendars: the effect of a create, change and deletion on schedules that name one, and the refusals."""
 
 from __future__ import annotations
 

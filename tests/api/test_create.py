@@ -1,4 +1,4 @@
-"""Creating schedules, strictly or by upsert: identities, workflows, what is refused."""
+"""Creating schedules, strictly or by upsert: identities, workflows, refusals."""
 
 from __future__ import annotations
 

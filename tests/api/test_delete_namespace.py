@@ -140,7 +140,7 @@ def test_all_of_a_namespace_is_deleted_and_nothing_of_others(any_env: Env) -> No
 
 
 def remove_samples(connection: sa.Connection) -> None:
-    """Delete what no operation of ours wrote, which the invariants would not know."""
+    """Delete the rows that no operation wrote, because the invariants would not know them."""
     for table in OF_SCHEDULES:
         connection.execute(sa.delete(table))
 

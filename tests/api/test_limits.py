@@ -1,4 +1,4 @@
-"""At most so many runs of a group run at once, whichever schedules they are of; who waits is in line."""
+"""A limit bounds the running runs of a group across schedules. Waiting runs are in line."""
 
 from __future__ import annotations
 

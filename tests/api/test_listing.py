@@ -1,4 +1,4 @@
-"""Finding schedules and runs, and what they say of themselves."""
+"""Finding schedules and runs, and their descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occurrences that are moved off excluded days, over real databases: records, backfills, pruned runs, what is told."""
+"""Occurrences that are moved off excluded days, over real databases: records, backfills, pruned runs, descriptions."""
 
 from __future__ import annotations
 

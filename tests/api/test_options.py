@@ -1,4 +1,4 @@
-"""Every option arrives where it is meant to, from create and from update alike; what is out of bounds is refused."""
+"""Every option takes effect, from create and from update alike. Values out of bounds are refused."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "expect_duration": ({"expect_duration": "90s"}, expect_duration),
     "notifications": ({"notifications": {"heartbeat": NOBODY}}, notifications),
 }
-"""Each option: what is given, and what must come of it."""
+"""Each option: a given value, and the expected effect."""
 
 
 TIMINGS = {

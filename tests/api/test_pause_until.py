@@ -1,4 +1,4 @@
-"""A pause that ends by itself: when, where the schedule continues, and what ends or changes it before."""
+"""A pause that ends by itself: the time, the continuation, and operations that end or change it earlier."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_nothing_is_pruned_of_a_schedule_while_its_backfill_fires(any_env: Env) 
 
 
 def test_the_run_of_an_occurrence_to_come_stays(any_env: Env) -> None:
-    """A paused schedule may still fire what it missed, and its backfill ran that already."""
+    """A paused schedule may still fire a missed occurrence, which its backfill already ran."""
     schedule = turned(any_env, 3, retention="1")
     schedule.pause()
     any_env.advance(5 * DAY)

@@ -1,4 +1,4 @@
-"""Quotas of namespaces: what a namespace may hold, held before anything is written."""
+"""Quotas of namespaces are checked before anything is written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_schedule_beyond_the_quota_is_refused_and_one_deleted_makes_room(lim
     with pytest.raises(QuotaExceededError):
         env.scheduler.upsert("c", "note", "@hourly")
     assert counted(env) == 2
-    with pytest.raises(ScheduleExistsError):  # what is wrong with it by itself is said first
+    with pytest.raises(ScheduleExistsError):  # an error in the schedule itself is reported first
         env.create("a")
     first.delete()
     assert env.create("c").status == "active"
@@ -122,7 +122,7 @@ def test_a_set_beyond_the_quota_is_refused_whole_also_in_its_preview(
     assert counted(env) == 0
     assert len(env.scheduler.sync(declared[:4]).created) == 4
     assert len(env.scheduler.sync(declared[:4]).unchanged) == 4
-    with pytest.raises(QuotaExceededError):  # pruned is what is left out, after the rest was written
+    with pytest.raises(QuotaExceededError):  # schedules left out of the file are pruned after the rest was written
         env.scheduler.sync(declared[1:], prune=True)
     assert env.scheduler.sync(declared[1:4], prune=True).removed == ["s0"]
 

@@ -218,7 +218,7 @@ def test_a_limit_lets_so_many_of_its_group_run_at_once_and_its_waits_are_told(en
     assert (limit.wait_p50_seconds, limit.wait_max_seconds) == (0.0, 540.0)
     assert limit.behind[0].most_waiting == 1
     waits = {one.queue: one.wait_max_seconds for one in found.outcome.queues}
-    assert waits == {"a": 300.0, "b": 0.0}  # who is in line waits for no worker
+    assert waits == {"a": 300.0, "b": 0.0}  # runs in line wait for no worker
     assert found.not_simulated == []
 
 
@@ -297,7 +297,7 @@ def test_what_is_not_simulated_is_listed(env: Env) -> None:
     )
     assert [(one.name, one.what.partition(":")[0]) for one in found.not_simulated] == [
         ("fans", "its targets"),
-        ("limited", "its limit mail"),  # of which nobody says the number
+        ("limited", "its limit mail"),  # whose number is not given
         ("works", "its calendars holidays"),
     ]
 

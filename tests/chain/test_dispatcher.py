@@ -150,7 +150,7 @@ def test_the_link_of_a_dispatcher_that_died_after_its_commit_is_dropped_by_the_n
     schedule = any_env.create()
     any_env.advance()
     taken = lease(any_env)
-    fire(any_env.runtime, taken)  # committed and followed; dropping the link is what it did not come to
+    fire(any_env.runtime, taken)  # it has committed and published, but not dropped the link
     any_env.advance(2 * SECOND)
 
     any_env.dispatch()

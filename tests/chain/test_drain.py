@@ -1,4 +1,4 @@
-"""Overlap in motion: what waits drains when the run ahead ends, and runs are cancelled and terminated from outside."""
+"""Overlap in motion: waiting runs drain when the run ahead ends, and runs are cancelled and terminated from outside."""
 
 from __future__ import annotations
 

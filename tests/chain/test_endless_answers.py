@@ -40,7 +40,7 @@ def owe(env: Env, url: str) -> DeliveryDescription:
 
 
 def deliver(env: Env, delivery: DeliveryDescription) -> DeliveryDescription:
-    """Deliver it in a thread, where no signal ends it; returns what is recorded."""
+    """Deliver it in a thread, where no signal ends it, and return the recorded delivery."""
     job = DeliveryJobId(delivery.uid, delivery.attempt)
     thread = threading.Thread(target=lambda: delivering.execute(env.runtime, job, is_beside=True), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Answers lost: a COMMIT that was applied though nobody heard of it, and what the repeated transaction makes of it."""
+"""Lost answers: a COMMIT was applied without an answer, and the repeated transaction detects that."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def passes(env: Env, count: int = 1) -> None:
 
 
 def restore(env: Env, backup: str) -> None:
-    """SQL has the mark of then; what else it has does not matter here."""
+    """SQL gets the earlier mark. Its other rows do not matter here."""
     env.runtime.database.transact(lambda connection: metadata.set_value(connection, MARK, backup))
 
 

@@ -113,6 +113,6 @@ def test_it_is_shown_and_its_change_is_refused(env: Env) -> None:
         schedule.backfill(env.clock.now() - HOUR, env.clock.now())
     assert types(schedule) == history
 
-    schedule.trigger()  # what does not ask when it fires goes on
+    schedule.trigger()  # operations that need no timing continue
     schedule.pause()
     schedule.delete()

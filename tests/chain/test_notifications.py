@@ -1,4 +1,4 @@
-"""Notifications: what a schedule owes is written with its event, delivered by a worker, repeated and given up."""
+"""Notifications are written with their event, delivered by a worker, retried and given up."""
 
 from __future__ import annotations
 

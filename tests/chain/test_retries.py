@@ -1,4 +1,4 @@
-"""Retries: how a failed attempt comes back, how long it waits, and what happens once the attempts are used up."""
+"""Retries: the next attempt, its delay, and the end after the last attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a database, and an old primary, beside the Redis of the original: who may go on, and who is refused."""
+"""A copy of a database, or an old primary, at the Redis of the original: processes that continue or are refused."""
 
 from __future__ import annotations
 

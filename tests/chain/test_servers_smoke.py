@@ -1,4 +1,4 @@
-"""The servers the tests and the embedded default stand on: they start, work, stop and keep what they must keep."""
+"""The servers of the tests and of the embedded default start, work, stop and keep their data."""
 
 from __future__ import annotations
 

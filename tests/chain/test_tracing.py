@@ -1,4 +1,4 @@
-"""Traces: what was asked, fires, attempts and targets as spans of OpenTelemetry's own SDK, recorded in memory."""
+"""Traces: requests, fires, attempts and targets as spans of OpenTelemetry's own SDK, recorded in memory."""
 
 from __future__ import annotations
 

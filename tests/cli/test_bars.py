@@ -1,4 +1,4 @@
-"""Bars of what takes its time: in a terminal only, beside the answer, and they end where the work does."""
+"""Progress bars of long commands: only in a terminal, apart from the answer, and they end with the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rqsched hold` and `release`: what they say, to people and to programs."""
+"""`rqsched hold` and `release`: their output for people and programs."""
 
 from __future__ import annotations
 

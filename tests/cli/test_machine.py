@@ -1,4 +1,4 @@
-"""rqsched machine run: one class and one event, now, and what the exit code says."""
+"""`rqsched machine run`: one class and one event, now, and the exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another scheduler beside ours: rq-scheduler's own class writes what is imported."""
+"""Another scheduler beside ours: rq-scheduler's own class writes the imported jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A Django project with django-celery-beat in its own process, because a process can have only one project.
 
-It is told what to do by a JSON list per line, `[command, argument]`, and answers with a line of JSON.
+It takes a command per line as a JSON list, `[command, argument]`, and answers with a line of JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DjangoBeat:
         return {row["name"]: row for row in self._ask("rows", None)}
 
     def beat(self, seconds: float, *, until: int = 1_000_000) -> list[str]:
-        """One and the same DatabaseScheduler works for so long, or has sent so many; the names of what it sent."""
+        """Let the DatabaseScheduler work for so long, or send so many, and return the names of the sent tasks."""
         return list(self._ask("beat", [seconds, until]))
 
     def save(self, name: str, **fields: Any) -> None:

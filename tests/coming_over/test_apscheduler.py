@@ -60,7 +60,7 @@ class Store:
             return source.disable([SourceEntry(job_id, {}) for job_id in job_ids])
 
     def close(self) -> None:
-        self.scheduler.remove_all_jobs()  # it would run what is due before it ends
+        self.scheduler.remove_all_jobs()  # it would run the due jobs before it ends
         self.scheduler.shutdown(wait=False)
 
 

@@ -1,4 +1,4 @@
-"""The jobs of rq-scheduler become entries: what each is, what is lost, and how they are taken out."""
+"""The jobs of rq-scheduler become entries: their fields, losses and removal."""
 
 from __future__ import annotations
 

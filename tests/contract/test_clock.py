@@ -1,4 +1,4 @@
-"""Clocks: what they return, and that the wall clock is read in one place: everything else is given a time."""
+"""Clocks and their results. The wall clock is read in one place, and all other code is given a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every option of a schedule can be set in every surface, and means the same there.
 
-Each is set by itself in Python, HTTP, the client, the command line, a sync file and the dashboard's form; what is then
-stored must be what Python stored.
+Each is set by itself in Python, HTTP, the client, the command line, a sync file and the dashboard's form, and stored
+equally by each.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def test_an_option_is_exported_and_its_difference_is_shown(surfaces: Surfaces, n
 
     dropped = {name, "limit_running"} if name == "limit" else {name}  # the number is that of the group
     _by_file(surfaces, {one: sample for one, sample in samples.items() if one not in dropped})
-    if name in {"dst_gap", "dst_fold"}:  # what a declaration does not say of the clocks stays as it is stored
+    if name in {"dst_gap", "dst_fold"}:  # options for clock changes that a declaration omits stay as stored
         assert surfaces.cli("sync", "exported.toml", "--diff", "-o", "jsonl").lines == []
         return
     (found,) = surfaces.cli("sync", "exported.toml", "--diff", "-o", "jsonl", code=6).lines

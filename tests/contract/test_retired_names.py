@@ -1,6 +1,6 @@
 """Names that were retired for a word of docs/glossary.md do not come back: in code, tests, metrics, JSON, log actions.
 
-Columns, Redis keys, migrations and the decisions of docs/adr keep what they have.
+Columns, Redis keys, migrations and the decisions of docs/adr keep their names.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ IN_FOLDER = {
 """Names that were retired in one folder or file only; elsewhere they are plain words."""
 
 FAMILIES = {REPOSITORY / "rqsched" / "chain" / "reconcile" / "links.py"}
-"""Files of a package that are named after what they repair."""
+"""Files of a package that are named after the objects of their repairs."""
 FOLDERS = ("rqsched", "tests", "benchmarks", "examples")
 KEPT = ("migrations", "adr")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")

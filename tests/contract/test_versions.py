@@ -1,4 +1,4 @@
-"""The lower bounds of pyproject.toml are what the suite runs on: `make test-versions` installs exactly these."""
+"""The suite runs on the lower bounds of pyproject.toml: `make test-versions` installs exactly these."""
 
 from __future__ import annotations
 

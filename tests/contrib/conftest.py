@@ -122,13 +122,13 @@ class Project(Processes):
         return self.start([path, *arguments], cwd=self.folder, SETTINGS=json.dumps(self.settings), **differs)
 
     def manage(self, *words: str, code: int = 0, **differs: str) -> str:
-        """Run a command of manage.py to its end; returns what it wrote."""
+        """Run a command of manage.py to its end, and return its output."""
         process = self.run("python", "manage.py", *words, **differs)
         assert process.wait(timeout=120) == code, process.log()
         return process.log()
 
     def python(self, script: str) -> str:
-        """Run a script with Django set up to its end; returns what it wrote."""
+        """Run a script with Django set up to its end, and return its output."""
         process = self.run("python", "-c", f"import json\nimport django\ndjango.setup()\n{script}")
         assert process.wait(timeout=120) == 0, process.log()
         return process.log()

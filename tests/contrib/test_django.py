@@ -395,7 +395,7 @@ def test_the_dashboard_is_behind_djangos_own_login(project: Project, kind: str) 
     nobody, root, ada, bob = Visitor(port), *(Visitor(port).log_in(name) for name in ("root", "ada", "bob"))
 
     assert nobody.client.get("/jobs/schedules").headers["location"] == "/admin/login/?next=/jobs/schedules"
-    assert bob.client.get("/jobs/").status_code == 302  # the admin's login lets no one in who is not staff
+    assert bob.client.get("/jobs/").status_code == 302  # the admin's login admits only staff
     seen = {name: site.client.get("/jobs/schedules/tidy_up") for name, site in {"root": root, "ada": ada}.items()}
     assert [page.status_code for page in seen.values()] == [200, 200]
     assert seen["root"].headers["content-security-policy"].startswith("default-src 'none'")

@@ -1,4 +1,4 @@
-"""Uids: what is drawn is distinct, sorts by its instant and is a UUIDv7."""
+"""Uids are distinct, sort by their instant and are UUIDv7."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ class Walk:
                 self.missed.update({at for at in grid if first <= at <= last} - fired)
 
     def finish(self) -> None:
-        """Fire what is left to fire up to now, then settle the book."""
+        """Fire the remaining occurrences up to now, then settle the book."""
         until = self.now
         if self.schedule.is_active:
             self.close_book(self.schedule)

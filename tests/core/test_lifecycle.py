@@ -1,4 +1,4 @@
-"""Everything an owner does to a schedule: what changes, what is kept, and that nothing due vanishes."""
+"""All operations of an owner: the changes, the kept values, and that no due occurrence vanishes."""
 
 from __future__ import annotations
 

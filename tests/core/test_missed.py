@@ -1,4 +1,4 @@
-"""Missed time: which of the occurrences that passed fire, which are counted, and what that costs."""
+"""Missed time: the passed occurrences that fire, those that are counted, and the cost of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that may be made again: what counts as an attempt, since when, and who is asked next."""
+"""A call that may be repeated: attempts, their start, and the next server."""
 
 from __future__ import annotations
 

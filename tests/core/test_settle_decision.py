@@ -1,4 +1,4 @@
-"""How a run ends: attempts, exhaustion, counters, what waited for it and what comes next."""
+"""The end of a run: attempts, exhaustion, counters, waiting runs and the next occurrence."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`python -m tests.dashboard.screenshots FOLDER`: the pictures of the dashboard that README and docs show.
 
-With `--all` every page is taken instead, in both modes and on a phone, for whoever changes how they look.
+With `--all` every page is taken instead, in both modes and on a phone, for changes of their look.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PICTURES = (
     ("timeline", "/timeline?hours=48", "dark"),
     ("phone", "/schedules/digests", "phone"),
 )
-"""The pictures: a name, what it shows, and how; `/runs/` is the run that fans out."""
+"""The pictures: name, page and options. `/runs/` is the run that fans out."""
 CHANGES = "/timeline?hours=336&at=2026-10-28T12:00Z"
 """Two weeks with the Sunday on which Berlin's clocks change and the one on which New York's do."""
 PAGES = {
@@ -103,7 +103,7 @@ Shots = Iterable[tuple[str, str, str]]
 
 
 def take(base: str, folder: Path, fanning: str, shots: Shots = PICTURES, *, is_whole: bool = False) -> None:
-    """Take pictures, of what a window shows or of the whole page; `fanning` is the uid of the run that fans out."""
+    """Take pictures of the window or the whole page. `fanning` is the uid of the run that fans out."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, path, mode in shots:

@@ -80,7 +80,7 @@ class Showcase:
         self._fan_out()
 
     def _live(self, until: datetime, *queues: str) -> None:
-        """Fire what is due until then, and start a worker only where something waits for one: most ticks fire none."""
+        """Fire the due schedules until then. Most ticks fire none, so start a worker only if a run waits."""
         redis = self._scheduler.runtime.transport.redis
         while True:
             self._scheduler.tick()

@@ -1,4 +1,4 @@
-"""A schedule after another on the pages: made by the form, previewed, linked with what it comes after."""
+"""A schedule after another on the pages: made by the form, previewed, linked with its upstream."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ def test_every_surface_says_that_redis_is_full(
     monkeypatch.setenv("RQSCHED_REDIS_URL", own_valkey.url)
     env.recover()
     assert title not in pages.get("/")
-    for number in range(1_000):  # in small pieces: what one large command needs would be given back later
+    for number in range(1_000):  # in small pieces: Redis would free the memory of one large command only later
         env.redis.set(f"of others: {number}", bytes(32 * 1024))
     used: Any = env.redis.info("memory")
     env.redis.config_set("maxmemory", int(used["used_memory"] / share))

@@ -1,4 +1,4 @@
-"""Rules of alerts and a dashboard: they ask for what the real `/metrics` has, and each alert fires in some world."""
+"""The alert rules and the dashboard use metrics of the real `/metrics`, and each alert fires in some world."""
 
 from __future__ import annotations
 

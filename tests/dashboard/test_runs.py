@@ -1,4 +1,4 @@
-"""The page of the runs of all schedules: its filters, its pages, and what a viewer of one namespace sees of it."""
+"""The page of the runs of all schedules: filters, pages, and the view of one namespace."""
 
 from __future__ import annotations
 

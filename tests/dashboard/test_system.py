@@ -1,4 +1,4 @@
-"""Workers and queues: rates, latencies and repairs, and what a viewer of some namespaces sees of them."""
+"""Workers and queues: rates, latencies and repairs, and the view of some namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard as a WSGI application: the host says who looks; forks, logins and addresses are right."""
+"""The dashboard as a WSGI application: the host names the viewer; forks, logins and addresses are right."""
 
 from __future__ import annotations
 

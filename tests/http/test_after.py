@@ -1,4 +1,4 @@
-"""A schedule after another over HTTP: declared, refused, changed and shown, and what the other surfaces make of it."""
+"""A schedule after another over HTTP, and in the other surfaces: declared, refused, changed and shown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A schedule continues after failed runs unless `then` is `dead`, in each surface's words for it.
 
-A surface that declares a known schedule again, or changes it, keeps what is stored unless it says something else.
+A surface that declares a known schedule again, or changes it, keeps the stored policy unless it gives another.
 """
 
 from __future__ import annotations

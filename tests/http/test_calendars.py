@@ -1,4 +1,4 @@
-"""Calendars over HTTP and by its client: who may do what, and what is answered."""
+"""Calendars over HTTP and by its client: roles and answers."""
 
 from __future__ import annotations
 

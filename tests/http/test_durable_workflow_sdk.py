@@ -31,7 +31,7 @@ Ask = Callable[[Callable[[Client], Awaitable[Any]]], Any]
 
 @pytest.fixture
 def ask(web: Web, url: str) -> Ask:
-    """Lets the SDK's client ask; gives what it returns."""
+    """Run a call of the SDK's client, and return its result."""
     web.env.runtime.record_workflows()
 
     def ask(question: Callable[[Client], Awaitable[Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""The load over HTTP, and in the client: what the scheduler counts, for the namespace of the token."""
+"""The load over HTTP and in the client equals the scheduler's, for the namespace of the token."""
 
 from __future__ import annotations
 

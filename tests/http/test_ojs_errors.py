@@ -1,4 +1,4 @@
-"""Open Job Spec, what is refused and how: error shapes, headers, versions, tenants, hostile bodies, lost backends."""
+"""Refusals of Open Job Spec: error shapes, headers, versions, tenants, hostile bodies, lost backends."""
 
 from __future__ import annotations
 

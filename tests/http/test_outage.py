@@ -132,7 +132,7 @@ READERS = 60
 
 
 async def first_answer(web: Web, paths: list[str], last: str) -> httpx.Response:
-    """Send all at once, and one more when they are under way; returns what is answered first."""
+    """Send all at once, and one more while they run, and return the first answer."""
     transport = httpx.ASGITransport(web.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         calls = [asyncio.create_task(client.get(path)) for path in paths]

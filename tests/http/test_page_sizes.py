@@ -1,4 +1,4 @@
-"""Lists are bounded in bytes as well as in rows, whatever is stored, and what is computed is bounded in time."""
+"""Lists are bounded in bytes and rows, whatever is stored, and computations are bounded in time."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def faults_of(case: Any, answer: Any, *more: Any) -> dict[str, str]:
 
 
 def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
-    """Send generated requests; gives one example of each fault. Every other one names what is there."""
+    """Send generated requests, and return one example of each fault. Every second request names existing objects."""
     known, numbers, faults = populate(web), count(), dict[str, str]()
     more = [negative_data_rejection] if mode is GenerationMode.NEGATIVE else []
 
@@ -80,7 +80,7 @@ def ask(web: Web, operation: Any, mode: GenerationMode) -> dict[str, str]:
             if isinstance(case.body, dict):
                 case.body.update(minimal_body(operation.label, known))
             faults.update(faults_of(case, case.call(headers=HEADERS)))
-        else:  # what is not as it was generated may be valid
+        else:  # an unchanged negative request must be refused
             faults.update(faults_of(case, case.call(headers=HEADERS), *more))
 
     try:

@@ -1,7 +1,7 @@
-"""Generated sequences of requests: what one answers the next one uses, with tokens and without.
+"""Generated sequences of requests: each uses the answer of the one before, with tokens and without.
 
-Held are the checks of every answer, that nobody is served without a token where there are tokens, that what was created
-is there, and that what violates the document is refused. Not held is that whatever fits the document is accepted: no
+The tests check every answer, that clients without a token are refused if there are tokens, that created objects
+exist, and that requests that violate the document are refused. A request that fits the document may be refused: no
 schema says which cron expression never fires or which cursor belongs to which list.
 """
 

@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 
 
 def send(web: Web, path: str, receive: Receive, **given: Any) -> int:
-    """Send a POST whose body is what `receive` says; returns the status."""
+    """Send a POST with the body of `receive`, and return the status."""
     return asyncio.run(sending(web, path, receive, **given))
 
 

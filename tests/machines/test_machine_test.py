@@ -1,4 +1,4 @@
-"""`machine_test`: a machine's test in one chain, from what is registered to the states its instances end in."""
+"""`machine_test`: a machine's test in one chain, from its registration to the final states of its instances."""
 
 from __future__ import annotations
 

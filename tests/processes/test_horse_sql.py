@@ -1,4 +1,4 @@
-"""A worker that writes to SQL for its horse: claim and success, whoever dies, freezes or says nonsense meanwhile."""
+"""A worker writes the claim and success to SQL for its horse, even if either dies, freezes or sends nonsense."""
 
 from __future__ import annotations
 

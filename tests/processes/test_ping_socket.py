@@ -1,4 +1,4 @@
-"""Liveness: who answers a ping, and who is taken for dead."""
+"""Liveness: processes that answer a ping, and processes that count as dead."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_fork_does_not_answer_in_its_parents_name(folder: Path) -> None:
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
-    leave_held_to_parent()  # what the death of this process would do
+    leave_held_to_parent()  # as the death of this process would
 
     wait_until(lambda: list(ask_all(folder, 60)) == [], timeout=60, what="nobody")
 

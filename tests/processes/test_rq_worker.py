@@ -54,7 +54,7 @@ class AskedWhileItWaits(RUNNER):  # type: ignore[valid-type, misc]
 
 
 def be_runner(env: Env, kind: type[Any]) -> None:
-    """Execute what is on the queue until the end."""
+    """Execute the jobs of the queue until the end."""
     worker = make_worker(kind, env.runtime, [env.runtime.settings.default_queue])
     prepare_runner(worker, Slot(worker.name), env.runtime)
     with using(env.runtime):
@@ -76,7 +76,7 @@ def test_runner_that_is_asked_to_end_writes_the_end_of_its_job_and_takes_no_othe
 
 
 class KeepsTheMask(RUNNER):  # type: ignore[valid-type, misc]
-    """Executes a job that masks signals and leaves them so, and looks what the next one would find."""
+    """Executes a job that leaves signals masked, and checks the mask that the next job would find."""
 
     def cleanup_execution(self, *arguments: Any, **options: Any) -> None:
         super().cleanup_execution(*arguments, **options)

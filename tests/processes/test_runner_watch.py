@@ -219,7 +219,7 @@ def test_runner_whose_server_is_silent_is_killed_only_where_the_server_answers_t
     away, back = RunnerWatch(slot, lambda: sys.exit(1)), RunnerWatch(slot, lambda: sys.exit(0))
 
     def judge(watch: RunnerWatch) -> bool:
-        """Let the runner say again what it finds, and the supervisor look; return whether it has tested itself."""
+        """Let the runner report again and the supervisor look; return whether the runner has tested itself."""
         slot.trouble = trouble_of(runner, is_certain=False)
         watch.look(runner.pid or 0)
         return watch._tester is None and watch._tested_at > 0

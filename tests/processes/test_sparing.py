@@ -29,7 +29,7 @@ class WorkerOfApplication(Worker):
 
 
 def work(env: Env) -> None:
-    """Execute what is on the queue with a worker that forks."""
+    """Execute the jobs of the queue with a worker that forks."""
     worker = open_worker(env)
     cast("PatientWorker", worker).runtime = env.runtime
     with using(env.runtime):

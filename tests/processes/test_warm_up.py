@@ -46,7 +46,7 @@ def test_horse_of_a_warm_process_compiles_no_statement_of_a_run_that_succeeds(
     """The limited case includes the statements that grant the run's place to the next in line."""
     schedule = any_env.create(spec=Every(SECOND), overlap="allow_all", **limit)
     jobs = [job_id(any_env.fire_next(schedule, SECOND).state) for _ in range(2)]
-    any_env.runtime.database.engine.clear_compiled_cache()  # of what other tests have compiled, too
+    any_env.runtime.database.engine.clear_compiled_cache()  # drops statements of other tests, too
     warm_up(any_env.runtime)
     gc.unfreeze()
 

@@ -1,4 +1,4 @@
-"""A change of clocks: what is shifted, skipped, fired once and twice, against the clock of a year in many zones."""
+"""Clock changes: shifted, skipped, single and double occurrences, against the clock of a year in many zones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPRESSIONS = [
 
 
 class Shown(NamedTuple):
-    """Every five minutes of a year, and what the clock shows then."""
+    """Every five minutes of a year, and the clock's reading then."""
 
     instants: list[datetime]
     readings: list[datetime]

@@ -60,7 +60,7 @@ class Window:
         return self.start + timedelta(days=3)
 
     def shown(self) -> list[tuple[datetime, datetime]]:
-        """Every minute of UTC and what the clock shows at it."""
+        """Every minute of UTC and the clock's reading then."""
         zone = ZoneInfo(self.zone)
         minutes = (self.start + n * MINUTE for n in range(3 * 1440))
         return [(at, at.astimezone(zone)) for at in minutes]
@@ -73,7 +73,7 @@ class Window:
 
 
 class Case(NamedTuple):
-    """A random expression and, made apart from any parser, what it means."""
+    """A random expression, and its meaning, computed without a parser."""
 
     text: str
     minutes: frozenset[int]
@@ -160,7 +160,7 @@ def weekdays(draw: random.Random) -> tuple[str, Predicate | None]:
 
 
 class Days(NamedTuple):
-    """The three day fields and what they mean."""
+    """The three day fields and their meaning."""
 
     text: str
     is_day: Predicate

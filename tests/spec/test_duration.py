@@ -1,4 +1,4 @@
-"""Durations are exact lengths; what has no exact length is refused with a pointer to cron."""
+"""Durations are exact lengths. Other lengths are refused with a pointer to cron."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_what_is_not_an_exclusion_is_refused_with_what_to_write(given: Any, reas
 
 
 class Part(NamedTuple):
-    """One exclusion as text, and what it means, made apart from any parser."""
+    """One exclusion as text, and its meaning, computed without a parser."""
 
     text: str
     takes: Callable[[datetime], bool]

@@ -1,4 +1,4 @@
-"""Moved occurrences: which days they go to, against a scan that tries each day by itself, and what is refused."""
+"""Moved occurrences: their target days, against a scan that tries each day, and the refusals."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_way_that_a_newer_release_knows_is_left_to_it() -> None:
 
 
 class Part(NamedTuple):
-    """Some excluded days as text, and what they are, made apart from any parser."""
+    """Some excluded days as text, and their dates, computed without a parser."""
 
     text: str
     takes: Callable[[date], bool]

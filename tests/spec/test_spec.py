@@ -1,4 +1,4 @@
-"""Specs: intervals on their grid, mixtures, windows, anchors, JSON, and what is refused."""
+"""Specs: intervals on their grid, mixtures, windows, anchors, JSON, and the refusals."""
 
 from __future__ import annotations
 

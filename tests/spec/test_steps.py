@@ -1,4 +1,4 @@
-"""Steps: what a computation may walk, and when it stops because nobody waits any more."""
+"""Steps: the limit of a computation, and its end when no client waits any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets and the states of machines: what is asked of them for ever uses an index; see test_indexes."""
+"""Targets and the states of machines: frequent queries use an index; see test_indexes."""
 
 from __future__ import annotations
 

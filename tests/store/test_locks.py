@@ -1,4 +1,4 @@
-"""Rows that another transaction holds: who waits for them, who goes on, and when the server lets go of them."""
+"""Rows locked by another transaction: processes that wait, processes that continue, and the release by the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application with tables of its own, in the database of its scheduler: what it writes, it writes together."""
+"""An application with its own tables in its scheduler's database: it writes both in one transaction."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 def begin() -> None:
     """Hear Ctrl-C, and end with the process that started this one (Linux only)."""
-    # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start with them.
+    # A shell that starts the tests in the background makes them, and the processes they start, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # A killed pytest leaves no server behind.
     if LIBC is not None:

@@ -67,13 +67,13 @@ class Cli:
         return [handle.schedule_id for handle in self.scheduler.iter()]
 
     def past(self, hours: float = 1) -> Scheduler:
-        """A scheduler whose clock stands in the past: what it creates is late now."""
+        """A scheduler whose clock stands in the past: its new schedules are late now."""
         clock = ManualClock(datetime.now(UTC) - timedelta(hours=hours))
         return Scheduler(settings=self.scheduler.settings, clock=clock)
 
 
 def _exit_code(words: Sequence[str]) -> int:
-    """Act in this process, streams kept; what is not an exit is a bug and goes through."""
+    """Act in this process and keep its streams. An exception other than an exit is a bug, and is raised."""
     try:
         COMMAND.main([*words], prog_name="rqsched")
     except SystemExit as end:

@@ -31,7 +31,7 @@ HEAVY = tuple(Cron(f"{minute} 9 * * *", "Asia/Tokyo") for minute in range(20))
 MORNING = "00:00-03:00"
 """Excludes all of `HEAVY` in Europe/Berlin; that this is so for ten years takes three times MOST_STEPS to find out."""
 WINDOWS = tuple(f"{hour:02}:{minute:02}-{hour:02}:{minute + 1:02}" for hour in range(24) for minute in range(0, 59, 3))
-"""To count what they leave of ten years takes seventy times MOST_STEPS where it is found by walking."""
+"""Counting their occurrences of ten years by walking takes seventy times MOST_STEPS."""
 
 
 def active(

@@ -1,4 +1,4 @@
-"""A Django process that uses schedules in its own transactions; what it saw is printed as JSON.
+"""A Django process that uses schedules in its own transactions, and prints its observations as JSON.
 
 `python -m tests.support.django_transactions DJANGO_DATABASE REDIS_URL RQSCHED_DATABASE_URL`; the first one is JSON.
 """

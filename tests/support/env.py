@@ -223,7 +223,7 @@ def work(runtime: Runtime, *queues: str, serializer: str = "pickle") -> None:
 
 
 def open_worker(runtime: Runtime, *queues: str, serializer: str = "pickle") -> SimpleWorker:
-    """A SimpleWorker of these queues; what it executes uses `runtime` inside `using(runtime)`."""
+    """A SimpleWorker of these queues. Its jobs use `runtime` inside `using(runtime)`."""
     redis, path = runtime.transport.redis, serializer_path(serializer)
     found = [Queue(name, connection=redis, serializer=path) for name in queues or (QUEUE,)]
     return _Worker(found, connection=redis, serializer=path)

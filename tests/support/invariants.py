@@ -174,7 +174,7 @@ def i1_one_outcome(story: Story) -> Iterator[str]:
 
 
 def i2_one_run(story: Story) -> Iterator[str]:
-    """At most one run per occurrence, live and backfill together; what was pruned is remembered as run."""
+    """At most one run per occurrence, live and backfill together. A pruned occurrence counts as run."""
     for event in story.events:
         is_start = event.event_type in {audit.TRIGGERED, audit.BUFFERED}
         is_gone = is_start and event.workflow_run_id not in story.by_uid
@@ -237,7 +237,7 @@ def _status_after(event: AuditRecord, status: ScheduleStatus) -> ScheduleStatus:
         return ScheduleStatus.ACTIVE
     has_ended = status in {ScheduleStatus.DEAD, ScheduleStatus.DELETED}
     if event.event_type == audit.COMPLETED and has_ended:
-        return status  # what a backfill of a schedule that has ended could not start
+        return status  # the occurrences that a backfill of an ended schedule could not start
     return CLOSING.get(event.event_type, status)
 
 

@@ -61,7 +61,7 @@ def lines() -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return what is said on one line, without the addresses of objects: the same of equal trees."""
+    """Return a text on one line, without the addresses of objects, so that equal trees give equal lines."""
     return re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()))
 
 
@@ -193,7 +193,7 @@ def round_trips() -> Iterator[str]:
     """Yield the statements of one fire, its claim and its end on each database, in order.
 
     A runner executes the run in this process. A BEGIN or COMMIT is a line where it is sent: not around a statement
-    alone. `walk` fires twice, and what it watches last is kept.
+    alone. `walk` fires twice, and the second fire is kept.
     """
     walk: Any = importlib.import_module("tests.support.walk")
     sent, watched = list[str](), walk._watched

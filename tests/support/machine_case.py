@@ -1,4 +1,4 @@
-"""The state machines of the tests: applications that expire, are reminded, and log what happened to them."""
+"""The state machines of the tests: applications that expire, are reminded, and log their events."""
 
 from __future__ import annotations
 

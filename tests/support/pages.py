@@ -62,7 +62,7 @@ class Pages:
         return str(answer.headers["location"])
 
     def send(self, path: str, *, csrf: str | None = None, **fields: Any) -> httpx.Response:
-        """Send a form with the CSRF value of a page that was read; returns what came back."""
+        """Send a form with the CSRF value of the last page, and return the answer."""
         if not self.csrf:
             self.get("/schedules")
         (value,) = self.csrf

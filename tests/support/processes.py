@@ -36,7 +36,7 @@ def wait_until(
 ) -> T:
     """Return the first truthy answer of `predicate`; fail after `timeout` seconds. The suite's only waiting.
 
-    `what` is what did not hold then; a function is called then, to show a log as it is at the end.
+    `what` names the missing condition. If it is a function, it is called at the timeout, to show the log of then.
     """
     attempts = Retrying(retry=retry_if_not_result(bool), stop=stop_after_delay(timeout), wait=wait_fixed(interval))
     try:
@@ -91,7 +91,7 @@ class Process:
         )
 
     def terminate(self, *, timeout: float = 10.0) -> int:
-        """Ask it to end (SIGTERM), wait, kill what is left of its tree; return its exit code."""
+        """Ask it to end (SIGTERM), wait, kill the rest of its tree, and return its exit code."""
         tree = process_tree(self.pid)
         self.popen.terminate()
         try:
@@ -142,7 +142,7 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def _stop_tree(pid: int) -> list[psutil.Process]:
-    """Stop the process and its descendants, each with what it was forking meanwhile; returns them all."""
+    """Stop the process and its descendants, including new forks, and return them all."""
     stopped: list[psutil.Process] = []
     while new := [process for process in process_tree(pid) if process not in stopped]:
         for process in new:

@@ -34,14 +34,14 @@ class Proxy:
         return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
 
     def swallow(self) -> int:
-        """Forward nothing more of what is connected now, in either direction; returns how many connections that is."""
+        """Stop forwarding on the current connections, in both directions, and return their number."""
         alive = [connection for connection in self._connections if not connection.is_silent.is_set()]
         for connection in alive:
             connection.is_silent.set()
         return len(alive)
 
     def cut(self) -> None:
-        """End what is connected now; what connects later is forwarded."""
+        """End the current connections. Later ones are forwarded."""
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -59,7 +59,7 @@ class Proxy:
                 client.close()
                 continue
             connection = _Connection(client, server, is_silent=self.is_silent)
-            self._connections.append(connection)  # before it forwards: what was answered is counted
+            self._connections.append(connection)  # before it forwards, so that each answer is counted
             connection.start()
 
     @property

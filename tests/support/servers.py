@@ -49,7 +49,7 @@ _MEMORY_SETTINGS = {"max_wal_size": "128MB"}
 
 
 _PORTS = range(15_000, 30_000)
-"""Below what the kernel gives to outgoing connections (from 32 768): none takes the port of a server that restarts."""
+"""Below the kernel's ports of outgoing connections (from 32 768): none takes the port of a restarting server."""
 _random = random.SystemRandom()  # no test's seed makes two processes choose alike
 
 
@@ -152,7 +152,7 @@ class PostgresServer:
         return self.url(database)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database of `create_database`; whoever is still connected is thrown out."""
+        """Drop a database of `create_database`, and end its connections."""
         self.execute(f'DROP DATABASE IF EXISTS "{url.rpartition("/")[2]}" WITH (FORCE)')
 
     def execute(self, statement: str) -> None:

@@ -1,4 +1,4 @@
-"""An application behind a real server in a thread, for what no client in process can read: responses that go on."""
+"""An application behind a real server in a thread, for endless responses, which no client in process can read."""
 
 from __future__ import annotations
 

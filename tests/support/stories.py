@@ -172,7 +172,7 @@ class Story:
             yield {spec.with_calendars([one, *others]).excluded_by(at) is not None for _, one in possible}
 
     def lines(self) -> str:
-        """Everything there is to know, for a failure's message."""
+        """Return the whole story, for a failure's message."""
         rows = [f"  {event.sequence}. {event.recorded_at} {event.event_type} {event.payload}" for event in self.events]
         rows += [
             f"  run {run.number} {run.kind.value} {run.occurrence_at} {run.status.value} attempt {run.attempt} "
@@ -379,11 +379,11 @@ def expected_occurrences(story: Story) -> Expected:
     windows, extra = active_windows(story)
     evaluated_to = story.schedule.evaluated_to
     ahead = {story.schedule.next_run_at, *(at for at in story.schedule.skipped_at if at > evaluated_to)}
-    surely = set() if story.skew else extra  # a clock that is behind may still replace what one ahead brought back
+    surely = set() if story.skew else extra  # a clock behind may still replace occurrences that one ahead brought back
     perhaps = {*surely}
     upcoming = story.schedule.next_run_at if story.schedule.is_active else None
     until = upcoming - TICK if upcoming is not None else story.schedule.evaluated_to
-    if story.schedule.has_old_plan:  # its next fire, or a pass, finds what a change of a calendar allowed before
+    if story.schedule.has_old_plan:  # a fire or a pass finds occurrences that a calendar's change allowed
         until = min(until, evaluated_to)
     # Occurrences that were due when a calendar changed had their outcome then, even if the oldest is still to fire.
     until = max(until, story.schedule.timing_changed_at)
@@ -398,7 +398,7 @@ def expected_occurrences(story: Story) -> Expected:
 
 
 def live_outcomes(story: Story, expected: Expected) -> tuple[dict[datetime, list[str]], list[str]]:
-    """Read each occurrence's live outcomes from runs and events; also what is wrong with the counts of the missed."""
+    """Read each occurrence's live outcomes from runs and events; also report wrong counts of missed occurrences."""
     outcomes: dict[datetime, list[str]] = defaultdict(list)
     wrong: list[str] = []
     for event in story.events:

@@ -1,4 +1,4 @@
-"""TLS before a server that speaks none: a proxy that shows a certificate, and wants one of whoever connects."""
+"""TLS before a server without TLS: a proxy that shows a certificate, and demands one from clients."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A schedule fires once in a dispatcher in this process, over a real Valkey and SQLite or PostgreSQL. Its run is executed
 in this process too, by RQ's SimpleWorker or by a runner, or in the horse that `rqsched worker` forks, whose steps come
-back over a pipe. An earlier fire has warmed up what is made once a process. A lambda is a function; a comprehension is
+back over a pipe. An earlier fire has warmed up the caches of the process. A lambda is a function; a comprehension is
 not. The breaker is left out, because only an application's process has it.
 """
 

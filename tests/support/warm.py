@@ -122,7 +122,7 @@ class _Parent:
                 answer = self._control.recv(_MOST)
             except OSError:
                 answer = b""
-            except BaseException:  # a test that takes too long: nobody would know whose the next answer is
+            except BaseException:  # a test that takes too long: the next answer could belong to any order
                 self._close()
                 raise
             if not answer:
@@ -151,7 +151,7 @@ _is_cold = IS_NIGHTLY or not CAN_FORK
 
 @contextmanager
 def cold() -> Iterator[None]:
-    """Let commands be started from nothing inside the block: their imports are a part of what is tried."""
+    """Start commands from nothing inside the block, so that the test includes their imports."""
     global _is_cold  # noqa: PLW0603 - one for the process, as are the commands it starts
     before, _is_cold = _is_cold, True
     try:

@@ -1,4 +1,4 @@
-"""The client of Redis: what it waits for, and which servers it refuses."""
+"""The client of Redis: its waits, and the servers that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of Redis: which server they lead to, and what is refused before anything is connected."""
+"""URLs of Redis: the servers they lead to, and refusals before any connection."""
 
 from __future__ import annotations
 

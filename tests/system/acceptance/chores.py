@@ -38,7 +38,7 @@ CONNECTIONS = "acceptance.connections"
 INVOICE_SYNC = "invoice-sync"
 """The name of docs/runbooks.md."""
 TOLD = "ACCEPTANCE_TOLD"
-"""The variable that names the file of what `tell` was told."""
+"""The variable that names the file of `tell`'s messages."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class LiveEnv(Processes):
         i8_executions(self.scheduler.runtime, self._executed())
 
     def check_each_ran_once(self) -> None:
-        """Assert it of every run there is, once what fires is paused and what has begun has ended: each succeeded."""
+        """Assert that every run succeeded, after a pause of the schedules and the end of all begun runs."""
 
         def statuses() -> set[str]:
             return {run.status for one in self.scheduler.iter() for run in one.runs(limit=500).items}

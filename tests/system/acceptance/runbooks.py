@@ -158,7 +158,7 @@ class Runbook:
 
 
 def _is_answer(expected: str, said: str) -> bool:
-    """Whether a command answered what the page says; before that it may have logged a warning."""
+    """Whether a command answered as the page says; before that it may have logged a warning."""
     return is_said(expected, said) or is_said(f"...\n{expected}", said)
 
 
@@ -176,7 +176,7 @@ def plain(url: str) -> str:
 
 
 def tools(folder: Path, *others: Path) -> str:
-    """A PATH with our commands, `redis-cli`, which no package brings, and what else the page calls."""
+    """A PATH with our commands, `redis-cli`, which no package brings, and the other commands of the page."""
     folder.mkdir(exist_ok=True)
     command = folder / "redis-cli"
     command.write_text(f"#!{BIN / 'python'}\n{_REDIS_CLI}")

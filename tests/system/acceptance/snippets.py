@@ -137,7 +137,7 @@ def status_of(command: str) -> int | None:
 
 
 def is_said(expected: str, said: str) -> bool:
-    """Whether a command printed what the page says; `...` is anything, and blanks are alike."""
+    """Whether a command printed the text of the page; `...` is anything, and blanks are alike."""
     return doctest.OutputChecker().check_output(expected + "\n", said.strip() + "\n", _FLAGS)
 
 

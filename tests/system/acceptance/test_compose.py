@@ -1,6 +1,6 @@
 """docker-compose.yml starts as it is: its commands run as processes, and its services have no right they do not use.
 
-There is no engine here: of a container's own, only the file says what it is.
+There is no container engine here, so only the file's statements about a container are checked.
 """
 
 from __future__ import annotations

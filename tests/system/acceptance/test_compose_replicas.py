@@ -175,7 +175,7 @@ class Containers:
         return given | sooner | {"RQSCHED_RUN_DIR": f"{own}/tmp/rqsched-10001"}
 
     def start(self, name: str) -> Process:
-        """Start a container, whose files are those that it had."""
+        """Start a container with its previous files."""
         service = SERVICES[name.partition(".")[0]]
         user = self.user if service.get("user") == "postgres" else None
         for place in ("data", "tmp", "var/lib/postgresql/data"):
@@ -267,7 +267,7 @@ def containers(tmp_path: Path) -> Iterator[Containers]:
 
 
 class Caller:
-    """Somebody who uses web."""
+    """A user of web."""
 
     def __init__(self, containers: Containers) -> None:
         [token] = yaml.safe_load(containers.secret("tokens"))

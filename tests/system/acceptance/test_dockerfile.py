@@ -1,4 +1,4 @@
-"""The Dockerfiles: a linter reads them, and what they install and start works where no engine is."""
+"""The Dockerfiles: a linter reads them, and their installs and commands work without a container engine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Layout(Processes):
             path.write_text(found["text"])
 
     def run(self, *words: str) -> str:
-        """Run a command to its end; return what it wrote."""
+        """Run a command to its end, and return its output."""
         command = self.start(rqsched_command(*words), cwd=self.folder)
         assert command.wait() == 0, command.log()
         return command.log()

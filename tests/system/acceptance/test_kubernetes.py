@@ -1,6 +1,6 @@
 """The manifests of examples/deployment/kubernetes: kustomize renders them, and their commands and probes work.
 
-No cluster is here: what is applied is compared with Kubernetes' own schemas, and each container is a process.
+There is no cluster here: the manifests are compared with Kubernetes' own schemas, and each container is a process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Procfile of examples/deployment: its commands start with what a platform sets, and end as it ends a dyno."""
+"""The Procfile of examples/deployment: its commands start with the platform's variables, and end as it ends a dyno."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets in files: processes find their servers by them, and no environment, log or answer holds what they say."""
+"""Secrets in files: processes find their servers by them, and no environment, log or answer contains them."""
 
 from __future__ import annotations
 

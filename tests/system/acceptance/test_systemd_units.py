@@ -1,4 +1,4 @@
-"""The units of examples/deployment/systemd: systemd reads them, and each command starts with what its unit gives it.
+"""The units of examples/deployment/systemd: systemd reads them, and each command starts with its unit's options.
 
 No service manager runs here. The tests cover the process that a unit describes, not systemd's sandbox.
 """

@@ -1,4 +1,4 @@
-"""The web applications of `examples/`, started with the commands of their READMEs: what a request creates fires."""
+"""The web applications of `examples/`, started with the commands of their READMEs: requested schedules fire."""
 
 from __future__ import annotations
 

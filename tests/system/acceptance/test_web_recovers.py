@@ -1,4 +1,4 @@
-"""A web application repairs what the bare `rq worker` beside it cannot: after a crash and a flush all fire again."""
+"""A web application repairs for the bare `rq worker` beside it: after a crash and a flush all schedules fire again."""
 
 from __future__ import annotations
 

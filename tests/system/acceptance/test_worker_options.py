@@ -1,4 +1,4 @@
-"""The options of `rqsched worker`, in RQ's words: each does what it says in both models, and wrong ones are refused."""
+"""The options of `rqsched worker`, in RQ's words: each works in both models, and wrong ones are refused."""
 
 from __future__ import annotations
 

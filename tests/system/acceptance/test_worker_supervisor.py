@@ -16,7 +16,7 @@ from tests.system.acceptance.live import LiveEnv
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 ROLES = ("dispatcher", "runs")
 SOON = 60.0
-"""Seconds that starting a process may take on a busy machine; 45 s is what a lost run takes without a witness."""
+"""Seconds that starting a process may take on a busy machine. A lost run takes 45 s without a witness."""
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -1,4 +1,4 @@
-"""Workers that write to SQL for their horses: what they are killed or frozen in is ended by the horse."""
+"""Workers that write to SQL for their horses: if the worker is killed or frozen, the horse completes the write."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_runs_start_at_the_right_worker_beside_one_with_another_database(
     live.start_worker()
     runs = [live.run_now(f"note-{number}", retry=ONCE) for number in range(count)]
 
-    # Redis gives a job to who has waited longest, so the wrong one gets some first, and steps back.
+    # Redis gives a job to the worker that waited longest, so the wrong one gets some first, and steps back.
     wrong.wait_for_log("Set RQSCHED_DATABASE_URL of this worker")
     began = time.monotonic()
     wait_until(

@@ -1,1 +1,1 @@
-"""Small applications that run RQ already, before and after rqsched was added, and what that took."""
+"""Small applications that already run RQ, before and after adding rqsched, and the size of the change."""

@@ -1,4 +1,4 @@
-"""Records what this version writes: `python -m tests.system.compatibility.record DATABASE_URL REDIS_URL FILE`.
+"""Record the rows and jobs of this version: `python -m tests.system.compatibility.record DATABASE_URL REDIS_URL FILE`.
 
 Done once for each released format, on an empty SQLite database and an empty Redis; the file stays as it is from then
 on. It uses only names that are API, so that it also runs on the tree of an earlier release.

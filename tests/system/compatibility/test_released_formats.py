@@ -97,7 +97,7 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 def env(
     recorded: Recorded, make_env: MakeEnv, clock: ManualClock, empty_database: Database, redis: Redis
 ) -> Iterator[Env]:
-    """This version over what that one left, upgraded; the clock goes on from then."""
+    """This version over the upgraded rows and jobs of that one; the clock continues from then."""
     recorded.write(empty_database, redis)
     schema_version.upgrade(empty_database)
     assert schema_version.status(empty_database).current == HEAD

@@ -99,7 +99,7 @@ class Member:
     """Links it has seen: delivered again later, when they are old."""
 
     def act(self, count: int) -> Counter[str]:
-        """Do `count` random operations; what is refused or timed out counts, any other error is the test's."""
+        """Do `count` random operations. Refusals and timeouts count; any other error fails the test."""
         self._dispatcher = Dispatcher(self.scheduler.runtime)
         for _ in range(count):
             act = self.random.choices(_ACTS, _WEIGHTS)[0]
@@ -167,7 +167,7 @@ class Member:
 
 
 def work_off(scheduler: Scheduler, limit: int = 100_000) -> int:
-    """Execute what is on the run queue, as a horse does; returns how much there was."""
+    """Execute the jobs of the run queue as a horse does, and return their number."""
     redis = scheduler.runtime.transport.redis
     for count in range(limit):
         entry = cast("bytes | None", redis.lpop(RUN_LIST))

@@ -1,4 +1,4 @@
-"""A process that freezes inside a transaction (VM pause, lost host), with what it locked, beside one that is well."""
+"""A process that freezes inside a transaction (VM pause, lost host) with its locks, beside a healthy one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ENDLESS = dict.fromkeys(LIMITS, "0")
 
 @dataclass
 class Scene:
-    """Schedules in every state that a frozen process can hold something of, and who watches them."""
+    """Schedules in every state in which a frozen process can hold locks, and their observer."""
 
     crowd: Crowd
     scheduler: Scheduler

@@ -263,7 +263,7 @@ class CrashEnv:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Rows, keys with what is left of their lives, time, and the log of side effects."""
+    """Rows, keys with their remaining lives, time, and the log of side effects."""
 
     rows: dict[str, list[Any]]
     keys: dict[bytes, tuple[bytes, int]]

@@ -59,7 +59,7 @@ class Flow:
     is_whole: bool = True
     """No process died before it, and Redis is as it should be."""
     is_long: bool = False
-    """It takes minutes: only beside SQLite are its steps in Redis tried and what it leaves delivered again."""
+    """The flow takes minutes. Its Redis steps and repeated deliveries are tried on SQLite only."""
 
 
 def make(env: CrashEnv, schedule_id: str = "report", *, fails: int = 0, **options: Any) -> ScheduleHandle:
@@ -421,7 +421,7 @@ def old_history(env: CrashEnv) -> None:
 
 
 def prune(env: CrashEnv) -> None:
-    """Prune, and fire again what is gone: nothing runs a second time."""
+    """Prune, and fire the pruned occurrences again: none runs a second time."""
     env.scheduler.prune()
     rows = report(env).backfill(START - timedelta(minutes=31), FIRST + timedelta(minutes=12)).rows
     assert {row.outcome for row in rows} <= {"already_run"}

@@ -1,6 +1,6 @@
 """Steps: every SQL statement, COMMIT and Redis command of one process, counted, and something that happens at one.
 
-This is instrumentation of the real drivers, not a stand-in for them: what is sent is sent to a real database and a
+This instruments the real drivers and does not replace them: commands go to a real database and a
 real Valkey. It is put on in a child process only, after its connections are open.
 """
 
@@ -153,7 +153,7 @@ class Steps:
 
 
 def watch(runtime: Runtime, steps: Steps) -> None:
-    """Count every step this process makes from now on; connections are opened first, for they are no steps."""
+    """Count every step of this process from now on. Connections are opened first, because they are no steps."""
     for redis in (runtime.transport.redis, *runtime.transport.connections.values()):
         _watch_redis(redis, steps)
     runtime.database.read(lambda connection: connection.execute(sa.select(1)))

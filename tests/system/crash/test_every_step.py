@@ -32,7 +32,7 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]
 
 @pytest.fixture
 def sqlite_env(sqlite_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]:
-    """For what is about Redis alone."""
+    """For flows about Redis alone."""
     with _opened(sqlite_url, redis_url, tmp_path) as env:
         yield env
 
@@ -105,7 +105,7 @@ def test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing(
     after = crashes.judge("undisturbed")
     tried = [(at, step, fate) for at, step in enumerate(steps) for fate in fates(flow, steps, at, database_kind)]
     counts = {"steps": len(steps), "crashes": len(tried)}
-    request.node.user_properties.extend(counts.items())  # for whoever sums up a --junitxml report
+    request.node.user_properties.extend(counts.items())  # for sums over a --junitxml report
     for at, step, fate in tried:
         name = f"at step {at} of {len(steps)} ({step}), process {fate.value}"
         ended = crashes.run(Steps(at, fate), name)

@@ -116,7 +116,7 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
         flow.act(env)
     after = env.snapshot()
     undone = range(len(copies) - 1) if IS_NIGHTLY else range(len(copies) - 1)[-EVERYDAY:]
-    request.node.user_properties.append(("set back", len(undone)))  # for whoever sums up a --junitxml report
+    request.node.user_properties.append(("set back", len(undone)))  # for sums over a --junitxml report
     for number in undone:
         put_back(env, file, copies[number])
         env.restore_beside_sql(after)

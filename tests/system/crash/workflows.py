@@ -11,7 +11,7 @@ WORK = f"{__name__}.work"
 NOTIFY = f"{__name__}.notify"
 NOTIFY_IN_VAIN = f"{__name__}.notify_in_vain"
 _notes: list[Path] = []
-"""The file of messages: one of the process, for a message names no path."""
+"""The file of messages: one per process, because a message names no path."""
 
 
 class AttemptFailedError(Exception):

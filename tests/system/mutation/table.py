@@ -1,6 +1,6 @@
 """Every mutation: which safety is taken out, and the tests that notice it.
 
-Only what stands between a crash and a lost or doubled occurrence is here; ordinary behaviour has ordinary tests.
+Only protections against a lost or doubled occurrence after a crash are here. Ordinary behaviour has ordinary tests.
 """
 
 from __future__ import annotations
@@ -1947,7 +1947,7 @@ CALENDARS = (
         "test_what_a_clock_ahead_changed_in_a_pause_hides_nothing_from_a_resume_by_one_behind",
     ),
 )
-"""Nothing fires on what a calendar excludes, and a change of one reaches all that name it."""
+"""No occurrence that a calendar excludes fires, and its changes reach all schedules that name it."""
 
 _CLOCKS = "clock_changes.py::test_"
 

@@ -55,7 +55,7 @@ class Turn:
     name: str
     began: datetime
     may_repeat: bool
-    """Whether SQL may have lost what it had confirmed: then what ran may run a second time."""
+    """Whether SQL may have lost confirmed commits, so that their attempts may run a second time."""
     silence_seconds: float = 0.0
     """From when SQL was away, or held, until something ran again."""
     executed: int = 0
@@ -209,7 +209,7 @@ def _longest_gap(story: Story) -> float:
 
 
 def _add_witnessed(report: Report, log_path: Path) -> None:
-    """Count what the witnesses saw twice: allowed is once more, with a later fence, where SQL may have lost the first.
+    """Count attempts that ran twice. One repetition with a later fence is allowed if SQL may have lost the first.
 
     The second may be late, behind a buffer, so it counts in the turn of the first.
     """

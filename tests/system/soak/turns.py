@@ -1,6 +1,6 @@
-"""Playing what happens to SQL as a whole while the schedules fire: promotions, restored backups, copies.
+"""Faults of SQL as a whole while the schedules fire: promotions, restored backups, copies.
 
-Every turn says what it promises. After each one everything goes on, and in the end every occurrence counts.
+Every turn names its promise. After each one everything continues, and in the end every occurrence counts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Play:
         return time.monotonic() - since
 
     def command(self, *words: str) -> dict[str, Any]:
-        """Run a command of rqsched to its end; returns what it tells programs."""
+        """Run a command of rqsched to its end, and return its JSON."""
         ended = run_to_end(rqsched_command(*words, "-o", "json"), self.running.environment)
         assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"
         found: dict[str, Any] = json.loads(ended.stdout) if ended.stdout.startswith("{") else {}
@@ -107,7 +107,7 @@ def paused(play: Play, turn: Turn) -> None:
 
 
 def cut_off(play: Play, turn: Turn) -> None:
-    """The primary dies while the standby has not heard of it for some seconds: what was committed then is lost."""
+    """The primary dies while the standby has not heard of it for some seconds: the commits of that time are lost."""
     play.pair.cut_off_standby()
     play.go_on()
     _promote(play, turn)

@@ -1,6 +1,6 @@
-"""A network in place of Redis: what is sent over it is lost, repeated, late or out of order, as a seed says.
+"""A network in place of Redis: its messages are lost, repeated, late or out of order, as a seed says.
 
-It keeps what a Redis keeps (the scheduled set, the control list, the run queue, single keys) and speaks through the
+It keeps the same data as a Redis (scheduled set, control list, run queue, single keys) and speaks through the
 public methods of `rqsched.transport.transport.Transport`, so the chain above it is the real one.
 """
 
@@ -242,7 +242,7 @@ class NetworkTransport(Transport):
         raise RedisConnectionError("the network keeps no marks")
 
     def mark_failed(self, run: Run) -> None:
-        """Jobs are ids alone here: there is no hash to mark, and nobody who requeues."""
+        """Jobs are only ids here: there is no hash to mark, and no user requeues."""
 
     def _withdraw(self, before: Run, after: Run) -> None:
         job_id = str(job_id_of(before))

@@ -52,7 +52,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 class Real:
-    """One world on the real store: what happens next happens, until the end of the span."""
+    """One world on the real store: the next event happens, until the end of the span."""
 
     def __init__(
         self, stage: Stage, seed: int, workers: dict[str, int], given: Sequence[Simulated], span: timedelta
@@ -125,7 +125,7 @@ class Real:
         return bool(late) and settling.expire_run(self.runtime, late[0])
 
     def _grants(self) -> list[tuple[str, datetime, str]]:
-        """The runs whose grants nobody has claimed, from when on they go to others, and their groups."""
+        """Return the runs with unclaimed grants, the instants at which these pass to others, and their groups."""
         granted = [run for run in self._runs() if run.status is RunStatus.PENDING and run.granted_at is not None]
         waiting = [Waiting(run.uid, run.created_at, run.number, run.granted_at, run.passed_count) for run in granted]
         return [

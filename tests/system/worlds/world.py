@@ -229,7 +229,7 @@ class World:
         """While a freeze lasts no attempt begins and nothing starts a live run."""
         if before.frozen and before.frozen == after.frozen and World.thaw not in self._acting:
             assert after.running <= before.running, "an attempt has begun in a frozen namespace"
-            # For a second a process may not have heard of the freeze; what it was asked for then waits for the thaw.
+            # For a second a process may not have heard of the freeze. Requests of that second wait for the thaw.
             since = [Hold.from_text(one).since or datetime.max.replace(tzinfo=UTC) for one in before.frozen]
             is_asked = World.trigger in self._acting or World.trigger_upstream in self._acting
             is_new = is_asked and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
